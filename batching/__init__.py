@@ -1,0 +1,1 @@
+"""Cross-request batching for any task type. Plain Python."""

@@ -1,0 +1,1 @@
+"""The lifecycle: harnesses, policies, managers, the serving map. Plain Python."""

@@ -1,0 +1,1 @@
+"""Tests of TFS; the folders mirror the packages."""

@@ -1,0 +1,1 @@
+"""TFS serves PyTorch models behind TensorFlow Serving's gRPC API."""

@@ -1,0 +1,1 @@
+"""The vocabulary and the seams every room shares: standard library only."""
