@@ -1,0 +1,218 @@
+"""The seam between transports and handlers: one RPC as an object.
+
+A transport turns bytes into calls and finished calls into bytes; a handler knows
+nothing of HTTP/2, grpcio or sockets. Both sides run on the serving loop, except
+that a call may be finished from any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tfs.core.errors import ServingError
+from tfs.core.servable import CancelToken
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who calls, and through which door. Immutable.
+
+    Attributes:
+        address: "127.0.0.1:51024", "[::1]:51024" or "unix:/run/tfs.sock".
+        listener: Name of the listener that accepted the connection.
+        is_loopback: Whether the address is a loopback one.
+        identity: Verified TLS names of the client; empty without mutual TLS.
+
+    """
+
+    address: str
+    listener: str
+    is_loopback: bool = False
+    identity: tuple[str, ...] = ()
+
+
+class Call(Protocol):
+    """One RPC in progress. Finishing is thread-safe; the rest is the loop's.
+
+    Implementors promise:
+
+    1. the first ``reply`` or ``fail`` wins; later ones do nothing and are counted;
+    2. finishing never blocks and never raises, also when the client is gone;
+    3. when the deadline passes or the client cancels, the call is finished by the
+       transport at once (DEADLINE_EXCEEDED, CANCELLED), ``cancel`` is marked with
+       that error, and the ``on_cancel`` functions run, once, on the loop;
+    4. ``message`` stays valid until the call is finished *and* its handler's last
+       function has returned.
+    """
+
+    @property
+    def method(self) -> str:
+        """The path: ``/tensorflow.serving.PredictionService/Predict``."""
+        ...
+
+    @property
+    def message(self) -> bytes | memoryview:
+        """The request, uncompressed; for client streaming the first one."""
+        ...
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Absolute, monotonic, fixed when the headers arrived; None for none."""
+        ...
+
+    @property
+    def metadata(self) -> Metadata:
+        """The request's metadata, lower-case keys; ``-bin`` values are bytes."""
+        ...
+
+    @property
+    def peer(self) -> Peer:
+        """Who calls."""
+        ...
+
+    @property
+    def cancel(self) -> CancelToken:
+        """Marked when nobody waits any more; handed on with the task."""
+        ...
+
+    def reply(self, message: bytes) -> None:
+        """Finishes the call with OK and ``message``."""
+        ...
+
+    def fail(self, error: ServingError) -> None:
+        """Finishes the call with the error's code, message and retry hint."""
+        ...
+
+    def on_cancel(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` if the call ends without being finished by its handler.
+
+        At once, if it has ended already.
+        """
+        ...
+
+
+class StreamCall(Call, Protocol):
+    """A call with any number of messages in either direction.
+
+    ``reply`` sends a last message and ends the stream; ``finish`` ends it without.
+    """
+
+    def send(self, message: bytes) -> bool:
+        """Queues one message; False, and nothing sent, if the client reads too slowly.
+
+        The bound is the transport's; the handler may drop, coalesce or fail.
+        """
+        ...
+
+    def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
+        """Calls ``fn`` on the loop for each later request message."""
+        ...
+
+    def on_half_close(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` once, on the loop, when the client will send no more."""
+        ...
+
+    def finish(self) -> None:
+        """Ends the stream with OK."""
+        ...
+
+
+class MethodKind(enum.Enum):
+    """How many messages each side sends."""
+
+    UNARY = "unary"
+    SERVER_STREAM = "server stream"
+    BIDIRECTIONAL = "bidirectional"
+
+
+Handler = Callable[[Call], None]
+StreamHandler = Callable[[StreamCall], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How one path is answered. The handler runs on the serving loop; never blocks.
+
+    A handler that raises fails its call with INTERNAL; the transport logs it.
+    """
+
+    path: str
+    handler: Handler | StreamHandler
+    kind: MethodKind = MethodKind.UNARY
+
+    @property
+    def service(self) -> str:
+        """The full service name within the path."""
+        return self.path[1 : self.path.rindex("/")]
+
+
+MethodTable = Mapping[str, Method]
+"""Methods by path."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """One door: where it is, what it shows, how it is secured.
+
+    Attributes:
+        name: For logs and access rules ("grpc", "admin").
+        address: "0.0.0.0:8500", "[::]:8500" (port 0 picks a free one) or
+            "unix:/absolute/path".
+        services: Full names of the services it exposes; None exposes all.
+        unix_mode: Permissions of a Unix socket.
+        tls: Certificates; None for plain text.
+
+    """
+
+    name: str
+    address: str
+    services: frozenset[str] | None = None
+    unix_mode: int = 0o660
+    tls: TlsOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """PEM contents, not paths (as TensorFlow Serving's SSLConfig)."""
+
+    server_key: bytes = field(repr=False)
+    server_cert: bytes
+    client_ca: bytes = b""
+    verify_client: bool = False
+
+
+class Transport(Protocol):
+    """Speaks gRPC on some listeners. ``start`` and the rest run off the loop.
+
+    Implementors promise: ``start`` binds all listeners or none; a method a
+    listener does not expose, or nobody knows, is answered UNIMPLEMENTED; after
+    ``drain`` begins no new call is taken (UNAVAILABLE, or GOAWAY) and those taken
+    are finished; ``close`` ends what is left.
+    """
+
+    def start(
+        self, listeners: Sequence[ListenerOptions], methods: MethodTable
+    ) -> Sequence[str]:
+        """Opens the listeners; returns their addresses with the real ports.
+
+        Raises:
+            Unavailable: An address is in use or cannot be bound; nothing is open.
+
+        """
+        ...
+
+    def drain(self, deadline_s: float) -> bool:
+        """Takes no new calls; blocks until those taken are finished.
+
+        Returns whether all were finished by the (monotonic) deadline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes every connection and listener; idempotent."""
+        ...

@@ -1,0 +1,220 @@
+"""One error tree for every room, with gRPC's canonical codes.
+
+The code is set where the fault is known; a front end only copies it. Errors are
+values as often as they are raised: a task ends with outputs *or* a
+``ServingError``, a version's state carries one. docs/errors.md prints
+:data:`WHEN`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar, Final
+
+
+class Code(enum.IntEnum):
+    """Canonical status codes, numbered as in gRPC and ``tensorflow.error.Code``."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class ServingError(Exception):
+    """A fault with a canonical code and a message for the caller.
+
+    The message names the servable, what is wrong and what to do; it holds no
+    traceback and no path of the server that the caller did not send.
+
+    Attributes:
+        code: The canonical code; fixed by the subclass.
+        message: For people; clients see it cut at 1,024 characters.
+        retry_after_s: When not None, the caller may retry after this many
+            seconds (sent as ``google.rpc.RetryInfo``).
+
+    """
+
+    code: ClassVar[Code] = Code.UNKNOWN
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.retry_after_s)
+
+
+def _rebuild(
+    kind: type[ServingError], message: str, retry_after_s: float | None
+) -> ServingError:
+    return kind(message, retry_after_s=retry_after_s)
+
+
+class Cancelled(ServingError):
+    """The caller is gone, or the work was called off."""
+
+    code = Code.CANCELLED
+
+
+class Unknown(ServingError):
+    """A fault of no known kind."""
+
+    code = Code.UNKNOWN
+
+
+class InvalidArgument(ServingError):
+    """The request is wrong whatever the state of the server."""
+
+    code = Code.INVALID_ARGUMENT
+
+
+class DeadlineExceeded(ServingError):
+    """The caller's deadline passed first."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class NotFound(ServingError):
+    """No such model, version or path."""
+
+    code = Code.NOT_FOUND
+
+
+class AlreadyExists(ServingError):
+    """What was to be created is there already."""
+
+    code = Code.ALREADY_EXISTS
+
+
+class PermissionDenied(ServingError):
+    """The caller may not do this, from here or at all."""
+
+    code = Code.PERMISSION_DENIED
+
+
+class ResourceExhausted(ServingError):
+    """A budget (memory, message size, receive window) is used up."""
+
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(ServingError):
+    """Right request, wrong state; retrying alone does not help."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class Aborted(ServingError):
+    """Lost to a concurrent change; start over."""
+
+    code = Code.ABORTED
+
+
+class OutOfRange(ServingError):
+    """Past a valid range."""
+
+    code = Code.OUT_OF_RANGE
+
+
+class Unimplemented(ServingError):
+    """Not offered by this server."""
+
+    code = Code.UNIMPLEMENTED
+
+
+class Internal(ServingError):
+    """A fault of the server or of a model it runs."""
+
+    code = Code.INTERNAL
+
+
+class Unavailable(ServingError):
+    """Not now: full, draining or restarting. Retry after a pause."""
+
+    code = Code.UNAVAILABLE
+
+
+class DataLoss(ServingError):
+    """Stored bytes are damaged."""
+
+    code = Code.DATA_LOSS
+
+
+class Unauthenticated(ServingError):
+    """The caller did not show who it is."""
+
+    code = Code.UNAUTHENTICATED
+
+
+BY_CODE: Final[dict[Code, type[ServingError]]] = {
+    kind.code: kind
+    for kind in (
+        Cancelled,
+        Unknown,
+        InvalidArgument,
+        DeadlineExceeded,
+        NotFound,
+        AlreadyExists,
+        PermissionDenied,
+        ResourceExhausted,
+        FailedPrecondition,
+        Aborted,
+        OutOfRange,
+        Unimplemented,
+        Internal,
+        Unavailable,
+        DataLoss,
+        Unauthenticated,
+    )
+}
+
+
+def serving_error(error: BaseException, context: str) -> ServingError:
+    """Returns ``error`` as a ``ServingError``.
+
+    A ``ServingError`` is returned as it is; anything else becomes ``Internal``
+    with ``context`` (which names the servable), the exception's type and its
+    text. The original is kept as ``__cause__`` for the log.
+    """
+    if isinstance(error, ServingError):
+        return error
+    text = str(error) or "no message"
+    wrapped = Internal(f"{context}: {type(error).__name__}: {text}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+WHEN: Final[tuple[tuple[str, type[ServingError], str], ...]] = (
+    ("batch queue full, in-flight limit reached", Unavailable, "RetryInfo"),
+    ("server draining", Unavailable, ""),
+    ("memory, message or receive budget used up", ResourceExhausted, ""),
+    ("deadline passed, in the queue or while computing", DeadlineExceeded, ""),
+    ("client gone", Cancelled, ""),
+    ("interpreter died with the request on it", Internal, "names the model"),
+    ("version quarantined after repeated crashes", FailedPrecondition, "the reason"),
+    ("version refused for memory", NotFound, "RESOURCE_EXHAUSTED in its status"),
+    ("model, version or label not served", NotFound, ""),
+    ("unknown label, tensor or shape mismatch", InvalidArgument, ""),
+    ("invalid item", InvalidArgument, "names the row"),
+    ("signature not found", FailedPrecondition, ""),
+    ("method or field not offered", Unimplemented, "names it"),
+)
+"""Situation, error and what comes with it; the front ends' contract."""

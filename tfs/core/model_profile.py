@@ -1,0 +1,84 @@
+"""What was measured of a version, every part optional.
+
+A profile belongs to a code digest (everything in the version but tensor bytes) on
+one host: a new version with the same code reuses it. What was not reached within
+the probe's budget is None or absent, and the static defaults hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureProfile:
+    """Measurements of one signature.
+
+    Attributes:
+        rows_independent: Whether permuting and padding rows leaves each row's
+            result as it was; None if it was not shown either way.
+        why_dependent: What was seen when they are not, for the status.
+        call_s_by_rows: Median seconds of one call by number of rows.
+        full_batch_p99_s: 99th percentile of a call with the largest batch.
+        peak_bytes: Transient memory of a call with the largest batch.
+
+    """
+
+    rows_independent: bool | None = None
+    why_dependent: str = ""
+    call_s_by_rows: Mapping[int, float] = field(default_factory=dict)
+    full_batch_p99_s: float | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """Everything a load measures. Immutable.
+
+    Attributes:
+        code_digest: Hex digest of the code the profile belongs to.
+        import_s: Importing and unpickling, without reading weights.
+        load_s: The whole load.
+        load_peak_bytes: Highest memory during the load, above what stayed.
+        resident_bytes: Memory held after the load.
+        two_thread_scaling: Calls per second of two threads over one.
+        signatures: By signature key.
+
+    """
+
+    code_digest: str = ""
+    import_s: float | None = None
+    load_s: float | None = None
+    load_peak_bytes: int | None = None
+    resident_bytes: int | None = None
+    two_thread_scaling: float | None = None
+    signatures: Mapping[str, SignatureProfile] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Returns the form kept in the state directory."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelProfile:
+        """Reads ``to_json``'s form; unknown fields are skipped.
+
+        Raises:
+            ValueError: Not such a form.
+
+        """
+        form = json.loads(text)
+        if not isinstance(form, dict):
+            raise ValueError("a profile is an object")
+        known = {f.name for f in fields(cls)} - {"signatures"}
+        signature_fields = {f.name for f in fields(SignatureProfile)}
+        signatures = {}
+        for name, part in dict(form.get("signatures", {})).items():
+            kept = {key: part[key] for key in signature_fields & part.keys()}
+            table = kept.get("call_s_by_rows", {})
+            kept["call_s_by_rows"] = {int(rows): s for rows, s in table.items()}
+            signatures[name] = SignatureProfile(**kept)
+        return cls(
+            **{key: form[key] for key in known & form.keys()}, signatures=signatures
+        )

@@ -1,0 +1,124 @@
+"""What a request and a loaded model say to each other.
+
+The layers stack: handler -> BatchedServable -> platform servable -> interpreter.
+Each is a :class:`Servable`, and each works without the one in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+from tfs.core.errors import ServingError
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import TensorView
+
+Tensors: TypeAlias = Mapping[str, TensorView]
+Outcome: TypeAlias = Tensors | ServingError
+"""How a task ends: the named outputs, or why there are none."""
+
+
+class CancelToken:
+    """A mark that nobody waits for the result any more. Thread-safe.
+
+    Attributes:
+        error: None while somebody waits; then why nobody does (CANCELLED or
+            DEADLINE_EXCEEDED). Set once, read anywhere.
+
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: ServingError | None = None
+
+    def cancel(self, error: ServingError) -> None:
+        """Marks the task; the first reason stays."""
+        if self.error is None:
+            self.error = error
+
+
+class InferenceTask:
+    """One request for one signature of one version. Owned by whoever holds it last.
+
+    Attributes:
+        signature_name: The key the caller asked for, or the default key.
+        signature: That signature; ``inputs`` were checked against it.
+        inputs: Named tensors; dimension 0 is the batch unless the signature says
+            ``batched: false``. Their buffers stay valid until ``on_done`` ran.
+        output_filter: Names of the outputs wanted, in the caller's order; empty
+            means all. A servable may return more than these.
+        num_rows: Size of dimension 0 of the inputs, 1 if there is none.
+        deadline_s: Monotonic; None for none.
+        cancel: Marked when nobody waits any more. A marked task leaves its queue
+            before any compute; a batch that already runs is not interrupted.
+        on_done: Takes the outcome; see :class:`Servable`.
+
+    """
+
+    __slots__ = (
+        "cancel",
+        "deadline_s",
+        "inputs",
+        "num_rows",
+        "on_done",
+        "output_filter",
+        "signature",
+        "signature_name",
+    )
+
+    def __init__(
+        self,
+        signature_name: str,
+        signature: Signature,
+        inputs: Tensors,
+        on_done: Callable[[Outcome], None],
+        *,
+        num_rows: int = 1,
+        output_filter: tuple[str, ...] = (),
+        deadline_s: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> None:
+        self.signature_name = signature_name
+        self.signature = signature
+        self.inputs = inputs
+        self.on_done = on_done
+        self.num_rows = num_rows
+        self.output_filter = output_filter
+        self.deadline_s = deadline_s
+        self.cancel = cancel or CancelToken()
+
+
+class Servable(Protocol):
+    """A loaded model version that answers tasks. Thread-safe.
+
+    Implementors promise:
+
+    1. ``submit`` never blocks and never raises, whatever is wrong with the task or
+       the model: failure is an outcome;
+    2. ``on_done`` runs exactly once, on any thread, possibly before ``submit``
+       returns, and only when nothing computes for the task any more, so that a pin
+       released in it outlives every use of the model;
+    3. a task whose ``cancel`` is marked before it is computed is answered with that
+       error and costs no compute;
+    4. every output has the signature's dtype and rank, and for a batched signature
+       as many rows as the task, in the task's order;
+    5. the input buffers are neither kept nor written to after ``on_done``.
+
+    ``on_done`` itself must be quick and must not raise.
+    """
+
+    @property
+    def id(self) -> ServableId:
+        """The version."""
+        ...
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key; the default key is ``serving_default``. Never changes."""
+        ...
+
+    def submit(self, task: InferenceTask) -> None:
+        """Starts the task; the outcome comes through ``task.on_done``."""
+        ...

@@ -1,0 +1,111 @@
+"""A pin on a loaded servable: while one is held, the servable is not destroyed.
+
+One handle object exists per loaded version, shared by all its requests, so that
+pinning allocates nothing: ``pin`` and ``release`` are the bound ``append`` and
+``pop`` of one deque, and the number of pins is its length. Both are single
+bytecode-free C calls, atomic under the GIL; readers take no lock.
+
+The hand-shake with the unloader is Dekker's: a reader pins and *then* looks at
+``live``; the unloader clears ``live`` and *then* counts pins. Whatever the
+interleaving, one sees the other: either the reader backs out, or the unloader
+waits for it. A free-threaded build needs another counter behind the same
+methods.
+
+Rejected: a lock around an integer (3x the cost), an object per acquisition
+(2.5x), and Python's own reference count, with which the last *request* would
+free the model on a request thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from tfs.core.clock import Clock
+from tfs.core.servable_id import ServableId
+
+T = TypeVar("T")
+
+_RECHECK_S = 0.01  # a release that raced with retire() wakes nobody: look again
+
+
+class ServableHandle(Generic[T]):
+    """The shared pin counter of one loaded version. Thread-safe.
+
+    Readers get one from a manager, already pinned, and owe it one ``release()``;
+    or use it as a context manager. The unloader calls ``retire`` once.
+
+    Attributes:
+        id: The version.
+        servable: What is served; valid while a pin is held.
+        live: False once the unloader has taken the version out of service.
+        pin: Adds a pin: ``pin(None)``. The caller then re-checks ``live``, and
+            releases and looks elsewhere if it is False.
+        release: Takes one pin back. Calling it more often than ``pin`` raises
+            IndexError.
+
+    """
+
+    __slots__ = ("_drained", "_pins", "id", "live", "pin", "release", "servable")
+
+    def __init__(self, servable_id: ServableId, servable: T) -> None:
+        self.id = servable_id
+        self.servable = servable
+        self.live = True
+        self._pins: deque[None] = deque()
+        self._drained = threading.Condition()  # guards nothing; wakes retire()
+        self.pin: Callable[[None], None] = self._pins.append
+        self.release: Callable[[], None] = self._pins.pop
+
+    @property
+    def num_pins(self) -> int:
+        """How many pins are held at this moment."""
+        return len(self._pins)
+
+    def retire(self) -> None:
+        """Takes the version out of service: no later pin succeeds. Never blocks."""
+        self.live = False
+        self.release = self._release_and_wake
+
+    def wait_unpinned(self, clock: Clock, deadline_s: float | None = None) -> bool:
+        """Blocks until nothing pins the retired version, or until the deadline.
+
+        Returns:
+            Whether no pin is left. Call ``retire`` first.
+
+        """
+        with self._drained:
+            while self._pins:
+                now_s = clock.now()
+                if deadline_s is not None and now_s >= deadline_s:
+                    return False
+                wake_s = now_s + _RECHECK_S
+                clock.wait(
+                    self._drained,
+                    wake_s if deadline_s is None else min(wake_s, deadline_s),
+                )
+        return True
+
+    def _release_and_wake(self) -> None:
+        self._pins.pop()
+        if not self._pins:
+            with self._drained:
+                self._drained.notify_all()
+
+    def __enter__(self) -> T:
+        return self.servable
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "live" if self.live else "retired"
+        return f"<ServableHandle {self.id.slashed} {state} pins={self.num_pins}>"

@@ -1,0 +1,145 @@
+"""Tensors as every room passes them: a dtype, a shape and somebody's buffer.
+
+No torch, numpy or protobuf object crosses a room; the codec points a view into
+the request's bytes, batching joins views, the runtime copies them once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from tfs.core.dtype import STRING, DType
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class TensorView:
+    """A dense tensor over a borrowed buffer. Immutable.
+
+    Attributes:
+        dtype: Element type.
+        shape: Sizes of all dimensions, each >= 0; () is a scalar.
+        data: For numbers the elements, little-endian, row-major, exactly
+            ``size_bytes`` long, as bytes, bytearray or a contiguous memoryview of
+            format B; readers never write to it. For strings a tuple of bytes in
+            row-major order.
+
+    The constructor does not check: it is on every request's path. What comes from
+    outside goes through :meth:`checked`.
+
+    """
+
+    __slots__ = ("data", "dtype", "shape")
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        data: Buffer | tuple[bytes, ...],
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.data = data
+
+    @classmethod
+    def checked(
+        cls, dtype: DType, shape: Sequence[int], data: Buffer | tuple[bytes, ...]
+    ) -> TensorView:
+        """Returns a view after checking that ``data`` fits dtype and shape.
+
+        Raises:
+            ValueError: It does not, or a dimension is negative.
+
+        """
+        sizes = tuple(shape)
+        if any(size < 0 for size in sizes):
+            raise ValueError(f"negative dimension in shape {list(sizes)}")
+        num_elements = math.prod(sizes)
+        if isinstance(data, tuple):
+            if dtype is not STRING or len(data) != num_elements:
+                raise ValueError(
+                    f"{len(data)} strings do not fill {dtype} {list(sizes)}"
+                )
+            return cls(dtype, sizes, data)
+        if dtype is STRING:
+            raise ValueError("a string tensor holds a tuple of bytes")
+        if len(data) != num_elements * dtype.item_bytes:
+            raise ValueError(
+                f"{len(data)} bytes do not fill {dtype} {list(sizes)}, which takes "
+                f"{num_elements * dtype.item_bytes}"
+            )
+        return cls(dtype, sizes, data)
+
+    @property
+    def num_elements(self) -> int:
+        """The product of the sizes; 1 for a scalar."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes the elements take; for strings their summed lengths."""
+        if isinstance(self.data, tuple):
+            return sum(map(len, self.data))
+        return len(self.data)
+
+    @property
+    def num_rows(self) -> int:
+        """Size of dimension 0, the batch; 1 for a scalar."""
+        return self.shape[0] if self.shape else 1
+
+    def rows(self, start: int, stop: int) -> TensorView:
+        """Returns rows ``start`` to ``stop`` of dimension 0 without copying."""
+        shape = (stop - start, *self.shape[1:])
+        data = self.data
+        per_row = math.prod(self.shape[1:])
+        if isinstance(data, tuple):
+            return TensorView(self.dtype, shape, data[start * per_row : stop * per_row])
+        row_bytes = per_row * self.dtype.item_bytes
+        window = memoryview(data)[start * row_bytes : stop * row_bytes]
+        return TensorView(self.dtype, shape, window)
+
+    def __eq__(self, other: object) -> bool:
+        """Same dtype, same shape, same bytes (so NaN equals itself)."""
+        if not isinstance(other, TensorView):
+            return NotImplemented
+        return (
+            self.dtype is other.dtype
+            and self.shape == other.shape
+            and self.data == other.data
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # a buffer has no stable hash
+
+    def __repr__(self) -> str:
+        return f"TensorView({self.dtype} {list(self.shape)})"
+
+
+def concatenate(views: Sequence[TensorView]) -> TensorView:
+    """Joins views of one dtype and equal inner shape along dimension 0.
+
+    The elements are copied once; with one view that view is returned.
+
+    Raises:
+        ValueError: No views, a scalar, or dtypes or inner shapes that differ.
+
+    """
+    if not views:
+        raise ValueError("nothing to concatenate")
+    first = views[0]
+    if len(views) == 1:
+        return first
+    inner = first.shape[1:]
+    num_rows = 0
+    for view in views:
+        if view.dtype is not first.dtype or not view.shape or view.shape[1:] != inner:
+            raise ValueError(f"cannot concatenate {first!r} and {view!r}")
+        num_rows += view.shape[0]
+    shape = (num_rows, *inner)
+    if first.dtype is STRING:
+        strings: list[bytes] = []
+        for view in views:
+            strings.extend(view.data)  # type: ignore[arg-type]  # a tuple of bytes
+        return TensorView(STRING, shape, tuple(strings))
+    return TensorView(first.dtype, shape, b"".join([v.data for v in views]))  # type: ignore[misc]

@@ -1,0 +1,308 @@
+"""A version directory: what a training pipeline drops and a server serves.
+
+    <base_path>/<version>/
+      servable.json   the manifest, written last: its presence commits the version
+      model.pt ...    the payload, platform by platform
+      examples.bin, batching_params.pbtxt, assets/, assets.extra/   optional
+
+Writers fill a sibling ``.tmp-*`` directory and rename it, so a version appears
+whole or not at all (docs/version-directory.md). Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from tfs.core.signature import Signature
+
+FORMAT: Final = 1
+MANIFEST: Final = "servable.json"
+EXAMPLES: Final = "examples.bin"
+SIGNATURES: Final = "signatures.json"
+BATCHING_PARAMETERS: Final = "batching_params.pbtxt"
+WARMUP_REQUESTS: Final = "assets.extra/tf_serving_warmup_requests"
+TEMPORARY_PREFIX: Final = ".tmp-"
+
+PLATFORM_BY_FILE: Final[Mapping[str, tuple[str, ...]]] = {
+    "model.pt": ("torch_package", "torchscript"),
+    "model.pt2": ("torch_export",),
+    "servable.py": ("python",),
+    "table.csv": ("hashmap",),
+    "table.json": ("hashmap",),
+}
+"""Payload file names and the platforms they may belong to."""
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A payload file's promise: size and hex digest."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who wrote the version: versions of TFS and torch, ISO time of creation."""
+
+    tfs: str = ""
+    torch: str = ""
+    created: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The contents of ``servable.json``. Immutable.
+
+    Attributes:
+        platform: "torch_package" and so on.
+        files: Every payload file by its path relative to the version directory,
+            ``/``-separated, inside it.
+        entry: The platform's own: which pickle, which resource.
+        signatures: By key.
+        producer: Who wrote it.
+
+    """
+
+    platform: str
+    files: Mapping[str, FileEntry]
+    signatures: Mapping[str, Signature]
+    entry: Mapping[str, object] = field(default_factory=dict)
+    producer: Producer = field(default_factory=Producer)
+
+    def to_json(self) -> str:
+        """Returns the file's text."""
+        form = {
+            "format": FORMAT,
+            "platform": self.platform,
+            "files": {
+                name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256}
+                for name, entry in self.files.items()
+            },
+            "entry": dict(self.entry),
+            "signatures": {n: s.to_json() for n, s in self.signatures.items()},
+            "producer": {
+                "tfs": self.producer.tfs,
+                "torch": self.producer.torch,
+                "created": self.producer.created,
+            },
+        }
+        return json.dumps(form, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Manifest:
+        """Reads the file's text.
+
+        Raises:
+            InvalidArgument: Not a manifest, or of a newer format; says where.
+
+        """
+        try:
+            form = json.loads(text)
+            if not isinstance(form, dict):
+                raise TypeError("not an object")
+            if form["format"] != FORMAT:
+                raise ValueError(f"format {form['format']!r} is not {FORMAT}")
+            files = {
+                _inside(name): FileEntry(int(f["size_bytes"]), str(f["sha256"]))
+                for name, f in form["files"].items()
+            }
+            signatures = read_signatures(form["signatures"], where)
+            producer = form.get("producer", {})
+            return cls(
+                platform=str(form["platform"]),
+                files=files,
+                signatures=signatures,
+                entry=dict(form.get("entry", {})),
+                producer=Producer(
+                    **{k: str(producer.get(k, "")) for k in ("tfs", "torch", "created")}
+                ),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"missing {error}" if isinstance(error, KeyError) else str(error)
+            raise InvalidArgument(f"bad {MANIFEST} in {where}: {what}") from error
+
+
+def read_signatures(form: object, where: str) -> dict[str, Signature]:
+    """Reads the ``signatures`` object of a manifest or of ``signatures.json``.
+
+    Raises:
+        InvalidArgument: Saying where and what is wrong.
+
+    """
+    if not isinstance(form, dict) or not form:
+        raise InvalidArgument(f"{where}: signatures must be a non-empty object")
+    return {
+        str(name): Signature.from_json(part, f"{where}, signature {name!r}")
+        for name, part in form.items()
+    }
+
+
+def _inside(name: str) -> str:
+    """Returns ``name`` if it stays inside the version directory."""
+    parts = name.split("/")
+    if not name or name.startswith("/") or any(p in ("", ".", "..") for p in parts):
+        raise ValueError(f"file name {name!r} leaves the version directory")
+    return name
+
+
+def is_committed(path: str) -> bool:
+    """Whether the directory holds a manifest."""
+    return os.path.isfile(os.path.join(path, MANIFEST))
+
+
+def read_manifest(path: str) -> Manifest:
+    """Reads the manifest of the version directory ``path``.
+
+    Raises:
+        NotFound: There is no manifest (any more).
+        InvalidArgument: It is not one.
+
+    """
+    try:
+        text = Path(path, MANIFEST).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"no {MANIFEST} in {path}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"bad {MANIFEST} in {path}: not UTF-8") from error
+    except OSError as error:
+        raise FailedPrecondition(
+            f"cannot read {MANIFEST} in {path}: {error}"
+        ) from error
+    return Manifest.from_json(text, path)
+
+
+def verify_files(path: str, manifest: Manifest) -> None:
+    """Checks size and digest of every file the manifest names. Reads them all.
+
+    Raises:
+        DataLoss: A file is missing or differs; names it and what differs.
+
+    """
+    for name, promised in manifest.files.items():
+        file = os.path.join(path, name)
+        try:
+            size_bytes = os.path.getsize(file)
+            if size_bytes != promised.size_bytes:
+                raise DataLoss(
+                    f"{file} has {size_bytes} bytes, its manifest says "
+                    f"{promised.size_bytes}; write the version again"
+                )
+            actual = file_digest(file)
+        except OSError as error:
+            raise DataLoss(f"cannot read {file}: {error.strerror}") from error
+        if actual != promised.sha256:
+            raise DataLoss(
+                f"{file} does not match the sha256 in its manifest; "
+                "write the version again"
+            )
+
+
+def file_digest(path: str) -> str:
+    """Returns the hex SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def payload_files(path: str) -> list[str]:
+    """Returns the relative paths of all files under ``path`` but the manifest."""
+    found = []
+    for folder, _, names in os.walk(path):
+        for name in names:
+            relative = os.path.relpath(os.path.join(folder, name), path)
+            if relative != MANIFEST:
+                found.append(relative.replace(os.sep, "/"))
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def new_version(base_path: str, version: int) -> Iterator[str]:
+    """Yields a temporary directory to fill; publishes it as ``version`` on success.
+
+    The directory appears under its final name by one rename, after its files were
+    flushed to disk; if the block raises, nothing is left behind.
+
+    Raises:
+        FailedPrecondition: The version exists already; it was not touched.
+
+    """
+    final = os.path.join(base_path, str(version))
+    os.makedirs(base_path, exist_ok=True)
+    if os.path.lexists(final):
+        raise FailedPrecondition(f"{final} exists; a version is never overwritten")
+    temporary = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}{version}-", dir=base_path)
+    os.chmod(temporary, 0o755)
+    try:
+        yield temporary
+        for name in (*payload_files(temporary), MANIFEST):
+            _sync(os.path.join(temporary, name))
+        _sync(temporary)
+        try:
+            os.rename(temporary, final)
+        except OSError as error:
+            raise FailedPrecondition(
+                f"{final} exists; a version is never overwritten"
+            ) from error
+        _sync(base_path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def commit(
+    path: str,
+    platform: str,
+    signatures: Mapping[str, Signature],
+    entry: Mapping[str, object],
+    producer: Producer,
+) -> Manifest:
+    """Writes the manifest over every file that ``path`` holds; returns it.
+
+    Call it last, inside :func:`new_version`.
+    """
+    files = {}
+    for name in payload_files(path):
+        file = os.path.join(path, name)
+        files[name] = FileEntry(os.path.getsize(file), file_digest(file))
+    manifest = Manifest(platform, files, signatures, entry, producer)
+    Path(path, MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def fingerprint(path: str) -> str:
+    """Returns a digest of names, sizes and mtimes: differs when files are replaced.
+
+    Cheap (no contents are read); for noticing a version overwritten in place.
+    """
+    digest = hashlib.sha256()
+    for name in (*payload_files(path), MANIFEST):
+        try:
+            stat = os.stat(os.path.join(path, name))
+        except OSError:
+            digest.update(f"{name} gone\n".encode())
+            continue
+        digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
