@@ -1,0 +1,103 @@
+# Everything a developer or CI runs. Needs git, make and Python 3.11 or newer with venv.
+#
+#   make demo     set up, train, serve, query, swap, roll back
+#   make test     set up, then the whole test suite
+#   make check    style, types, import contracts, generated code
+#   make help     all targets
+#
+# Variables: PYTHON (which interpreter makes the environment), VENV (where it lies),
+# TORCH_INDEX (index URL of torch's CPU builds), PIP_ARGS (more arguments for pip),
+# PYTEST_ARGS, SERVE_ARGS.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
+VENV ?= .venv
+TORCH_INDEX ?=
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+SERVE_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+BENCH_STAMP := $(VENV)/.stamp-bench
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP_INSTALL = $(PIP) install -c constraints.txt
+BENCH_AREAS := skeleton
+
+.PHONY: help venv demo serve test check format proto test-clients stress bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@printf '  make %-14s %s\n' 'bench-AREA' 'one of: $(BENCH_AREAS)'
+
+venv: $(STAMP) ## the environment with everything pinned
+
+# Three steps, because pip resolves no CPU build by itself, and because the packages
+# that build ours have to come from constraints.txt too (pip constrains no build
+# environment): they are installed first and used without isolation.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no python3 found; set PYTHON=" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $(PYTHON) is older than Python 3.11; set PYTHON=" >&2; exit 1; }
+	@test -x $(BIN)/python || echo "==> creating $(VENV) with $(PYTHON)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "make: cannot make $(VENV); is python3-venv installed?" >&2; exit 1; }
+	@echo "==> installing torch (CPU build where pip finds one)"
+	@$(PIP_INSTALL) --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(PIP_ARGS) torch
+	@echo "==> installing the pinned dependencies"
+	@$(PIP_INSTALL) $(PIP_ARGS) hatchling editables
+	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo]'
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	@echo "==> installing what only benchmarks need"
+	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo,bench]'
+	@touch $@
+
+demo: $(STAMP) ## train on real digits, serve, query, swap under load, roll back
+	@$(BIN)/python deploy/demo/main.py
+
+serve: $(STAMP) ## run a server: make serve SERVE_ARGS="--model_name=... --model_base_path=..."
+	@$(BIN)/python -m tfs serve $(SERVE_ARGS)
+
+test: $(STAMP) ## the whole suite, without the stress tests
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest -q -m 'not stress' $(PYTEST_ARGS)
+
+check: $(STAMP) ## style, types, import contracts, generated code
+	@echo "==> ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@echo "==> mypy"
+	@$(BIN)/mypy --no-error-summary
+	@echo "==> import contracts"
+	@PYTHONPATH=. $(BIN)/lint-imports --no-logo
+	@$(if $(wildcard protos/generate.py),echo "==> generated code"; $(BIN)/python protos/generate.py --check)
+
+format: $(STAMP) ## let ruff rewrite what it can
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format .
+
+proto: $(STAMP) ## regenerate tfs/proto from protos/
+	@$(BIN)/python protos/generate.py
+
+test-clients: $(STAMP) ## the real tensorflow-serving-api package, in an environment of its own
+	@$(BIN)/python tests/clients/run.py
+
+stress: $(STAMP) ## the tests that hammer one mechanism for minutes
+	@$(BIN)/python -m pytest -q -m stress $(PYTEST_ARGS)
+
+bench: $(BENCH_AREAS:%=bench-%) ## every benchmark area, into bench-results/
+
+bench-%: $(BENCH_STAMP)
+	@mkdir -p bench-results
+	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*) --output bench-results/$*.json
+
+clean: ## remove what these targets made, the environment included
+	@rm -rf $(VENV) bench-results build dist demo-models
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

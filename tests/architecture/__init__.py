@@ -1,0 +1,1 @@
+"""Tests of the tree itself: who imports whom, what lies where."""
