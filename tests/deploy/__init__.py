@@ -1,0 +1,1 @@
+"""Tests of what deploy/ ships, without a container or systemd."""
