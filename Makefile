@@ -94,8 +94,7 @@ stress: $(STAMP) ## the tests that hammer one mechanism for minutes
 bench: $(BENCH_AREAS:%=bench-%) ## every benchmark area, into bench-results/
 
 bench-%: $(BENCH_STAMP)
-	@mkdir -p bench-results
-	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*) --output bench-results/$*.json
+	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*)
 
 clean: ## remove what these targets made, the environment included
 	@rm -rf $(VENV) bench-results build dist demo-models
