@@ -1,0 +1,1 @@
+"""The wire messages: generated modules, in a descriptor pool of their own."""
