@@ -76,7 +76,8 @@ check: $(STAMP) ## style, types, import contracts, generated code
 	@$(BIN)/mypy --no-error-summary
 	@echo "==> import contracts"
 	@PYTHONPATH=. $(BIN)/lint-imports --no-logo
-	@$(if $(wildcard protos/generate.py),echo "==> generated code"; $(BIN)/python protos/generate.py --check)
+	@echo "==> generated code"
+	@$(BIN)/python protos/generate.py --check
 
 format: $(STAMP) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --quiet --fix .

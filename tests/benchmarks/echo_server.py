@@ -1,22 +1,19 @@
-"""The floor under any grpcio server: returns the request's bytes, whatever the method.
+"""The floor under TFS over grpcio: returns the request's bytes, whatever the method.
 
-Run as `python -m tests.benchmarks.echo_server`, in a process of its own so that its
-CPU can be counted. It prints `listening on 127.0.0.1:PORT` and ends on SIGTERM.
+It is grpcio.aio on asyncio, as TFS's own grpcio transport is, so the difference is what
+serving adds. Run as `python -m tests.benchmarks.echo_server`, in a process of its own
+so that its CPU can be counted. It prints `listening on 127.0.0.1:PORT` and ends on
+SIGTERM.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
-import threading
-from concurrent import futures
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
-
-# As many as the requests in flight that the benchmarks send: fewer would queue, and
-# threads that never get work cost nothing.
-NUM_THREADS = 16
-
+import grpc.aio
 
 if TYPE_CHECKING:
     _Handler = grpc.GenericRpcHandler[bytes, bytes]
@@ -25,7 +22,7 @@ else:  # generic in the stubs only
 
 
 class EchoHandler(_Handler):
-    """Answers every unary method with its request. Thread-safe."""
+    """Answers every unary method with its request. Immutable."""
 
     def __init__(self) -> None:
         self._handler = grpc.unary_unary_rpc_method_handler(_echo)
@@ -36,24 +33,27 @@ class EchoHandler(_Handler):
         return self._handler
 
 
-def _echo(request: bytes, context: grpc.ServicerContext) -> bytes:
+async def _echo(request: bytes, context: object) -> bytes:
     return request
 
 
-def serve() -> None:
-    """Serves on a free port of the loopback until SIGTERM."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda signum, frame: stop.set())
-    server = grpc.server(
-        futures.ThreadPoolExecutor(max_workers=NUM_THREADS),
-        handlers=[EchoHandler()],
+async def serve_until_sigterm(handler: grpc.GenericRpcHandler[Any, bytes]) -> None:
+    """Serves on a free port of the loopback, says which, and ends on SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+        ]
     )
+    server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
+    await server.start()
     print(f"listening on 127.0.0.1:{port}", flush=True)
-    stop.wait()
-    server.stop(0).wait(5)
+    await stop.wait()
+    await server.stop(0)
 
 
 if __name__ == "__main__":
-    serve()
+    asyncio.run(serve_until_sigterm(EchoHandler()))

@@ -7,6 +7,7 @@ alone; the server's CPU per request (`process_cpu`) is.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -80,18 +81,20 @@ async def closed_loop(
     body: bytes,
     *,
     num_in_flight: int,
-    duration_s: float,
     check: Check,
+    duration_s: float = math.inf,
+    stop: asyncio.Event | None = None,
     timeout_s: float = 10.0,
 ) -> LoadResult:
-    """The same, for a caller that does something else meanwhile."""
+    """The same, for a caller that does something else meanwhile, and may `stop` it."""
     result = LoadResult()
     started_s = time.perf_counter()
+    end_s = started_s + duration_s
     async with grpc.aio.insecure_channel(target) as channel:
         call = channel.unary_unary(method, bytes, bytes)
 
         async def caller() -> None:
-            while time.perf_counter() < started_s + duration_s:
+            while time.perf_counter() < end_s and not (stop and stop.is_set()):
                 sent_s = time.perf_counter()
                 try:
                     reply = await call(body, timeout=timeout_s)
