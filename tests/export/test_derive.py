@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from tfs.core.dtype import FLOAT32, INT64
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FeatureKind, Method, TensorSpec
+from tfs.export.derive import derive
+from tfs.export.signature_options import SignatureOptions
+
+
+class Double(nn.Module):
+    def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> object:
+        y = 2 * x
+        return y if bias is None else y + bias
+
+
+class Named(NamedTuple):
+    mean: torch.Tensor
+    std: torch.Tensor
+
+
+class Statistics(nn.Module):
+    def forward(self, x: torch.Tensor) -> Named:
+        return Named(x.mean(1), x.std(1))
+
+
+class ByName(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        return {"loss": None, "logits": x * 1.0}
+
+
+class FixedBatch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(2, 3)
+
+
+class Summed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0)
+
+
+class Star(nn.Module):
+    def forward(self, *xs: torch.Tensor) -> torch.Tensor:
+        return xs[0]
+
+
+class Encoder(nn.Module):
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> object:
+        kept = tokens * mask
+        return {"pooled": kept.sum(1).float(), "each": kept.float()}
+
+
+def test_tensor_input_and_output_get_names_dtypes_and_a_free_batch() -> None:
+    """Names come from the parameters, dtype and inner sizes from the example."""
+    found = derive(Double(), SignatureOptions(torch.rand(2, 3)))
+    assert found.signature.inputs == {"x": TensorSpec(FLOAT32, (-1, 3))}
+    assert found.signature.outputs == {"output": TensorSpec(FLOAT32, (-1, 3))}
+    assert found.signature.method is Method.PREDICT
+
+
+def test_optional_parameter_without_example_is_no_input() -> None:
+    """What the author gives no example of keeps the module's own default."""
+    found = derive(Double(), SignatureOptions({"x": torch.rand(2, 3)}))
+    assert list(found.signature.inputs) == ["x"]
+
+
+def test_default_makes_an_input_optional_for_callers() -> None:
+    """A default is an input with a value to use when it is left out."""
+    options = SignatureOptions(
+        {"x": torch.rand(2, 3)}, defaults={"bias": torch.ones(1)}
+    )
+    found = derive(Double(), options)
+    assert found.signature.defaults["bias"].shape == (1,)
+    assert torch.equal(found.outputs["output"], 2 * found.example["x"] + 1)
+
+
+def test_single_row_example_gets_a_second_different_row() -> None:
+    """Probes need two rows that differ; they are made of the author's values."""
+    found = derive(Double(), SignatureOptions(torch.arange(3.0)[None]))
+    assert found.example["x"].tolist() == [[0, 1, 2], [2, 0, 1]]
+    assert found.outputs["output"].shape == (2, 3)
+
+
+def test_named_tuple_output_names_its_outputs() -> None:
+    """Field names say more than positions."""
+    found = derive(Statistics(), SignatureOptions(torch.rand(2, 5)))
+    assert list(found.signature.outputs) == ["mean", "std"]
+
+
+def test_dict_output_with_a_none_is_explained_and_can_be_chosen_from() -> None:
+    """A dict's entries that are no tensors can be left out by naming the others."""
+    with pytest.raises(InvalidArgument, match=r"'loss'.*NoneType.*output_names"):
+        derive(ByName(), SignatureOptions(torch.rand(2, 3)))
+    options = SignatureOptions(torch.rand(2, 3), output_names=["logits"])
+    assert list(derive(ByName(), options).signature.outputs) == ["logits"]
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "message"),
+    [
+        (FixedBatch(), torch.rand(2, 3), "another number of rows"),
+        (Summed(), torch.rand(2, 3), "dimension 0 of every output"),
+        (Star(), torch.rand(2, 3), r"instead of \*args"),
+        (Double(), torch.rand(()), "batched=False"),
+        (Double(), {"y": torch.rand(2, 3)}, "no parameter 'y'"),
+        (Encoder(), torch.ones(2, 3), "no example input for 'mask'"),
+        (Double(), [torch.rand(2, 3), torch.rand(3)], "share dimension 0"),
+        (Encoder(), [torch.ones(2, 3), torch.ones(2, 4)], "fails on its example"),
+    ],
+)
+def test_module_that_cannot_be_served_so_is_refused_with_a_reason(
+    module: nn.Module, example: torch.Tensor, message: str
+) -> None:
+    """Each refusal says what was seen and what to change."""
+    with pytest.raises(InvalidArgument, match=message):
+        derive(module, SignatureOptions(example))
+
+
+def test_unbatched_signature_keeps_every_dimension() -> None:
+    """Without a batch nothing is free unless it is declared dynamic."""
+    found = derive(Summed(), SignatureOptions(torch.rand(2, 3), batched=False))
+    assert found.signature.inputs["x"].shape == (2, 3)
+    assert found.signature.outputs["output"].shape == (3,)
+    assert not found.signature.batched
+
+
+def test_dynamic_input_frees_the_output_dimensions_that_follow_it() -> None:
+    """Which output dimensions are free is seen by calling with another size."""
+    options = SignatureOptions(
+        {"tokens": torch.ones(2, 6, dtype=torch.int64), "mask": torch.ones(2, 6)},
+        dynamic={"tokens": (1,), "mask": (1,)},
+        pad={"tokens": 0},
+        mask={"tokens": "mask"},
+    )
+    signature = derive(Encoder(), options).signature
+    assert signature.inputs["tokens"] == TensorSpec(INT64, (-1, -1), 0, "mask")
+    assert signature.outputs["pooled"].shape == (-1,)
+    assert signature.outputs["each"].shape == (-1, -1)
+
+
+def test_classify_names_its_output_scores_and_derives_a_feature_per_input() -> None:
+    """tf.Example clients can call a classifier without further description."""
+    options = SignatureOptions(
+        torch.rand(2, 3), method="classify", labels=("a", "b", "c")
+    )
+    signature = derive(Double(), options).signature
+    assert list(signature.outputs) == ["scores"]
+    feature = signature.features["x"]
+    assert (feature.kind, feature.dtype, feature.shape) == (
+        FeatureKind.FIXED,
+        FLOAT32,
+        (3,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "classify", "labels": ["a"]}, "1 labels for 3 scores"),
+        ({"method": "regress"}, r"\[batch\] or \[batch, 1\]"),
+        ({"method": "classify", "output_names": ["p"]}, "needs a batched output"),
+    ],
+)
+def test_output_that_does_not_fit_its_method_is_refused(
+    options: dict[str, object], message: str
+) -> None:
+    """What Classify and Regress answer has a fixed form."""
+    with pytest.raises(InvalidArgument, match=message):
+        derive(Double(), SignatureOptions(torch.rand(2, 3), **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "guess"}, "unknown method"),
+        ({"labels": ["a"]}, "classify"),
+        ({"output_names": "xy"}, "sequences"),
+    ],
+)
+def test_options_are_checked_when_they_are_made(
+    options: dict[str, object], message: str
+) -> None:
+    """A wrong option fails where it was written."""
+    with pytest.raises(InvalidArgument, match=message):
+        SignatureOptions(torch.rand(1), **options)  # type: ignore[arg-type]

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.package.package_importer import PackageImporter
+
+from tests.models.adds_one import AddsOne
+from tests.models.digits import DigitClassifier
+from tests.models.two_ways import TwoWays
+from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
+from tfs.core.version_directory import read_manifest, verify_files
+from tfs.export import DependencyReport, PackageRules, SignatureOptions, explain, save
+from tfs.export.calling import same
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_saved_version_is_complete_verified_and_gives_the_same_outputs(
+    tmp_path: Path,
+) -> None:
+    """The archive alone, loaded hermetically, repeats the module bit for bit."""
+    module = DigitClassifier()
+    pixels = torch.rand(3, 64) * 16
+    path = save(module, pixels, tmp_path, method="classify", labels=list("0123456789"))
+    manifest = read_manifest(path)
+    verify_files(path, manifest)
+    assert manifest.platform == "torch_package"
+    assert manifest.entry == {"package": "model", "resource": "model.pkl"}
+    assert manifest.producer.torch == torch.__version__
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert type(loaded) is not DigitClassifier
+    with torch.inference_mode():
+        assert same(loaded(pixels), module.eval()(pixels))
+
+
+def test_module_in_training_mode_is_saved_in_evaluation_mode_and_put_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Saving in the middle of training neither serves dropout nor ends training."""
+    module = DigitClassifier().train()
+    module.norm.eval()
+    path = save(module, torch.rand(2, 64), tmp_path)
+    assert module.training
+    assert module.dropout.training
+    assert not module.norm.training
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert not any(part.training for part in loaded.modules())
+    assert "module_in_training_mode" in caplog.text
+
+
+def test_examples_lie_where_the_signature_says(tmp_path: Path) -> None:
+    """Probes and warm-up read the author's own values."""
+    pixels = torch.rand(2, 64)
+    path = save(DigitClassifier(), pixels, tmp_path)
+    slot = read_manifest(path).signatures["serving_default"].examples["pixels"]
+    data = Path(path, "examples.bin").read_bytes()
+    assert slot.shape == (2, 64)
+    assert data[slot.offset :][: 2 * 64 * 4] == pixels.numpy().tobytes()
+
+
+def test_versions_are_numbered_on_and_never_overwritten(tmp_path: Path) -> None:
+    """Without a number the next free one is taken; with one, only if it is free."""
+    example = torch.rand(2, 64)
+    (tmp_path / "7").mkdir()
+    assert save(DigitClassifier(), example, tmp_path).endswith("/8")
+    with pytest.raises(FailedPrecondition, match="never overwritten"):
+        save(DigitClassifier(), example, tmp_path, 8)
+
+
+def test_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A version appears whole or not at all."""
+    module = DigitClassifier()
+    module.add_module("dropout", Closure())
+    with pytest.raises(InvalidArgument):
+        save(module, torch.rand(2, 64), tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+class Closure(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.function: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def test_attribute_that_cannot_be_pickled_is_named(tmp_path: Path) -> None:
+    """The author learns which attribute of which submodule, not only of what type."""
+    module = nn.Sequential(nn.Linear(2, 2), Closure())
+    with pytest.raises(InvalidArgument, match=r"model\.1\.function = <function"):
+        save(module, torch.rand(2, 2), tmp_path)
+
+
+def test_further_signatures_call_other_methods(tmp_path: Path) -> None:
+    """One version can answer several signatures, each by its own method."""
+    path = save(
+        TwoWays(),
+        torch.rand(2, 3),
+        tmp_path,
+        signatures={
+            "embed": SignatureOptions(
+                torch.rand(2, 3), call="embed", output_names=["vector"]
+            )
+        },
+    )
+    manifest = read_manifest(path)
+    assert manifest.entry["methods"] == {"embed": "embed"}
+    assert list(manifest.signatures["embed"].outputs) == ["vector"]
+
+
+def test_model_that_depends_on_a_changed_global_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the archive would answer differently is found before it is committed."""
+    from tests.models import with_global
+
+    monkeypatch.setattr(with_global, "FACTOR", 3.0)
+    with pytest.raises(DataLoss, match="global variable"):
+        save(with_global.Scaled(), torch.rand(2, 2), tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_script_that_trains_can_export_its_own_class(tmp_path: Path) -> None:
+    """A class of __main__ is packaged without the statements that train it."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "import torch\n"
+        "from torch import nn\n"
+        "import tfs.export\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x + 1\n"
+        "print('training')\n"
+        "print(tfs.export.save(Net(), torch.rand(2, 2), sys.argv[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "base")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines().count("training") == 1
+    with zipfile.ZipFile(tmp_path / "base" / "1" / "model.pt") as archive:
+        source = archive.read("model/__main__.py").decode()
+    assert "class Net" in source
+    assert "training" not in source
+
+
+def test_library_without_a_decision_is_explained_in_a_tree(tmp_path: Path) -> None:
+    """The message says who imports the library and which options there are."""
+    from tests.models.with_libraries import Plotting
+
+    with pytest.raises(InvalidArgument) as caught:
+        save(Plotting(), torch.rand(2, 2), tmp_path)
+    text = caught.value.message
+    assert "hypothesis (imported by tests.models.with_libraries)" in text
+    assert 'mock=["hypothesis.**"]' in text
+    assert "└─ " in text
+
+
+def test_mocked_library_is_a_stub_in_the_archive(tmp_path: Path) -> None:
+    """A dependency that predicting does not use can be mocked away."""
+    from tests.models.with_libraries import Plotting
+
+    reports: list[DependencyReport] = []
+    save(
+        Plotting(), torch.rand(2, 2), tmp_path, mock=["hypothesis.**"],
+        report=reports.append,
+    )  # fmt: skip
+    module = reports[0].modules["hypothesis"]
+    assert (module.action.value, module.reason) == ("mocked", "you said so")
+    assert "hypothesis  mocked: you said so" in str(reports[0])
+
+
+def test_mock_that_is_needed_is_found_before_committing(tmp_path: Path) -> None:
+    """Loading the archive back shows that a mock was one too many."""
+    from tests.models.with_libraries import UsesNumpy
+
+    mock = ["numpy.**", "hypothesis.**"]
+    with pytest.raises(InvalidArgument, match="works here but not from its package"):
+        save(UsesNumpy(), torch.rand(2, 2), tmp_path, mock=mock)
+
+
+def test_resource_is_readable_by_the_packaged_model(tmp_path: Path) -> None:
+    """Text put into the archive is found through torch_package_importer."""
+    from tests.models.with_resource import Vocabulary
+
+    path = save(
+        Vocabulary(), torch.ones(2, 1), tmp_path,
+        resources={"words.txt": "a\nb\nc\n"},
+    )  # fmt: skip
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert loaded(torch.ones(2, 1)).tolist() == [[3], [3]]
+
+
+def test_include_adds_a_module_that_nothing_imports_visibly(tmp_path: Path) -> None:
+    """Dynamic imports are found by nobody; their author names them."""
+    from tests.models.with_dynamic_import import Dynamic
+
+    with pytest.raises(InvalidArgument, match="if one is missing, include it"):
+        save(Dynamic(), torch.rand(2, 2), tmp_path)
+    path = save(
+        Dynamic(), torch.rand(2, 2), tmp_path, include=["tests.models.with_global"]
+    )
+    with zipfile.ZipFile(f"{path}/model.pt") as archive:
+        assert "model/tests/models/with_global.py" in archive.namelist()
+
+
+def test_imported_object_can_be_exported_again(tmp_path: Path) -> None:
+    """A model loaded from one package goes into another, with that package's code."""
+    module = DigitClassifier()
+    pixels = torch.rand(2, 64)
+    first = save(module, pixels, tmp_path)
+    loaded = PackageImporter(f"{first}/model.pt").load_pickle("model", "model.pkl")
+    with torch.no_grad():
+        loaded.head.bias.add_(1)
+    second = save(loaded, pixels, tmp_path)
+    again = PackageImporter(f"{second}/model.pt").load_pickle("model", "model.pkl")
+    with torch.inference_mode():
+        assert same(again(pixels), loaded(pixels))
+
+
+def test_unzipped_edited_and_zipped_archive_loads(tmp_path: Path) -> None:
+    """Packages are made to be opened: source edited by hand is what runs."""
+    path = save(AddsOne(), torch.ones(2, 3), tmp_path)
+    edited = tmp_path / "edited.pt"
+    with (
+        zipfile.ZipFile(f"{path}/model.pt") as old,
+        zipfile.ZipFile(edited, "w") as new,
+    ):
+        for info in old.infolist():
+            data = old.read(info)
+            new.writestr(info.filename, data.replace(b"x + 1", b"x + 5"))
+    loaded = PackageImporter(str(edited)).load_pickle("model", "model.pkl")
+    assert loaded(torch.zeros(1)).tolist() == [5]
+
+
+def test_explain_writes_nothing(tmp_path: Path) -> None:
+    """The tree can be had before anything is exported."""
+    report = explain(DigitClassifier(), PackageRules())
+    assert not report.unresolved
+    assert "tests.models.digits  interned" in report.tree()
+
+
+def test_assets_and_batching_parameters_are_part_of_the_version(
+    tmp_path: Path,
+) -> None:
+    """Everything beside the archive is covered by the manifest's digests."""
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "vocabulary.txt").write_text("a b c")
+    path = save(
+        DigitClassifier(), torch.rand(2, 64), tmp_path / "base", assets=assets,
+        batching_parameters="max_batch_size { value: 8 }",
+    )  # fmt: skip
+    files = read_manifest(path).files
+    assert {"assets/vocabulary.txt", "batching_params.pbtxt"} <= files.keys()

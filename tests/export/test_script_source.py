@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from tfs.export.script_source import needed_source
+
+SCRIPT = '''\
+from __future__ import annotations
+import torch
+import matplotlib.pyplot as plt
+from torch import nn
+
+SCALE = 2.0
+TABLE: dict[str, int] = {}
+TABLE["a"] = 1
+TABLE.update(b=2)
+UNUSED = expensive()
+
+
+def scaled(x):
+    """A comment survives."""  # this one too
+    return x * SCALE * TABLE["a"]
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return scaled(x)
+
+
+torch.manual_seed(0)
+net = Net()
+for epoch in range(3):
+    train(net)
+if __name__ == "__main__":
+    SCALE = 3.0
+'''
+
+
+def test_script_keeps_what_the_class_uses_and_nothing_that_runs() -> None:
+    """Only definitions the model needs are kept, word for word, in order."""
+    kept = needed_source(SCRIPT, {"Net"})
+    assert "class Net" in kept
+    assert 'return x * SCALE * TABLE["a"]' in kept
+    assert "# this one too" in kept
+    for gone in ("matplotlib", "expensive", "manual_seed", "train", "__name__"):
+        assert gone not in kept
+    assert kept.index("SCALE = 2.0") < kept.index("class Net")
+
+
+def test_changes_of_a_kept_table_are_kept() -> None:
+    """Assignments into a kept object, and calls on it, belong to its definition."""
+    kept = needed_source(SCRIPT, {"Net"})
+    assert 'TABLE["a"] = 1' in kept
+    assert "TABLE.update(b=2)" in kept
+
+
+def test_decorated_and_conditional_definitions_are_kept_whole() -> None:
+    """A decorator belongs to its function, a try to all names it binds."""
+    source = (
+        "import functools\n"
+        "try:\n    import fast\nexcept ImportError:\n    fast = None\n"
+        "@functools.cache\ndef f():\n    return fast\n"
+    )
+    kept = needed_source(source, {"f"})
+    assert kept == source
+
+
+def test_quoted_annotation_counts_as_use() -> None:
+    """A name in quotes is looked up later all the same."""
+    source = "class Config:\n    pass\ndef f(c: 'Config'):\n    return c\n"
+    assert "class Config" in needed_source(source, {"f"})

@@ -1,0 +1,1 @@
+"""Real-shaped architectures in plain torch, packaged and compared."""

@@ -1,0 +1,19 @@
+"""What model authors import to turn a model into a servable version.
+
+``save`` is the whole of it for an ``nn.Module``; docs/exporting.md is the guide.
+"""
+
+from tfs.export.dependency_report import Action, DependencyReport, ModuleReport
+from tfs.export.package import PackageRules, explain
+from tfs.export.save import save
+from tfs.export.signature_options import SignatureOptions
+
+__all__ = [
+    "Action",
+    "DependencyReport",
+    "ModuleReport",
+    "PackageRules",
+    "SignatureOptions",
+    "explain",
+    "save",
+]

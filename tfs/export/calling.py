@@ -1,0 +1,184 @@
+"""Calling an author's module the way a server will: by name, in evaluation mode."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from tfs.core.errors import InvalidArgument
+from tfs.export.signature_options import ExampleInputs
+
+log = logging.getLogger(__name__)
+
+Tensors = dict[str, torch.Tensor]
+
+
+@contextlib.contextmanager
+def evaluation(module: nn.Module) -> Iterator[None]:
+    """Puts the module into evaluation mode for the block, then back as it was.
+
+    A module in training mode would answer differently from call to call (dropout)
+    and from batch to batch (batch normalisation), so that is what gets served.
+    """
+    training = [part for part in module.modules() if part.training]
+    if training:
+        log.warning(
+            "event=module_in_training_mode module=%s exported in evaluation mode",
+            type(module).__name__,
+        )
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def name_inputs(
+    function: Callable[..., object], example_inputs: ExampleInputs, where: str
+) -> Tensors:
+    """Returns the example inputs by the names of the function's parameters.
+
+    Raises:
+        InvalidArgument: They cannot be passed by keyword, or are no tensors; says
+            which and what to do.
+
+    """
+    parameters = inspect.signature(function).parameters.values()
+    by_keyword = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named: dict[str, object]
+    if isinstance(example_inputs, Mapping):
+        named = dict(example_inputs)
+        unknown = [n for n in named if n not in by_keyword and not takes_any]
+        if unknown:
+            raise InvalidArgument(
+                f"{where} has no parameter {', '.join(map(repr, unknown))}; it has "
+                f"{', '.join(by_keyword) or 'none that can be passed by name'}"
+            )
+    else:
+        values = (
+            [example_inputs]
+            if isinstance(example_inputs, torch.Tensor)
+            else list(example_inputs)
+        )
+        if len(values) > len(by_keyword):
+            raise InvalidArgument(
+                f"{len(values)} example inputs for {where}, whose parameters by name "
+                f"are: {', '.join(by_keyword) or 'none'}. A server passes inputs by "
+                "name: give each input a named parameter instead of *args"
+            )
+        named = dict(zip(by_keyword, values, strict=False))
+    required = [
+        p.name
+        for p in parameters
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and p.name not in named
+    ]
+    if required:
+        raise InvalidArgument(
+            f"no example input for {', '.join(map(repr, required))} of {where}"
+        )
+    return {name: _tensor(name, value, where) for name, value in named.items()}
+
+
+def _tensor(name: str, value: object, where: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgument(
+            f"example input {name!r} of {where} is a {type(value).__name__}; "
+            "use a torch.Tensor"
+        )
+    if value.layout is not torch.strided or value.is_quantized:
+        raise InvalidArgument(
+            f"example input {name!r} of {where} is {value.layout}; clients send "
+            "dense tensors"
+        )
+    return value
+
+
+def run(function: Callable[..., object], inputs: Mapping[str, torch.Tensor]) -> object:
+    """Calls with fixed random numbers and no gradients; the caller's stay as is."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        return function(**inputs)
+
+
+def name_outputs(
+    result: object, names: Sequence[str] | None, single: str, where: str
+) -> Tensors:
+    """Returns what a call gave, by name.
+
+    Args:
+        result: A tensor, a tuple or list of tensors, or a mapping.
+        names: The author's names; for a mapping, the entries to serve.
+        single: The name of one unnamed tensor.
+        where: What was called, for messages.
+
+    Raises:
+        InvalidArgument: It is none of these, or the names do not fit.
+
+    """
+    if isinstance(result, Mapping):
+        wanted = list(names) if names is not None else [str(key) for key in result]
+        missing = [name for name in wanted if name not in result]
+        if missing:
+            raise InvalidArgument(
+                f"{where} returns {', '.join(map(repr, result))}, not "
+                f"{', '.join(map(repr, missing))}"
+            )
+        return {name: _output(name, result[name], where) for name in wanted}
+    if isinstance(result, torch.Tensor):
+        parts: list[object] = [result]
+        own = [single]
+    elif isinstance(result, tuple | list):
+        parts = list(result)
+        fields = getattr(result, "_fields", None)
+        own = list(fields or [f"output_{index}" for index in range(len(parts))])
+        if len(parts) == 1 and not fields:
+            own = [single]
+    else:
+        raise InvalidArgument(
+            f"{where} returns a {type(result).__name__}; return a tensor, a tuple of "
+            "tensors or a dict from name to tensor"
+        )
+    if names is not None:
+        if len(names) != len(parts) or len(set(names)) != len(names):
+            raise InvalidArgument(
+                f"{where} returns {len(parts)} outputs, output_names has "
+                f"{len(names)}: {', '.join(names)}"
+            )
+        own = list(names)
+    return {
+        name: _output(name, part, where) for name, part in zip(own, parts, strict=True)
+    }
+
+
+def _output(name: str, value: object, where: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgument(
+            f"output {name!r} of {where} is a {type(value).__name__}, not a tensor; "
+            "return tensors only, or name in output_names those to serve"
+        )
+    return value
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors are equal bit for bit, NaN included."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    if left.numel() == 0:
+        return True
+    left, right = left.detach().contiguous(), right.detach().contiguous()
+    return torch.equal(
+        left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
+    )

@@ -1,0 +1,126 @@
+"""Which modules a package holds, which it leaves to the server, and why: as a tree."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+class Action(enum.Enum):
+    """What happened to a module a model depends on."""
+
+    INTERNED = "interned"
+    EXTERN = "extern"
+    MOCKED = "mocked"
+    UNRESOLVED = "UNRESOLVED"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReport:
+    """One module. Immutable.
+
+    Attributes:
+        name: As imported.
+        action: What was done with it.
+        reason: Why.
+        advice: Unresolved only: what the author can do about it.
+        imports: What it imports, in the order of its source; interned only.
+
+    """
+
+    name: str
+    action: Action
+    reason: str
+    advice: str = ""
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyReport:
+    """All modules of one package. Immutable; ``str()`` is the tree.
+
+    Attributes:
+        modules: By name.
+        roots: What the pickled model refers to directly, then what was included by
+            hand.
+
+    """
+
+    modules: Mapping[str, ModuleReport]
+    roots: tuple[str, ...]
+
+    def with_action(self, action: Action) -> list[ModuleReport]:
+        """Returns the modules of one kind, by name."""
+        found = [m for m in self.modules.values() if m.action is action]
+        return sorted(found, key=lambda module: module.name)
+
+    @property
+    def unresolved(self) -> list[ModuleReport]:
+        """What must be decided before the package can be written."""
+        return self.with_action(Action.UNRESOLVED)
+
+    def advice(self) -> str:
+        """Returns one paragraph per unresolved module: who imports it, what to do."""
+        importers: dict[str, list[str]] = {}
+        for module in self.modules.values():
+            for name in module.imports:
+                importers.setdefault(name, []).append(module.name)
+        lines = []
+        for module in self.unresolved:
+            by = importers.get(module.name, ["the model itself"])
+            lines.append(f"{module.name} (imported by {', '.join(sorted(by))})")
+            lines.append(f"    {module.reason}")
+            lines.append(f"    -> {module.advice}")
+        return "\n".join(lines)
+
+    def tree(self) -> str:
+        """Returns the tree: every module once in full, torch's and Python's in a line.
+
+        Ends with a line that counts each kind.
+        """
+        lines = ["model"]
+        self._grow(self.roots, "", set(), lines)
+        counts = ", ".join(
+            f"{len(self.with_action(action))} {action.value}"
+            for action in Action
+            if self.with_action(action)
+        )
+        lines.append(f"({counts or 'nothing but the model'})")
+        return "\n".join(lines)
+
+    __str__ = tree
+
+    def _grow(
+        self, names: Iterable[str], indent: str, seen: set[str], lines: list[str]
+    ) -> None:
+        shown = [name for name in names if name in self.modules]
+        plain = [name for name in shown if self._is_plain(name)]
+        shown = [name for name in shown if name not in plain]
+        entries = [*shown, *(["\0"] if plain else [])]
+        for index, name in enumerate(entries):
+            is_last = index == len(entries) - 1
+            branch, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+            if name == "\0":
+                lines.append(
+                    f"{indent}{branch}{', '.join(sorted(plain))}  extern: with Python "
+                    "and torch on every server"
+                )
+                continue
+            module = self.modules[name]
+            again = name in seen and bool(module.imports)
+            detail = "shown above" if again else module.reason
+            lines.append(f"{indent}{branch}{name}  {module.action.value}: {detail}")
+            if module.advice:
+                lines.append(f"{indent}{below}  -> {module.advice}")
+            if name not in seen:
+                seen.add(name)
+                self._grow(module.imports, indent + below, seen, lines)
+
+    def _is_plain(self, name: str) -> bool:
+        module = self.modules[name]
+        return module.action is Action.EXTERN and module.reason == ALWAYS_THERE
+
+
+ALWAYS_THERE = "comes with Python or torch"
+"""The reason of modules that no author has to think about."""

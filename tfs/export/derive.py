@@ -1,0 +1,370 @@
+"""Finds a signature by calling the module, instead of asking the author for it.
+
+A second call with another number of rows shows that dimension 0 really is the
+batch, and a third with other sizes which output dimensions follow the free ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import (
+    FREE,
+    FeatureKind,
+    FeatureSpec,
+    Method,
+    Signature,
+    TensorSpec,
+)
+from tfs.core.tensor_view import TensorView
+from tfs.export.calling import Tensors, name_inputs, name_outputs, run
+from tfs.export.signature_options import SignatureOptions
+from tfs.export.tensor_bytes import dtype_of, tensor_bytes
+
+log = logging.getLogger(__name__)
+
+_SINGLE_OUTPUT = {
+    Method.PREDICT: "output",
+    Method.CLASSIFY: "scores",
+    Method.REGRESS: "outputs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A signature and the example it was found with.
+
+    Attributes:
+        signature: Complete but for the example's place in the version.
+        example: Inputs by name; at least two rows that differ, where the author's
+            example could be turned into that.
+        outputs: What the module gave for ``example``.
+
+    """
+
+    signature: Signature
+    example: Tensors
+    outputs: Tensors
+
+
+def derive(module: nn.Module, options: SignatureOptions) -> Derived:
+    """Calls the module (which is in evaluation mode) and writes down its signature.
+
+    Raises:
+        InvalidArgument: The call fails, its result cannot be served, or the options
+            do not fit it; says what to change.
+
+    """
+    method = Method(options.method)
+    where = f"{type(module).__name__}.{options.call}"
+    function = getattr(module, options.call, None)
+    if not callable(function):
+        raise InvalidArgument(f"{where} does not exist")
+    example = name_inputs(function, options.example_inputs, where)
+    for name, value in options.defaults.items():
+        example.setdefault(name, value)
+    _check_options(options, example, where)
+    # Hooks run for forward only when the module itself is called.
+    call = module if options.call == "forward" else function
+
+    def called(inputs: Mapping[str, torch.Tensor]) -> Tensors:
+        result = run(call, inputs)
+        return name_outputs(result, options.output_names, _SINGLE_OUTPUT[method], where)
+
+    try:
+        outputs = called(example)
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        raise InvalidArgument(
+            f"{where} fails on its example inputs "
+            f"({_described(example)}): {type(error).__name__}: {error}"
+        ) from error
+    observed = [outputs]
+    if options.batched:
+        rows = _check_rows(example, outputs, options, where)
+        example, outputs, other = _two_rows(called, example, outputs, rows, options)
+        if other is None:
+            raise InvalidArgument(
+                f"{where} fails with another number of rows than its example's "
+                f"{rows}; give an example whose dimension 0 is the batch, or pass "
+                "batched=False"
+            )
+        observed = [outputs, other]
+        _check_batch(outputs, other, where)
+    unsure = False
+    if any(options.dynamic.values()):
+        resized = _other_sizes(called, example, options)
+        unsure = resized is None
+        observed += [] if resized is None else [resized]
+    inputs = {
+        name: _spec(tensor, options, name, where) for name, tensor in example.items()
+    }
+    specs = {
+        name: _output_spec(name, [each[name] for each in observed], options, unsure)
+        for name in outputs
+    }
+    _check_method(method, specs, options, where)
+    signature = Signature(
+        method=method,
+        inputs=inputs,
+        outputs=specs,
+        defaults={
+            name: TensorView(dtype_of(value), tuple(value.shape), tensor_bytes(value))
+            for name, value in options.defaults.items()
+        },
+        labels=tuple(options.labels),
+        features=_features(method, inputs, options),
+        batched=options.batched,
+    )
+    return Derived(signature, example, outputs)
+
+
+def _described(inputs: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{n}: {t.dtype} {list(t.shape)}" for n, t in inputs.items())
+
+
+def _check_options(options: SignatureOptions, example: Tensors, where: str) -> None:
+    mentioned = {
+        "dynamic": options.dynamic,
+        "pad": options.pad,
+        "mask": options.mask,
+        "defaults": options.defaults,
+    }
+    for option, names in mentioned.items():
+        for name in names:
+            if name not in example:
+                raise InvalidArgument(
+                    f"{option} names {name!r}, which is no input of {where}: "
+                    f"{', '.join(example)}"
+                )
+    for name, target in options.mask.items():
+        if target not in example or name not in options.pad:
+            raise InvalidArgument(
+                f"mask {target!r} of {name!r} needs an input of that name, and a pad "
+                "value for the padded one"
+            )
+    for name, dimensions in options.dynamic.items():
+        for dimension in dimensions:
+            if not 0 <= dimension < example[name].dim():
+                raise InvalidArgument(
+                    f"dynamic dimension {dimension} of {name!r}: the example has "
+                    f"{example[name].dim()} dimensions"
+                )
+
+
+def _check_rows(
+    example: Tensors, outputs: Tensors, options: SignatureOptions, where: str
+) -> int:
+    """Returns the number of rows all inputs and outputs share."""
+    sizes = {
+        name: (tensor.shape[0] if tensor.dim() else None)
+        for name, tensor in example.items()
+        if name not in options.defaults
+    }
+    shared = set(sizes.values())
+    if len(shared) != 1 or None in shared or shared == {0}:
+        found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        raise InvalidArgument(
+            f"the inputs of {where} must share dimension 0, the batch, and have at "
+            f"least one row; it is {found or 'absent'}. Reshape them, or pass "
+            "batched=False"
+        )
+    rows = next(size for size in shared if size is not None)
+    for name, tensor in outputs.items():
+        if not tensor.dim() or tensor.shape[0] != rows:
+            raise InvalidArgument(
+                f"output {name!r} of {where} has shape {list(tensor.shape)} for "
+                f"{rows} rows; dimension 0 of every output must be the batch, or "
+                "pass batched=False"
+            )
+    return rows
+
+
+def _two_rows(
+    called: Callable[[Mapping[str, torch.Tensor]], Tensors],
+    example: Tensors,
+    outputs: Tensors,
+    rows: int,
+    options: SignatureOptions,
+) -> tuple[Tensors, Tensors, Tensors | None]:
+    """Returns an example of two rows or more, its outputs, and those of another size.
+
+    One row given: a second is made from it, by moving its elements around, which
+    keeps every value one that the author used. Where the model does not take that,
+    the row is repeated. The last is None if no other number of rows works.
+    """
+    batch = [name for name in example if name not in options.defaults]
+    if rows > 1:
+        one = {n: t[:1] if n in batch else t for n, t in example.items()}
+        return example, outputs, _try(called, one)
+    for second in (_moved, torch.clone):
+        two = {
+            name: torch.cat([tensor, second(tensor)]) if name in batch else tensor
+            for name, tensor in example.items()
+        }
+        result = _try(called, two)
+        if result is not None and (
+            second is torch.clone or _as_finite(result, outputs)
+        ):
+            return two, result, outputs
+    return example, outputs, None
+
+
+def _moved(row: torch.Tensor) -> torch.Tensor:
+    return row.reshape(-1).roll(1).reshape(row.shape)
+
+
+def _as_finite(result: Tensors, outputs: Tensors) -> bool:
+    return all(
+        bool(torch.isfinite(result[name]).all()) or not bool(torch.isfinite(o).all())
+        for name, o in outputs.items()
+        if o.dtype.is_floating_point and name in result
+    )
+
+
+def _try(
+    called: Callable[[Mapping[str, torch.Tensor]], Tensors], inputs: Tensors
+) -> Tensors | None:
+    try:
+        return called(inputs)
+    except Exception as error:
+        log.debug("event=variation_failed error=%r", error)
+        return None
+
+
+def _check_batch(outputs: Tensors, other: Tensors, where: str) -> None:
+    for name, tensor in outputs.items():
+        sized = other[name]
+        if sized.dim() != tensor.dim() or sized.shape[0] == tensor.shape[0]:
+            raise InvalidArgument(
+                f"output {name!r} of {where} has shape {list(tensor.shape)} and "
+                f"{list(sized.shape)} for different numbers of rows; dimension 0 "
+                "must be the batch, or pass batched=False"
+            )
+
+
+def _other_sizes(
+    called: Callable[[Mapping[str, torch.Tensor]], Tensors],
+    example: Tensors,
+    options: SignatureOptions,
+) -> Tensors | None:
+    """Returns outputs for smaller dynamic dimensions; None if no other size worked."""
+    shorter: list[Callable[[int], int]] = [
+        lambda size: size - 1,
+        lambda size: size // 2,
+    ]
+    for shorten in shorter:
+        smaller = dict(example)
+        for name, dimensions in options.dynamic.items():
+            for dimension in dimensions:
+                size = shorten(smaller[name].shape[dimension])
+                if size > 0:
+                    smaller[name] = smaller[name].narrow(dimension, 0, size)
+        result = _try(called, smaller)
+        if result is not None:
+            return result
+    log.warning(
+        "event=dynamic_sizes_untested the model took no other size than its "
+        "example's; every inner output dimension is declared free"
+    )
+    return None
+
+
+def _spec(
+    tensor: torch.Tensor, options: SignatureOptions, name: str, where: str
+) -> TensorSpec:
+    try:
+        dtype = dtype_of(tensor)
+    except ValueError as error:
+        raise InvalidArgument(f"input {name!r} of {where}: {error}") from error
+    free = set(options.dynamic.get(name, ()))
+    if options.batched:
+        free.add(0)
+    shape = tuple(
+        FREE if index in free else size for index, size in enumerate(tensor.shape)
+    )
+    return TensorSpec(dtype, shape, options.pad.get(name), options.mask.get(name))
+
+
+def _output_spec(
+    name: str, observed: list[torch.Tensor], options: SignatureOptions, unsure: bool
+) -> TensorSpec:
+    first = observed[0]
+    try:
+        dtype = dtype_of(first)
+    except ValueError as error:
+        raise InvalidArgument(f"output {name!r}: {error}") from error
+    if any(other.dim() != first.dim() for other in observed):
+        raise InvalidArgument(f"output {name!r} changes its number of dimensions")
+    shape = []
+    for index, size in enumerate(first.shape):
+        is_batch = options.batched and index == 0
+        varies = any(other.shape[index] != size for other in observed)
+        shape.append(FREE if is_batch or varies or unsure else size)
+    return TensorSpec(dtype, tuple(shape))
+
+
+def _check_method(
+    method: Method,
+    outputs: Mapping[str, TensorSpec],
+    options: SignatureOptions,
+    where: str,
+) -> None:
+    if method is Method.PREDICT:
+        return
+    wanted = _SINGLE_OUTPUT[method]
+    spec = outputs.get(wanted)
+    if spec is None or not options.batched:
+        raise InvalidArgument(
+            f"a {method.value} signature needs a batched output {wanted!r}; {where} "
+            f"gives {', '.join(map(repr, outputs))}: name it in output_names"
+        )
+    if not spec.dtype.name.startswith(("float", "bfloat")):
+        raise InvalidArgument(f"output {wanted!r} of {where} must be floating point")
+    if method is Method.CLASSIFY:
+        if len(spec.shape) != 2:
+            raise InvalidArgument(
+                f"output 'scores' of {where} must have shape [batch, classes], got "
+                f"{list(spec.shape)}"
+            )
+        if options.labels and spec.shape[1] not in (len(options.labels), FREE):
+            raise InvalidArgument(
+                f"{len(options.labels)} labels for {spec.shape[1]} scores of {where}"
+            )
+    elif len(spec.shape) > 2 or (len(spec.shape) == 2 and spec.shape[1] != 1):
+        raise InvalidArgument(
+            f"output 'outputs' of {where} must have shape [batch] or [batch, 1], got "
+            f"{list(spec.shape)}"
+        )
+
+
+def _features(
+    method: Method, inputs: Mapping[str, TensorSpec], options: SignatureOptions
+) -> Mapping[str, FeatureSpec]:
+    """Returns the author's features, or one fixed feature per input."""
+    if options.features is not None:
+        for name, feature in options.features.items():
+            if feature.input not in inputs:
+                raise InvalidArgument(
+                    f"feature {name!r} fills {feature.input!r}, which is no input"
+                )
+        return dict(options.features)
+    if method is Method.PREDICT:
+        return {}
+    derived = {}
+    for name, spec in inputs.items():
+        inner = spec.shape[1:]
+        if FREE not in inner:
+            derived[name] = FeatureSpec(name, FeatureKind.FIXED, spec.dtype, inner)
+        elif len(inner) == 1 and spec.pad is not None:
+            derived[name] = FeatureSpec(
+                name, FeatureKind.VARLEN, spec.dtype, pad=spec.pad
+            )
+    return derived

@@ -1,0 +1,470 @@
+"""Writes a module, its code and its weights into one hermetic torch.package archive.
+
+What goes in is decided per module of Python: the author's rules first, then where
+the module comes from (``_default``). Whatever that leaves open is an error that
+shows the whole tree and what to do about each open module.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import io
+import pickle
+import pickletools
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast
+
+import torch
+from torch import nn
+from torch.package.analyze.is_from_package import is_from_package
+from torch.package.glob_group import GlobGroup
+from torch.package.importer import Importer, sys_importer
+from torch.package.package_exporter import PackageExporter, PackagingErrorReason
+from torch.package.package_importer import PackageImporter
+
+from tfs.core.errors import InvalidArgument
+from tfs.export.dependency_report import (
+    ALWAYS_THERE,
+    Action,
+    DependencyReport,
+    ModuleReport,
+)
+from tfs.export.script_source import needed_source
+
+PACKAGE: Final = "model"
+RESOURCE: Final = "model.pkl"
+
+_WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "safetensors")
+"""Top-level packages that every TFS server has."""
+
+_TRAINING_ONLY: Final = frozenset(
+    {
+        "IPython", "accelerate", "comet_ml", "datasets", "fire", "hydra", "ignite",
+        "ipdb", "lightning", "matplotlib", "mlflow", "neptune", "optuna", "pandas",
+        "plotly", "pytest", "pytorch_lightning", "ray", "seaborn", "tensorboard",
+        "tensorboardX", "torchinfo", "torchsummary", "tqdm", "wandb",
+    }
+)  # fmt: skip
+"""Packages whose use in a model's files is nearly always about training."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRules:
+    """The author's decisions, as names or globs (``lib.*``, ``lib.**``). Immutable.
+
+    The first that matches counts, in the order mock, extern, intern.
+
+    Attributes:
+        intern: Put the source into the archive.
+        extern: Import from the server's environment.
+        mock: Put in a stub that fails when used.
+        include: Modules that scanning for imports does not find, interned whole.
+        sources: Module name to a file or folder with the code to use for it.
+        resources: Text or bytes by path in the archive ("model/words.txt"; without a
+            folder it goes into "model"). Packaged code reads them with
+            ``import torch_package_importer``, whose ``load_text("model",
+            "words.txt")`` and ``load_binary`` give them.
+        importers: Where classes come from, asked in order, before the running
+            Python: pass the PackageImporter an object was loaded with to export it
+            again. Found by itself for the module's own classes.
+
+    """
+
+    intern: Sequence[str] = ()
+    extern: Sequence[str] = ()
+    mock: Sequence[str] = ()
+    include: Sequence[str] = ()
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    resources: Mapping[str, str | bytes] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    importers: Sequence[Importer] = ()
+
+    def __post_init__(self) -> None:
+        for rule in ("intern", "extern", "mock", "include"):
+            if isinstance(getattr(self, rule), str):
+                raise InvalidArgument(f"{rule} is a sequence of names, not one string")
+
+
+def write_package(
+    module: nn.Module, path: str, rules: PackageRules
+) -> DependencyReport:
+    """Writes the archive at ``path`` and returns what went into it.
+
+    Raises:
+        InvalidArgument: The module cannot be pickled, or modules are unresolved; says
+            why, with the tree. The file is not to be used.
+
+    """
+    importers = _importers(module, rules)
+    with _Exporter(path, rules, importers) as exporter:
+        _save(exporter, module, rules, importers)
+        report: DependencyReport = exporter.report()
+        if report.unresolved:
+            raise InvalidArgument(
+                f"{type(module).__name__} cannot be packaged: "
+                f"{len(report.unresolved)} of the modules it uses need a decision\n"
+                f"{report.advice()}\n\n{report.tree()}"
+            )
+    return report
+
+
+def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
+    """Returns what packaging would do, without writing anything.
+
+    Raises:
+        InvalidArgument: The module cannot be pickled at all.
+
+    """
+    importers = _importers(module, rules)
+    exporter = _Exporter(io.BytesIO(), rules, importers)
+    try:
+        _save(exporter, module, rules, importers)
+        return exporter.report()
+    finally:
+        exporter.abandon()
+
+
+def _save(
+    exporter: _Exporter,
+    module: nn.Module,
+    rules: PackageRules,
+    importers: Sequence[Importer],
+) -> None:
+    if len(importers) == 1:
+        _save_script(exporter, module)
+    for name, place in rules.sources.items():
+        exporter.save_source_file(name, place)
+    try:
+        with warnings.catch_warnings():
+            # torch's own exporter asks a storage in a way that torch deprecates.
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated")
+            exporter.save_pickle(PACKAGE, RESOURCE, module)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{type(module).__name__} cannot be packaged: {error}"
+            f"{_culprits(module, importers)}"
+        ) from error
+    for name in rules.include:
+        try:
+            exporter.save_module(name)
+        except ImportError as error:
+            raise InvalidArgument(f"include {name!r}: {error}") from error
+    for name, content in rules.resources.items():
+        folder, _, file = name.rpartition("/")
+        data = content.encode() if isinstance(content, str) else content
+        exporter.save_binary((folder or PACKAGE).replace("/", "."), file, data)
+
+
+class _Graph(Protocol):
+    """The part of torch.package's dependency graph that is used here."""
+
+    @property
+    def nodes(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    def successors(self, name: str) -> Iterator[str]: ...
+
+    def predecessors(self, name: str) -> Iterator[str]: ...
+
+
+class _Exporter(PackageExporter):
+    """Decides about every module when the graph first reaches it."""
+
+    def __init__(
+        self, file: str | io.BytesIO, rules: PackageRules, importers: Sequence[Importer]
+    ) -> None:
+        # A list of one would log every object that is not found before it is explained.
+        super().__init__(
+            file, importer=importers if len(importers) > 1 else importers[0]
+        )
+        self._reasons: dict[str, str] = {}
+        self._rules = [
+            (GlobGroup(list(globs)), action)
+            for globs, action in (
+                (rules.mock, Action.MOCKED),
+                (rules.extern, Action.EXTERN),
+                (rules.intern, Action.INTERNED),
+            )
+            if globs
+        ]
+
+    def add_dependency(self, module_name: str, dependencies: bool = True) -> None:
+        if module_name not in self._reasons:
+            action, reason = self._decide(module_name)
+            self._reasons[module_name] = reason
+            if action is Action.MOCKED:
+                self.mock(module_name)
+            elif action is Action.EXTERN:
+                self.extern(module_name)
+            elif action is Action.INTERNED:
+                self.intern(module_name)
+        super().add_dependency(module_name, dependencies)
+
+    def abandon(self) -> None:
+        """Gives up the archive."""
+        self.__exit__(RuntimeError, None, None)  # type: ignore[no-untyped-call]
+
+    def report(self) -> DependencyReport:
+        """Returns the decisions so far."""
+        graph = cast("_Graph", self.dependency_graph)
+        modules = {}
+        pickles = []
+        included = []
+        for name, attributes in graph.nodes.items():
+            if attributes.get("is_pickle"):
+                pickles.append(name)
+                continue
+            if name == "torch_package_importer" or name == "_mock":
+                continue
+            imports = tuple(_plain(each) for each in graph.successors(name))
+            modules[_plain(name)] = self._module(name, attributes, imports)
+            if not list(graph.predecessors(name)):
+                included.append(_plain(name))
+        roots = [_plain(each) for name in pickles for each in graph.successors(name)]
+        return DependencyReport(modules, (*roots, *included))
+
+    def _decide(self, name: str) -> tuple[Action, str]:
+        for globs, action in self._rules:
+            if globs.matches(_plain(name)):
+                return action, "you said so"
+        return _default(name)
+
+    def _module(
+        self, name: str, attributes: Mapping[str, Any], imports: tuple[str, ...]
+    ) -> ModuleReport:
+        plain = _plain(name)
+        reason = self._reasons.get(name, "included by hand")
+        error: PackagingErrorReason | None = attributes.get("error")
+        if error is not None:
+            why, advice = _trouble(plain, error, attributes.get("error_context") or "")
+            return ModuleReport(plain, Action.UNRESOLVED, why, advice, imports)
+        action = Action[attributes["action"].name.replace("INTERN", "INTERNED")
+                        .replace("MOCK", "MOCKED")]  # fmt: skip
+        return ModuleReport(plain, action, reason, "", imports)
+
+
+def _default(name: str) -> tuple[Action, str]:
+    """Decides about a module by where it comes from."""
+    if name.startswith("<torch_package_"):
+        return Action.INTERNED, "code of the package it was loaded from"
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or top == "torch":
+        return Action.EXTERN, ALWAYS_THERE
+    if top in _WITH_THE_SERVER:
+        return Action.EXTERN, "every server has it"
+    spec = _spec(name)
+    if spec is None:
+        return Action.UNRESOLVED, "cannot be found"
+    if _is_installed(spec):
+        return Action.UNRESOLVED, "an installed library"
+    return Action.INTERNED, f"your own code, {_short(spec)}"
+
+
+def _trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str, str]:
+    """Returns what is wrong with a module and what its author can do about it."""
+    top = name.partition(".")[0]
+    extern = f'extern=["{top}.**"] if every server has {top} installed'
+    if error is PackagingErrorReason.MOCKED_BUT_STILL_USED:
+        return (
+            f"you mock it, but the model contains objects of it. {context.strip()}",
+            "intern or extern it, or take these objects out of the model",
+        )
+    if error is PackagingErrorReason.DEPENDENCY_RESOLUTION_FAILED:
+        return (
+            f"its imports cannot be read: {context}",
+            f"correct its source, or {extern}",
+        )
+    if error is PackagingErrorReason.IS_EXTENSION_MODULE:
+        return "compiled code, which an archive cannot carry", extern
+    if name == "__main__":
+        return (
+            "defined in an interactive session, so there is no source file",
+            "move the class into a .py file and import it",
+        )
+    if error in (
+        PackagingErrorReason.NO_DUNDER_FILE,
+        PackagingErrorReason.SOURCE_FILE_NOT_FOUND,
+    ):
+        return (
+            f"its source cannot be found {context}".strip(),
+            f'{extern}, or name its code: sources={{"{name}": "path/to/file.py"}}',
+        )
+    spec = _spec(name)
+    if spec is None:
+        return (
+            "cannot be found here",
+            f'mock=["{name}"] if the model works without it, or install it and {extern}',
+        )
+    if top in _TRAINING_ONLY:
+        return (
+            "an installed library, usually needed for training only",
+            f'mock=["{top}.**"] if the model does not need it to predict, else {extern}',
+        )
+    if _has_compiled_code(spec):
+        return (
+            "an installed library with compiled code",
+            f'{extern}, or mock=["{top}.**"] if predicting does not use it',
+        )
+    return (
+        "an installed library in pure Python",
+        f'intern=["{top}.**"] to carry its source along, {extern}, or '
+        f'mock=["{top}.**"] if predicting does not use it',
+    )
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if spec is not None:
+        return cast("importlib.machinery.ModuleSpec", spec)
+    if module is not None:  # __main__ of a script has no spec
+        return importlib.machinery.ModuleSpec(
+            name, None, origin=getattr(module, "__file__", None)
+        )
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _place(spec: importlib.machinery.ModuleSpec) -> str:
+    if spec.origin and spec.origin not in ("built-in", "frozen", "namespace"):
+        return spec.origin
+    return next(iter(spec.submodule_search_locations or ()), "")
+
+
+def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
+    place = _place(spec)
+    installed = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
+    return "site-packages" in place or "dist-packages" in place or any(
+        place.startswith(f"{folder}/") for folder in installed if folder
+    )  # fmt: skip
+
+
+def _short(spec: importlib.machinery.ModuleSpec) -> str:
+    """Returns the file as a person would name it: relative where that is shorter."""
+    place = Path(_place(spec))
+    try:
+        return str(place.relative_to(Path.cwd()))
+    except ValueError:
+        return place.name
+
+
+def _has_compiled_code(spec: importlib.machinery.ModuleSpec) -> bool:
+    top = spec.name.partition(".")[0]
+    whole = _spec(top) or spec
+    if _place(whole).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
+        return True
+    for folder in whole.submodule_search_locations or ():
+        if next(Path(folder).rglob("*.so"), None):
+            return True
+    return False
+
+
+def _plain(name: str) -> str:
+    """Returns a module's name without the prefix of the package it came from."""
+    if name.startswith("<torch_package_"):
+        return name.partition(".")[2] or name
+    return name
+
+
+def _importers(module: nn.Module, rules: PackageRules) -> list[Importer]:
+    """Returns where to look for classes: the author's importers, then those found."""
+    found: list[Importer] = list(rules.importers)
+    for part in module.modules():
+        if not is_from_package(part):
+            continue
+        source = sys.modules.get(type(part).__module__)
+        spec = getattr(source, "__spec__", None) or _globals(part).get("__spec__")
+        loader = getattr(spec, "loader", None)
+        if isinstance(loader, PackageImporter) and loader not in found:
+            found.append(loader)
+    return [*found, sys_importer]
+
+
+def _globals(part: nn.Module) -> Mapping[str, Any]:
+    for value in vars(type(part)).values():
+        if callable(value) and hasattr(value, "__globals__"):
+            return cast("Mapping[str, Any]", value.__globals__)
+    return {}
+
+
+class _Trial(pickle.Pickler):
+    """Pickles everything but the elements of tensors."""
+
+    def persistent_id(self, obj: object) -> str | None:
+        if torch.is_storage(obj) or isinstance(obj, torch.storage.TypedStorage):
+            return "storage"
+        return None
+
+
+def _trial(obj: object) -> bytes:
+    buffer = io.BytesIO()
+    _Trial(buffer, protocol=3).dump(obj)
+    return buffer.getvalue()
+
+
+def _save_script(exporter: PackageExporter, module: nn.Module) -> None:
+    """Puts what the model uses of the running script into the archive."""
+    try:
+        data = _trial(module)
+    except Exception:
+        return  # save_pickle explains it
+    names = set()
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name == "GLOBAL":
+            owner, _, name = str(argument).partition(" ")
+            if owner == "__main__":
+                names.add(name.partition(".")[0])
+    place = getattr(sys.modules["__main__"], "__file__", None)
+    if not names or not place or not Path(place).is_file():
+        return
+    source = Path(place).read_text(encoding="utf-8")
+    exporter.save_source_string("__main__", needed_source(source, names))
+
+
+def _culprits(module: nn.Module, importers: Sequence[Importer]) -> str:
+    """Names the attributes that cannot be pickled, deepest first."""
+    if len(importers) > 1:
+        return ""
+    lines = [
+        f"\n    {path} = {_shown(value)}: {error}"
+        for path, value, error in _unpicklable(module)
+    ]
+    if not lines:
+        return ""
+    return (
+        "\nThese attributes cannot be saved; use a named function or class of a "
+        "module instead of a lambda or local one, and leave out open files, locks "
+        f"and connections:{''.join(lines)}"
+    )
+
+
+def _unpicklable(module: nn.Module) -> Iterator[tuple[str, object, Exception]]:
+    for prefix, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key == "_modules":
+                continue
+            holder = value.items() if isinstance(value, dict) else [(None, value)]
+            for inner, item in holder:
+                try:
+                    _trial(item)
+                except Exception as error:
+                    name = key if inner is None else f"{key}[{inner!r}]"
+                    yield ".".join(filter(None, ("model", prefix, name))), item, error
+        try:
+            _trial(type(part))
+        except Exception as error:
+            yield ".".join(filter(None, ("model", prefix))), type(part), error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,116 @@
+"""Takes the definitions a model needs out of the script that trains it.
+
+A class of ``__main__`` lives in a file whose top level trains, exports and prints;
+importing that file on a server would do it all again. So only the statements that
+define what the model uses go into the archive, word for word.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+
+def needed_source(source: str, names: Collection[str]) -> str:
+    """Returns the top-level statements of ``source`` that ``names`` depend on.
+
+    Imports, definitions and assignments are kept if something kept uses what they
+    bind, and calls on such an object (``TABLE.update(...)``) with them. A block that
+    asks for ``__name__`` never is.
+
+    Raises:
+        SyntaxError: The source does not parse.
+
+    """
+    statements = [s for s in ast.parse(source).body if not _asks_for_name(s)]
+    wanted = set(names)
+    kept: set[int] = set()
+    changed = True
+    while changed:
+        changed = False
+        imported = {
+            name
+            for index in kept
+            if isinstance(statements[index], ast.Import | ast.ImportFrom)
+            for name in _bound(statements[index])
+        }
+        for index, statement in enumerate(statements):
+            if index in kept or not _is_needed(statement, wanted, imported):
+                continue
+            kept.add(index)
+            wanted |= _used(statement)
+            changed = True
+    lines = source.splitlines(keepends=True)
+    return "".join(_text(lines, statements[index]) for index in sorted(kept))
+
+
+def _is_needed(
+    statement: ast.stmt, wanted: Collection[str], imported: Collection[str]
+) -> bool:
+    if isinstance(statement, ast.ImportFrom) and (
+        statement.module == "__future__" or statement.names[0].name == "*"
+    ):
+        return True
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        owner = statement.value.func
+        while isinstance(owner, ast.Attribute):
+            owner = owner.value
+        return (
+            isinstance(owner, ast.Name)
+            and isinstance(statement.value.func, ast.Attribute)
+            and owner.id in wanted
+            and owner.id not in imported
+        )
+    return any(name in wanted for name in _bound(statement))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yields the names a statement binds or changes at the top level."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+        return
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        for alias in node.names:
+            yield alias.asname or alias.name.partition(".")[0]
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(
+        node.ctx, ast.Store
+    ):
+        owner: ast.expr = node
+        while isinstance(owner, ast.Attribute | ast.Subscript):
+            owner = owner.value
+        if isinstance(owner, ast.Name):
+            yield owner.id
+    for child in ast.iter_child_nodes(node):
+        yield from _bound(child)
+
+
+def _used(statement: ast.stmt) -> set[str]:
+    used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    # A quoted annotation names what it quotes.
+    used |= {
+        node.value
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.isidentifier()
+    }
+    return used
+
+
+def _asks_for_name(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__"
+        for node in ast.walk(statement.test)
+    )
+
+
+def _text(lines: list[str], statement: ast.stmt) -> str:
+    first = statement.lineno
+    for decorator in getattr(statement, "decorator_list", ()):
+        first = min(first, decorator.lineno)
+    last = statement.end_lineno or first
+    text = "".join(lines[first - 1 : last])
+    return text if text.endswith("\n") else text + "\n"

@@ -1,0 +1,65 @@
+"""What an author says about one way to call a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FeatureSpec, Method
+
+ExampleInputs: TypeAlias = (
+    torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
+)
+"""One tensor, tensors in the order of the parameters, or tensors by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureOptions:
+    """One signature as its author describes it; the rest is found by calling. Immutable.
+
+    Attributes:
+        example_inputs: Real inputs. Dimension 0 is the batch unless ``batched`` is
+            false; dtype and rank of every tensor become the signature's.
+        method: "predict", "classify" or "regress".
+        call: The module's method to call by keyword, normally ``forward``.
+        labels: Classify only: class names in score order.
+        features: tf.Example features by name for Classify and Regress; None derives
+            one fixed feature per input, named after it. An empty mapping has none.
+        output_names: Names for the outputs of a model that returns a tensor or a
+            tuple, in that order; for a model that returns a dict, which entries to
+            serve and in which order. None names them itself.
+        batched: Whether dimension 0 of every input and output is the batch.
+        dynamic: Per input, further dimensions whose size callers may choose.
+        pad: Per input, the value that fills free inner dimensions when requests of
+            different sizes are batched; absent forbids batching those.
+        mask: Per padded input, the input that receives the mask.
+        defaults: Inputs that callers may leave out, with the value used then.
+
+    """
+
+    example_inputs: ExampleInputs
+    method: str = "predict"
+    call: str = "forward"
+    labels: Sequence[str] = ()
+    features: Mapping[str, FeatureSpec] | None = None
+    output_names: Sequence[str] | None = None
+    batched: bool = True
+    dynamic: Mapping[str, Collection[int]] = field(default_factory=dict)
+    pad: Mapping[str, float] = field(default_factory=dict)
+    mask: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        methods = [method.value for method in Method]
+        if self.method not in methods:
+            raise InvalidArgument(
+                f"unknown method {self.method!r}; use one of {', '.join(methods)}"
+            )
+        if self.labels and self.method != Method.CLASSIFY.value:
+            raise InvalidArgument("labels belong to the method 'classify' only")
+        if isinstance(self.labels, str) or isinstance(self.output_names, str):
+            raise InvalidArgument("labels and output_names are sequences of strings")
