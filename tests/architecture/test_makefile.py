@@ -1,0 +1,67 @@
+"""The commands that the README and CI promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from tests.architecture.tree import ROOT
+
+PROMISED = {
+    "demo",
+    "serve",
+    "test",
+    "check",
+    "format",
+    "proto",
+    "test-clients",
+    "stress",
+    "bench",
+    "clean",
+}
+
+
+def make(*arguments: str) -> str:
+    """Returns what make prints; a make around the tests must not leak in."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    result = subprocess.run(
+        ["make", *arguments],
+        cwd=ROOT,
+        env={**env, "MAKEFLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return result.stdout
+
+
+def test_help_lists_every_promised_target() -> None:
+    """Whoever types `make` sees what there is."""
+    listed = set(re.findall(r"^  make (\S+)", make(), re.MULTILINE))
+    assert listed >= PROMISED
+
+
+def test_a_change_of_pins_renews_the_environment() -> None:
+    """Everything runs on what pyproject.toml and constraints.txt say now."""
+    dry_run = make("--dry-run", "--assume-new=constraints.txt", "test")
+    assert dry_run.index("pip") < dry_run.index("pytest")
+    assert "-c constraints.txt" in dry_run
+
+
+def test_every_benchmark_area_is_a_module() -> None:
+    """`make bench-AREA` runs tests.benchmarks.AREA."""
+    makefile = (ROOT / "Makefile").read_text()
+    areas = re.findall(r"^BENCH_AREAS :=(.*)$", makefile, re.MULTILINE)[0].split()
+    folder = ROOT / "tests/benchmarks"
+    missing = [a for a in areas if not (folder / f"{a.replace('-', '_')}.py").exists()]
+    assert missing == []
+
+
+def test_ci_runs_the_checks_and_the_tests() -> None:
+    """CI is what a developer runs, and stops at the first failure."""
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    assert "set -euo pipefail" in lines
+    assert lines[-2:] == ["make check", "make test"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
