@@ -125,12 +125,20 @@ class Outlet(Generic[T]):
         """Whether a callback is set."""
         return self._callback is not None
 
-    def emit(self, aspired: AspiredVersions[T]) -> None:
-        """Hands ``aspired`` on; blocks until connected or closed."""
+    def wait_connected(self) -> bool:
+        """Blocks until connected or closed; returns False if closed."""
         with self._changed:
             while self._callback is None and not self._closed:
                 self._changed.wait()
-            callback = None if self._closed else self._callback
+            return not self._closed
+
+    def emit(self, aspired: AspiredVersions[T]) -> None:
+        """Hands ``aspired`` on; blocks until connected; does nothing once closed."""
+        callback = self._callback
+        if callback is None or self._closed:
+            if not self.wait_connected():
+                return
+            callback = self._callback
         if callback is not None:
             callback(aspired)
 

@@ -1,0 +1,135 @@
+"""Adapters: from one payload to another, version by version.
+
+(TensorFlow Serving: core/source_adapter.h.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from sources.storage_path import StoragePath
+from tfs.core.errors import ServingError, serving_error
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.source import AspiredVersionsCallback, Outlet
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+Convert = Callable[[ServableId, In], Out]
+"""Makes one payload of another; raises what is wrong with this version."""
+
+
+class UnarySourceAdapter(Generic[In, Out]):
+    """Converts every version by itself. Thread-safe.
+
+    A version that carries an error passes through unchanged; one that cannot be
+    converted becomes an error of its own, and the others go on. A payload that is
+    equal to the last one of its version gives the *same object* again, so a target
+    sees by identity which versions of a set are new; a failed conversion is tried
+    again at the next call.
+    """
+
+    def __init__(self, convert: Convert[In, Out]) -> None:
+        self._convert = convert
+        self._outlet: Outlet[Out] = Outlet()
+        # Guards _made; held while converting, which orders the calls for a name.
+        # Converting is quick by contract: it makes a loader, it loads nothing.
+        self._lock = threading.Lock()
+        self._made: dict[str, dict[int, tuple[In, Out]]] = {}
+
+    def aspired_versions_callback(self) -> AspiredVersionsCallback[In]:
+        """Returns the function for sources to call; harmless after ``close``."""
+        return self._take
+
+    def set_aspired_versions_callback(
+        self, callback: AspiredVersionsCallback[Out]
+    ) -> None:
+        """Connects the outgoing side; calls that waited for it go on."""
+        self._outlet.connect(callback)
+
+    def adapt_one(self, data: ServableData[In]) -> ServableData[Out]:
+        """Converts one version now, whatever was converted before."""
+        if data.error is not None or data.payload is None:
+            return ServableData(data.id, None, data.error)
+        try:
+            return data.with_payload(self._convert(data.id, data.payload))
+        except Exception as error:
+            wrapped = serving_error(error, f"cannot use {data.id.slashed}")
+            return ServableData(data.id, None, wrapped)
+
+    def adapt(self, aspired: AspiredVersions[In]) -> AspiredVersions[Out]:
+        """Converts a whole set, keeping order, name and reason."""
+        made: dict[int, tuple[In, Out]] = {}
+        versions: list[ServableData[Out]] = []
+        with self._lock:
+            before = self._made.get(aspired.name, {})
+            for data in aspired.versions:
+                kept = before.get(data.id.version)
+                if kept is not None and data.error is None and kept[0] == data.payload:
+                    adapted = data.with_payload(kept[1])
+                else:
+                    adapted = self.adapt_one(data)
+                versions.append(adapted)
+                if data.payload is not None and adapted.payload is not None:
+                    made[data.id.version] = (data.payload, adapted.payload)
+            if made:
+                self._made[aspired.name] = made
+            else:
+                self._made.pop(aspired.name, None)
+        return AspiredVersions(aspired.name, tuple(versions), aspired.reason)
+
+    def close(self) -> None:
+        """Makes later calls do nothing and ends those that wait."""
+        self._outlet.close()
+        with self._lock:
+            self._made.clear()
+
+    def _take(self, aspired: AspiredVersions[In]) -> None:
+        # Waits first, so that what is converted is handed on at once.
+        if self._outlet.wait_connected():
+            self._outlet.emit(self.adapt(aspired))
+
+
+class IdentitySourceAdapter(UnarySourceAdapter[T, T]):
+    """Hands everything on as it is: a place to connect to. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _, payload: payload)
+
+
+class ErrorInjectingSourceAdapter(UnarySourceAdapter[In, Out]):
+    """Gives every version the same error; errors that come in stay. Thread-safe.
+
+    For a platform that is not offered: its versions show in the status.
+    """
+
+    def __init__(self, error: ServingError) -> None:
+        def convert(_: ServableId, __: In) -> Out:
+            raise error
+
+        super().__init__(convert)
+
+
+class PrefixStoragePathAdapter(UnarySourceAdapter[StoragePath, StoragePath]):
+    """Puts ``prefix`` before every path, with one slash between. Thread-safe.
+
+    An empty prefix changes nothing; a path that starts with a slash loses it.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        def convert(_: ServableId, storage: StoragePath) -> StoragePath:
+            return replace(storage, path=join_path(prefix, storage.path))
+
+        super().__init__(convert)
+
+
+def join_path(prefix: str, path: str) -> str:
+    """Joins two paths with exactly one slash between them."""
+    if not prefix or not path:
+        return prefix or path
+    return f"{prefix.rstrip('/')}/{path.lstrip('/')}"

@@ -1,0 +1,222 @@
+"""Tells of changes below directories, through watchdog (inotify on Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
+
+log = logging.getLogger(__name__)
+
+# Every watch costs watchdog a thread. From this many base paths in one folder on,
+# the folder is watched instead of each of them.
+SHARED_FOLDER_FROM: Final = 8
+MAX_WATCHES: Final = 64
+
+# Reading a model's files must not wake anybody, so opening is left out.
+_EVENTS: Final[list[type[FileSystemEvent]]] = [
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+]
+
+OnChange = Callable[[str], None]
+"""Takes the path of something that changed, appeared or went; any thread; quick."""
+
+
+class DirectoryWatcher(Protocol):
+    """Watches directories and all below them. Confined to one caller at a time.
+
+    Implementors promise: a change below a watched directory is told, possibly
+    several times, possibly naming only a folder above it; after ``close`` nothing
+    is. What a kernel queue drops is lost: users look again now and then anyway.
+    """
+
+    def start(self, on_change: OnChange) -> None:
+        """Begins to tell; called once, before the others.
+
+        Raises:
+            OSError: The system has no watches to give; nothing is told.
+
+        """
+        ...
+
+    def watch(self, paths: Iterable[str]) -> None:
+        """Watches exactly ``paths`` from now on, as far as they exist."""
+        ...
+
+    def ensure(self, path: str) -> bool:
+        """Returns whether ``path``, one of those to watch, is watched now.
+
+        One that has appeared since, or is another directory under the same name,
+        is watched from here on. False if it does not exist or a limit is reached.
+        """
+        ...
+
+    def is_current(self, path: str) -> bool:
+        """Whether the directory that is watched for ``path`` is still the one there.
+
+        Renaming a watched directory away raises no event below it, nor does
+        turning a link to it elsewhere: ask now and then.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stops telling and frees everything; idempotent."""
+        ...
+
+
+class WatchdogWatcher:
+    """A :class:`DirectoryWatcher` on watchdog's observer for this system.
+
+    Links below a watched directory are not followed: a change behind one is found
+    by the next look.
+    """
+
+    def __init__(self) -> None:
+        self._observer: BaseObserver | None = None
+        self._handler: _Handler | None = None
+        self._root_by_path: dict[str, str] = {}
+        self._watches: dict[str, tuple[ObservedWatch, int]] = {}
+
+    def start(self, on_change: OnChange) -> None:
+        """Starts watchdog's threads."""
+        observer = Observer()
+        observer.daemon = True
+        observer.name = "source-observer"
+        observer.start()
+        self._handler = _Handler(on_change)
+        self._observer = observer
+
+    def watch(self, paths: Iterable[str]) -> None:
+        """Watches ``paths``, those with many siblings through their folder."""
+        self._root_by_path = choose_roots(paths, os.path.islink)
+        roots = list(dict.fromkeys(self._root_by_path.values()))
+        for root in self._watches.keys() - set(roots):
+            self._drop(root)
+        for root in roots:
+            self._ensure_root(root)
+
+    def ensure(self, path: str) -> bool:
+        """Watches ``path`` or its folder if that is not done already."""
+        root = self._root_by_path.get(path)
+        return root is not None and self._ensure_root(root)
+
+    def is_current(self, path: str) -> bool:
+        """Compares inodes: one ``stat``, no more."""
+        root = self._root_by_path.get(path)
+        watched = self._watches.get(root) if root is not None else None
+        return watched is not None and watched[1] == _inode(root or "")
+
+    def close(self) -> None:
+        """Stops watchdog's threads and waits for them."""
+        observer, self._observer = self._observer, None
+        self._watches.clear()
+        if observer is not None:
+            observer.stop()
+            observer.join()
+
+    def _ensure_root(self, root: str) -> bool:
+        inode = _inode(root)
+        watched = self._watches.get(root)
+        if watched is not None:
+            if watched[1] == inode:
+                return True
+            self._drop(root)  # the kernel's watch follows the old directory
+        observer, handler = self._observer, self._handler
+        if not inode or observer is None or handler is None:
+            return False
+        if len(self._watches) >= MAX_WATCHES:
+            return False
+        real = os.path.realpath(root)
+        handler.name_root(real, root)
+        try:
+            scheduled = observer.schedule(
+                handler, real, recursive=True, event_filter=_EVENTS
+            )
+        except OSError as error:
+            # Out of inotify watches, or gone again: polling takes over.
+            log.warning("event=watch_failed path=%s error=%s", root, error)
+            return False
+        self._watches[root] = (scheduled, inode)
+        return True
+
+    def _drop(self, root: str) -> None:
+        watch, _ = self._watches.pop(root)
+        if self._observer is not None:
+            with contextlib.suppress(KeyError):  # watchdog gave it up by itself
+                self._observer.unschedule(watch)
+
+
+def choose_roots(
+    paths: Iterable[str], is_link: Callable[[str], bool] = lambda _: False
+) -> dict[str, str]:
+    """Returns which directory to watch for each path: itself or its folder. Pure.
+
+    A link is always watched itself, because watches do not follow links below.
+    """
+    kept = list(dict.fromkeys(paths))
+    plain = [path for path in kept if not is_link(path)]
+    num_siblings = Counter(map(os.path.dirname, plain))
+    roots = {path: path for path in kept}
+    for path in plain:
+        folder = os.path.dirname(path)
+        if num_siblings[folder] >= SHARED_FOLDER_FROM and folder != "/":
+            roots[path] = folder
+    return roots
+
+
+class _Handler(FileSystemEventHandler):
+    """Hands paths on, as the names they were watched under. Thread-safe."""
+
+    def __init__(self, on_change: OnChange) -> None:
+        self._on_change = on_change
+        self._lock = threading.Lock()  # guards _named; leaf
+        self._named: dict[str, str] = {}
+
+    def name_root(self, real: str, named: str) -> None:
+        if real != named:
+            with self._lock:
+                self._named = {**self._named, real: named}
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        for path in (event.src_path, event.dest_path):
+            if path:
+                self._on_change(self._as_named(os.fsdecode(path)))
+
+    def _as_named(self, path: str) -> str:
+        for real, named in self._named.items():
+            if path == real or path.startswith(real + "/"):
+                return named + path[len(real) :]
+        return path
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,580 @@
+"""Aspires the versions it finds in directories.
+
+The source looks at a base path when the kernel says that something changed below
+it, when a directory may have settled, and from time to time in any case, because
+events get lost and some file systems give none. Looking is :func:`sources.scan.scan`,
+a pure function; this file decides when to look, what to say and what to keep quiet.
+
+Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
+cannot be read affects only its own servable, and an empty listing does not unload
+the last version. (sources/storage_path/file_system_storage_path_source.h.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
+from sources.local_storage import LocalFileSystem
+from sources.scan import SELF_DESCRIBING, Scan, ServableToMonitor, Sighting, scan, why
+from sources.storage import FileSystem
+from sources.storage_path import StoragePath
+from sources.version_policy import Specific
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.source import AspiredVersionsCallback, Outlet
+
+log = logging.getLogger(__name__)
+
+Versions = tuple[ServableData[StoragePath], ...]
+
+# A copy in progress raises events by the hundred: look at most this often.
+_MIN_GAP_S: Final = 0.05
+# What is said again unasked: repairs a missed call, retries what failed to convert.
+_REPEAT_S: Final = 30.0
+_LONGEST_CLOSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemSourceOptions:
+    """How a :class:`FileSystemSource` looks. Immutable.
+
+    Attributes:
+        servables: What to monitor; names are unique.
+        poll_wait_s: Where no events are given, seconds between looks; where they
+            are, between checks that the base path is still the same directory. 0 looks once
+            at the start and then only at what a new configuration changed; below 0
+            nothing is looked at but by ``poll_once``.
+        rescan_s: Where events are given, seconds between looks all the same.
+        watch: None asks each base path's file system whether it gives events, True
+            trusts that all do, False polls everywhere.
+        settle_s: How long a version directory without a manifest, or one whose
+            files changed, must be still before it is (newly) aspired.
+        unload_when_empty: Whether a base path that shows no version any more
+            unloads the last ones. A base path that is gone never does.
+        require_versions: Whether a servable without any version directory is an
+            error at the start and in ``update_config``.
+        self_describing: File names of payloads that need no signatures.json.
+
+    """
+
+    servables: tuple[ServableToMonitor, ...] = ()
+    poll_wait_s: float = 1.0
+    rescan_s: float = 30.0
+    watch: bool | None = None
+    settle_s: float = 2.0
+    unload_when_empty: bool = False
+    require_versions: bool = False
+    self_describing: frozenset[str] = SELF_DESCRIBING
+
+    def __post_init__(self) -> None:
+        _by_name(self.servables)
+        if self.rescan_s <= 0:
+            raise ValueError(f"rescan_s must be positive: {self.rescan_s}")
+        if self.settle_s < 0:
+            raise ValueError(f"settle_s must not be negative: {self.settle_s}")
+
+
+def _by_name(servables: Iterable[ServableToMonitor]) -> dict[str, ServableToMonitor]:
+    found: dict[str, ServableToMonitor] = {}
+    for servable in servables:
+        if servable.name in found:
+            raise InvalidArgument(f"servable {servable.name} is configured twice")
+        found[servable.name] = servable
+    return found
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the source remembers of one servable. Confined to the scanning turn."""
+
+    servable: ServableToMonitor
+    sightings: Mapping[str, Sighting] = field(default_factory=dict)
+    at_hand: tuple[int, ...] = ()
+    emitted: Versions | None = None
+    emitted_s: float = 0.0
+    problems: tuple[str, ...] = ()
+    is_new: bool = True  # not looked at under this configuration yet
+    watched: bool = False
+
+
+class FileSystemSource:
+    """A source of version directories found under base paths. Thread-safe.
+
+    Calls its target from the thread named "source", or, while that does not run,
+    from whoever calls ``poll_once``, ``step`` or ``update_config``.
+
+    A version whose files change after it was aspired is aspired again, with another
+    fingerprint in its payload, once they are still; whether to load it anew is the
+    target's business. The files of a version that serves should never be touched.
+    """
+
+    def __init__(
+        self,
+        options: FileSystemSourceOptions,
+        *,
+        file_system: FileSystem | None = None,
+        clock: Clock | None = None,
+        watcher: DirectoryWatcher | None = None,
+    ) -> None:
+        self._options = options
+        self._file_system = file_system or LocalFileSystem()
+        self._clock = clock or MonotonicClock()
+        self._watcher = watcher
+        self._outlet: Outlet[StoragePath] = Outlet()
+        # Held by whoever scans, for as long as that takes; it orders the calls for
+        # each name. Guards _records, _watching, _pulse_s. Rank: before _changed and before
+        # any lock of a target. Never taken by the event thread.
+        self._turn = threading.Lock()
+        self._records: dict[str, _Record] = {}
+        self._watching = False
+        self._pulse_s = 0.0
+        # Guards every field below; leaf: nothing is read, called or emitted under it.
+        self._changed = threading.Condition()
+        self._servables = _by_name(options.servables)
+        self._due_s: dict[str, float] = {}
+        self._scanned_s: dict[str, float] = {}
+        self._removed: list[str] = []
+        self._config_changed = True
+        self._asked = 0  # configurations accepted
+        self._applied = 0  # configurations whose servables were all looked at
+        self._published: Mapping[str, tuple[str, ...]] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._mark_all_locked()
+
+    # -- wiring ----------------------------------------------------------------
+
+    def set_aspired_versions_callback(
+        self, callback: AspiredVersionsCallback[StoragePath]
+    ) -> None:
+        """Connects the target; scanning starts with ``start`` or ``poll_once``."""
+        self._outlet.connect(callback)
+        with self._changed:
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        """Starts to watch and to scan, on a thread of the source's own.
+
+        Raises:
+            NotFound: ``require_versions`` is set and a servable has none; nothing
+                was started.
+
+        """
+        self._check_has_versions(self._servables.values())
+        if self._options.poll_wait_s < 0:
+            return
+        with self._changed:
+            if self._thread is not None or self._closed:
+                return
+            self._thread = threading.Thread(
+                target=self._run, name="source", daemon=True
+            )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops scanning, then watching; no call comes afterwards. Idempotent.
+
+        Waits for a look in progress, up to five seconds: a dead network mount
+        must not keep the server from ending. Not to be called by a target.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        self._outlet.close()
+        if thread is not None:
+            thread.join(_LONGEST_CLOSE_S)
+            if thread.is_alive():
+                log.warning("event=source_hangs in=a look at a base path")
+                return
+        with self._turn:
+            if self._watcher is not None:
+                self._watcher.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- configuration ---------------------------------------------------------
+
+    def update_config(self, servables: Iterable[ServableToMonitor]) -> None:
+        """Monitors exactly ``servables`` from now on; never waits for a scan.
+
+        Those that are new or different are looked at at once, those left out get
+        one empty set: by the source's thread if it runs, else before this returns.
+
+        Raises:
+            InvalidArgument: A name occurs twice; nothing changed.
+            NotFound: ``require_versions`` is set and one has none; nothing changed.
+
+        """
+        wanted = _by_name(servables)
+        self._check_has_versions(wanted.values())
+        with self._changed:
+            before = self._servables
+            self._servables = wanted
+            now_s = self._clock.now()
+            for name, servable in wanted.items():
+                if before.get(name) != servable:
+                    self._due_s[name] = now_s
+            for name in before.keys() - wanted.keys():
+                self._due_s.pop(name, None)
+                self._scanned_s.pop(name, None)
+                self._removed.append(name)
+            self._config_changed = True
+            self._asked += 1
+            threaded = self._thread is not None
+            self._changed.notify_all()
+        if not threaded and self._outlet.is_connected:
+            self.step()
+
+    def wait_applied(self, deadline_s: float | None = None) -> bool:
+        """Blocks until every configuration given so far was looked at and emitted.
+
+        Returns whether it was by the (monotonic) deadline.
+        """
+        with self._changed:
+            wanted = self._asked
+            while self._applied < wanted and not self._closed:
+                now_s = self._clock.now()
+                if deadline_s is not None and now_s >= deadline_s:
+                    return False
+                self._clock.wait(self._changed, deadline_s)
+            return self._applied >= wanted
+
+    @property
+    def servables(self) -> Mapping[str, ServableToMonitor]:
+        """What is monitored, by name; a snapshot."""
+        return dict(self._servables)
+
+    def problems(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns what is wrong with each servable's base path, for status.
+
+        Servables without a problem, or not looked at yet, are absent.
+        """
+        return self._published
+
+    # -- scanning --------------------------------------------------------------
+
+    def poll_once(self) -> None:
+        """Looks at every servable now, on this thread."""
+        with self._changed:
+            self._mark_all_locked()
+        self.step()
+
+    def mark_changed(self, path: str) -> None:
+        """Notes that something at, above or below ``path`` changed. Thread-safe."""
+        now_s = self._clock.now()
+        with self._changed:
+            marked = False
+            for name, servable in self._servables.items():
+                base = servable.base_path.rstrip("/")
+                if (
+                    path == base
+                    or path.startswith(base + "/")
+                    or base.startswith(path + "/")
+                ):
+                    soonest_s = self._scanned_s.get(name, now_s) + _MIN_GAP_S
+                    wanted_s = (
+                        max(now_s, soonest_s) if name in self._scanned_s else now_s
+                    )
+                    if wanted_s < self._due_s.get(name, float("inf")):
+                        self._due_s[name] = wanted_s
+                        marked = True
+            if marked:
+                self._changed.notify_all()
+
+    def step(self) -> float | None:
+        """Looks at what is due, on this thread; blocks while files are listed.
+
+        Returns:
+            When (by the clock) the next look is due; None if only an event or a
+            new configuration brings one, or nothing is connected yet.
+
+        """
+        if not self._outlet.is_connected:
+            return None
+        with self._turn:
+            with self._changed:
+                servables = self._servables
+                asked = self._asked
+                removed, self._removed = self._removed, []
+                config_changed, self._config_changed = self._config_changed, False
+                now_s = self._clock.now()
+                due = [n for n, due_s in self._due_s.items() if due_s <= now_s]
+            for name in removed:
+                if name in servables:  # left out and back before anybody looked
+                    continue
+                if self._records.pop(name, None) is not None:
+                    self._emit(name, (), f"{name} is not configured any more")
+            if config_changed and self._watching:
+                self._watch(servables.values())
+            if self._watching and now_s >= self._pulse_s:
+                self._pulse_s = now_s + self._options.poll_wait_s
+                due += self._find_stale(servables, due)
+            for name in due:
+                if name in servables:
+                    self._look(servables[name])
+            published = {n: r.problems for n, r in self._records.items() if r.problems}
+            with self._changed:
+                self._published = published
+                self._applied = max(self._applied, asked)
+                self._changed.notify_all()
+                return self._next_due_s_locked()
+
+    def _run(self) -> None:
+        if self._options.watch is not False and self._options.poll_wait_s > 0:
+            self._start_watcher()
+        while True:
+            with self._changed:
+                while not self._closed and not self._is_due_locked():
+                    self._clock.wait(self._changed, self._next_due_s_locked())
+                if self._closed:
+                    return
+            try:
+                self.step()
+            except Exception:
+                log.exception("event=source_step_failed")
+
+    def _start_watcher(self) -> None:
+        with self._turn:
+            if self._watcher is None:
+                self._watcher = WatchdogWatcher()
+            try:
+                self._watcher.start(self.mark_changed)
+                self._watching = True
+            except OSError as error:
+                log.warning("event=watcher_failed polling_instead error=%s", error)
+
+    def _is_due_locked(self) -> bool:
+        if not self._outlet.is_connected:
+            return False
+        if self._removed or self._config_changed:
+            return True
+        due_s = self._next_due_s_locked()
+        return due_s is not None and due_s <= self._clock.now()
+
+    def _next_due_s_locked(self) -> float | None:
+        due_s = min(self._due_s.values(), default=None)
+        if self._watching and self._servables:
+            return self._pulse_s if due_s is None else min(due_s, self._pulse_s)
+        return due_s
+
+    def _mark_all_locked(self) -> None:
+        now_s = self._clock.now()
+        self._due_s = dict.fromkeys(self._servables, now_s)
+
+    def _look(self, servable: ServableToMonitor) -> None:
+        """Scans one servable and says what follows. Whatever fails is its own."""
+        name = servable.name
+        record = self._records.get(name)
+        if record is None:
+            record = self._records[name] = _Record(servable)
+        elif record.servable != servable:
+            if record.servable.base_path != servable.base_path:
+                record.sightings = {}
+            record.servable = servable
+            record.is_new = True
+        # Watched before it is read: what changes in between raises an event.
+        watched = self._watching and self._wants_watch(servable)
+        if watched and self._watcher is not None:
+            watched = self._watcher.ensure(servable.base_path)
+        now_s = self._clock.now()
+        found: Scan | None = None
+        problems: tuple[str, ...]
+        try:
+            found = scan(
+                self._file_system,
+                servable,
+                record.sightings,
+                now_s=now_s,
+                wall_s=self._clock.wall_s(),
+                settle_s=self._options.settle_s,
+                self_describing=self._options.self_describing,
+            )
+        except FileNotFoundError:
+            problems = (f"base path {servable.base_path} of {name} does not exist",)
+        except OSError as error:
+            problems = (
+                f"cannot read base path {servable.base_path} of {name}: {why(error)}",
+            )
+        except Exception as error:  # a file system's fault must not stop the others
+            log.exception("event=scan_failed servable=%s", name)
+            problems = (f"cannot scan {servable.base_path} of {name}: {error}",)
+        if found is None:
+            # Nothing is known, so nothing changes: a storage outage unloads nothing.
+            if record.emitted is None:
+                self._say(record, (), problems[0], now_s)
+        else:
+            problems = found.problems + self._decide(record, found, now_s)
+            record.sightings = found.sightings
+            record.at_hand = found.at_hand
+            record.is_new = False
+        for problem in problems:
+            if problem not in record.problems:
+                log.warning("event=source_problem servable=%s %s", name, problem)
+        record.problems = problems
+        settled_at_s = found.settled_at_s if found else None
+        record.watched = watched
+        self._schedule(servable, now_s, settled_at_s, watched)
+
+    def _decide(self, record: _Record, found: Scan, now_s: float) -> tuple[str, ...]:
+        """Emits what the scan asks for; returns what it refuses to, as problems."""
+        servable = record.servable
+        before = record.emitted
+        if not found.versions and before and not self._may_empty(servable):
+            kept = ", ".join(str(data.id.version) for data in before)
+            return (
+                f"{servable.base_path} shows no version of {servable.name} to serve; "
+                f"version {kept} stays loaded (unload_when_empty is off)",
+            )
+        if found.versions == before and now_s - record.emitted_s < _REPEAT_S:
+            return ()
+        reason = f"{servable.policy} of {servable.base_path}: {_what(record, found)}"
+        self._say(record, found.versions, reason, now_s)
+        return ()
+
+    def _may_empty(self, servable: ServableToMonitor) -> bool:
+        if self._options.unload_when_empty:
+            return True
+        # An empty list of versions is a wish, not an accident of the file system.
+        return servable.policy == Specific(()) and not servable.pinned
+
+    def _say(
+        self, record: _Record, versions: Versions, reason: str, now_s: float
+    ) -> None:
+        if versions != record.emitted:
+            log.info(
+                "event=aspired servable=%s versions=%s reason=%r",
+                record.servable.name,
+                [data.id.version for data in versions],
+                reason,
+            )
+        record.emitted = versions
+        record.emitted_s = now_s
+        self._emit(record.servable.name, versions, reason)
+
+    def _emit(self, name: str, versions: Versions, reason: str) -> None:
+        try:
+            self._outlet.emit(AspiredVersions(name, versions, reason))
+        except Exception:
+            # A target's fault must not stop the other servables.
+            log.exception("event=target_failed servable=%s", name)
+
+    def _schedule(
+        self,
+        servable: ServableToMonitor,
+        now_s: float,
+        settled_at_s: float | None,
+        watched: bool,
+    ) -> None:
+        """Sets the next look; an event that came meanwhile keeps its earlier one."""
+        options = self._options
+        due_s = float("inf")
+        if options.poll_wait_s > 0:
+            due_s = now_s + (options.rescan_s if watched else options.poll_wait_s)
+        if settled_at_s is not None and options.poll_wait_s >= 0:
+            due_s = min(due_s, max(settled_at_s, now_s + _MIN_GAP_S))
+        with self._changed:
+            if self._servables.get(servable.name) is not servable:
+                return  # changed again while it was looked at: due already
+            self._scanned_s[servable.name] = now_s
+            asked_s = self._due_s.get(servable.name, float("inf"))
+            if asked_s > now_s:  # marked during the scan
+                due_s = min(due_s, asked_s)
+            if due_s == float("inf"):
+                self._due_s.pop(servable.name, None)
+            else:
+                self._due_s[servable.name] = due_s
+
+    def _watch(self, servables: Iterable[ServableToMonitor]) -> None:
+        if self._watcher is not None:
+            self._watcher.watch(
+                sorted({s.base_path for s in servables if self._wants_watch(s)})
+            )
+
+    def _find_stale(
+        self, servables: Mapping[str, ServableToMonitor], due: list[str]
+    ) -> list[str]:
+        """Returns the servables whose base path is another directory by now."""
+        watcher = self._watcher
+        if watcher is None:
+            return []
+        skipped = set(due)
+        return [
+            name
+            for name, servable in servables.items()
+            if name not in skipped
+            and name in self._records
+            and self._records[name].watched
+            and not watcher.is_current(servable.base_path)
+        ]
+
+    def _wants_watch(self, servable: ServableToMonitor) -> bool:
+        if self._options.watch is not None:
+            return self._options.watch
+        return self._file_system.gives_events(servable.base_path)
+
+    def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
+        if not self._options.require_versions:
+            return
+        for servable in servables:
+            try:
+                found = scan(
+                    self._file_system,
+                    servable,
+                    {},
+                    now_s=0.0,
+                    wall_s=self._clock.wall_s(),
+                    settle_s=0.0,
+                    self_describing=self._options.self_describing,
+                ).versions
+            except OSError:
+                found = ()
+            if not found:
+                raise NotFound(
+                    f"Unable to find a numerical version path for servable "
+                    f"{servable.name} at: {servable.base_path}"
+                )
+
+
+def _what(record: _Record, found: Scan) -> str:
+    """Returns what changed, for people: "2 appeared", "1 is gone"."""
+    chosen = [data.id.version for data in found.versions]
+    if record.emitted is None:
+        return f"found {_list(chosen)}" if chosen else "no version"
+    before = [data.id.version for data in record.emitted]
+    parts = []
+    if record.is_new:
+        parts.append("configuration changed")
+    gone = [v for v in before if v not in found.at_hand]
+    if gone:
+        parts.append(f"{_list(gone)} gone")
+    new = [v for v in chosen if v not in before]
+    if new and not parts:
+        parts.append(f"{_list(new)} appeared")
+    overwritten = [v for v in found.overwritten if v in before]
+    if overwritten:
+        parts.append(f"{_list(overwritten)} overwritten in place")
+    if not parts:
+        parts.append("unchanged" if chosen == before else "different versions ready")
+    return ", ".join(parts)
+
+
+def _list(versions: Iterable[int]) -> str:
+    return ", ".join(map(str, versions))

@@ -1,0 +1,116 @@
+"""Directories of this machine, and whether the kernel tells of their changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from sources.storage import Contents
+
+# A change made on another machine raises no inotify event here (NFS and its kin),
+# or may raise none (FUSE and pass-through mounts of virtual machines).
+SILENT_FILE_SYSTEMS: Final = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre",
+        "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs",
+        "vmhgfs",
+    }
+)  # fmt: skip
+
+IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def read_mountinfo() -> str:
+    """Returns the kernel's list of this process's mounts, empty without one."""
+    try:
+        return Path("/proc/self/mountinfo").read_text(
+            encoding="utf-8", errors="surrogateescape"
+        )
+    except OSError:
+        return ""
+
+
+class LocalFileSystem:
+    """The machine's own files. Immutable, thread-safe."""
+
+    def __init__(self, mountinfo: Callable[[], str] = read_mountinfo) -> None:
+        self._mountinfo = mountinfo
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        """Returns the directories in ``path``, links to directories included."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def is_file(self, path: str) -> bool:
+        """Whether a regular file, or a link to one, lies at ``path``."""
+        return os.path.isfile(path)
+
+    def contents(self, path: str) -> Contents:
+        """Returns names, fingerprint and time of the last change.
+
+        The time is the inode's change time where that is later than the
+        modification time: ``cp -p`` and ``rsync -t`` set the latter back.
+        """
+        lines: list[str] = []
+        top = frozenset(os.listdir(path))
+        newest_s = _changed_s(os.stat(path))
+        pending = [(path, "")]
+        while pending:
+            folder, prefix = pending.pop()
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    relative = prefix + entry.name
+                    if entry.is_dir():
+                        if entry.name in IGNORED_FOLDERS:
+                            continue
+                        if not entry.is_symlink():  # a link upwards would never end
+                            pending.append((entry.path, relative + "/"))
+                    try:
+                        stat = entry.stat()
+                    except FileNotFoundError:
+                        lines.append(f"{relative} gone")
+                        continue
+                    if entry.is_file():
+                        lines.append(f"{relative} {stat.st_size} {stat.st_mtime_ns}")
+                    newest_s = max(newest_s, _changed_s(stat))
+        digest = hashlib.sha256()
+        for line in sorted(lines):
+            digest.update(line.encode(errors="surrogateescape") + b"\n")
+        return Contents(top, digest.hexdigest()[:32], newest_s)
+
+    def gives_events(self, path: str) -> bool:
+        """Whether ``path`` lies on a file system that inotify sees every change of."""
+        kind = mount_type(self._mountinfo(), os.path.realpath(path))
+        return kind not in SILENT_FILE_SYSTEMS and not kind.startswith("fuse")
+
+
+def mount_type(mountinfo: str, path: str) -> str:
+    """Returns the file-system type that ``path`` lies on, empty if unknown. Pure.
+
+    Args:
+        mountinfo: Contents of ``/proc/self/mountinfo``; of mounts at the same
+            point the last one hides the others.
+        path: Absolute, without links.
+
+    """
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields = left.split(" ")
+        if not dash or len(fields) < 5:
+            continue
+        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), right.split(" ", 1)[0]
+    return kind
+
+
+def _changed_s(stat: os.stat_result) -> float:
+    return max(stat.st_mtime, stat.st_ctime)

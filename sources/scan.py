@@ -1,0 +1,245 @@
+"""One look at one base path: which versions are aspired now, and why not others.
+
+A pure function of what the file system shows and of what was seen before: the
+memory of the last scan goes in, the memory for the next one comes out. Rejected:
+remembering inside the source, which would need time to pass in every test.
+
+A version directory is *ready* when its manifest is there (writers rename it into
+place whole), or when a hand-written one has everything a server needs and nothing
+in it changed for ``settle_s``: half a copy is never served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sources.storage import Contents, FileSystem
+from sources.storage_path import StoragePath
+from sources.version_policy import Latest, VersionPolicy, choose, name_versions
+from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import MANIFEST, PLATFORM_BY_FILE, SIGNATURES
+
+SELF_DESCRIBING: Final = frozenset({"model.pt2", "table.csv", "table.json"})
+"""Payloads whose platform can tell the signatures itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServableToMonitor:
+    """One servable, where its versions lie and which of them are wanted.
+
+    Attributes:
+        name: The servable's name.
+        base_path: Absolute path of the directory whose children are the versions,
+            or a URL for a remote file system.
+        policy: Which versions are aspired.
+        pinned: Versions aspired whatever the policy says: a primary, a canary.
+        platform: ``model_platform`` of the configuration, handed on.
+
+    """
+
+    name: str
+    base_path: str
+    policy: VersionPolicy = field(default_factory=Latest)
+    pinned: frozenset[int] = frozenset()
+    platform: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a servable to monitor needs a name")
+        if not self.base_path:
+            raise ValueError(f"servable {self.name} needs a base path")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was last seen of one version directory.
+
+    Attributes:
+        fingerprint: Of its files.
+        since_s: When this fingerprint was first seen, by the monotonic clock.
+        accepted: The fingerprint under which the version is aspired; empty while
+            it is not ready. Lags behind while files change under a version.
+
+    """
+
+    fingerprint: str
+    since_s: float
+    accepted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The outcome of one look. Immutable.
+
+    Attributes:
+        versions: Aspired, in the policy's order.
+        at_hand: Every numbered directory, ready or not.
+        sightings: By path of the version directory; goes into the next scan.
+        overwritten: Versions whose accepted files are others than last time.
+        problems: Sentences for status and log; each names the servable and the path.
+        settled_at_s: When the next directory can be still for long enough; None
+            if none is waiting.
+
+    """
+
+    versions: tuple[ServableData[StoragePath], ...] = ()
+    at_hand: tuple[int, ...] = ()
+    sightings: Mapping[str, Sighting] = field(default_factory=dict)
+    overwritten: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+    settled_at_s: float | None = None
+
+
+def scan(
+    file_system: FileSystem,
+    servable: ServableToMonitor,
+    seen: Mapping[str, Sighting],
+    *,
+    now_s: float,
+    wall_s: float,
+    settle_s: float,
+    self_describing: frozenset[str] = SELF_DESCRIBING,
+) -> Scan:
+    """Looks at the servable's base path once.
+
+    Args:
+        file_system: Where the base path lies.
+        servable: Which one, and what is wanted of it.
+        seen: ``sightings`` of the previous scan; empty at the first.
+        now_s: Monotonic time.
+        wall_s: Seconds since the epoch, compared with the storage's times.
+        settle_s: How long a directory without a manifest, or one that was
+            overwritten, must be unchanged.
+        self_describing: File names that need no ``signatures.json`` beside them.
+
+    Raises:
+        OSError: The base path cannot be listed: nothing is known about any version.
+
+    """
+    base_path = servable.base_path.rstrip("/") or "/"
+    names = name_versions(file_system.list_directories(servable.base_path))
+    look = _Look(file_system, seen, now_s, wall_s, settle_s, self_describing)
+
+    def path_of(version: int) -> str:
+        return f"{base_path.rstrip('/')}/{names[version]}"
+
+    chosen = choose(
+        servable.policy,
+        names,
+        lambda version: look.at(servable.name, version, path_of(version)),
+        servable.pinned,
+    )
+    for version in chosen.missing:
+        if version not in names:
+            look.problems.append(
+                f"version {version} of {servable.name} is wanted, but is not under "
+                f"{base_path}"
+            )
+    if not names:
+        look.problems.append(
+            f"no version of {servable.name} under {base_path}: a version is a "
+            f"directory with a number for its name, such as {base_path}/1"
+        )
+    # What the policy did not come to keeps its memory, or a version that is chosen
+    # again tomorrow would have to settle again.
+    sightings = {
+        path: sighting
+        for path in map(path_of, names)
+        if (sighting := look.sightings.get(path, seen.get(path))) is not None
+    }
+    return Scan(
+        versions=tuple(
+            ServableData(
+                ServableId(servable.name, version),
+                StoragePath(
+                    path_of(version),
+                    sightings[path_of(version)].accepted,
+                    servable.platform,
+                ),
+            )
+            for version in chosen.versions
+        ),
+        at_hand=tuple(sorted(names)),
+        sightings=sightings,
+        overwritten=tuple(v for v in chosen.versions if v in look.overwritten),
+        problems=tuple(look.problems),
+        settled_at_s=min(look.settled_at_s, default=None),
+    )
+
+
+@dataclass(slots=True)
+class _Look:
+    """Looks at version directories during one scan. Confined to it."""
+
+    file_system: FileSystem
+    seen: Mapping[str, Sighting]
+    now_s: float
+    wall_s: float
+    settle_s: float
+    self_describing: frozenset[str]
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+    overwritten: set[int] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    settled_at_s: list[float] = field(default_factory=list)
+
+    def at(self, name: str, version: int, path: str) -> bool:
+        """Returns whether the version is ready; remembers what it saw."""
+        before = self.seen.get(path)
+        accepted = before.accepted if before is not None else ""
+        try:
+            contents = self.file_system.contents(path)
+            committed = self.file_system.is_file(f"{path}/{MANIFEST}")
+        except OSError as error:
+            # Listed but unreadable: one that was served goes on being served.
+            if before is not None:
+                self.sightings[path] = before
+            self.problems.append(f"cannot read {path} of {name}: {why(error)}")
+            return bool(accepted)
+        since_s = self.now_s
+        if before is not None and before.fingerprint == contents.fingerprint:
+            since_s = before.since_s
+        lacks = "" if committed else self._lacks(contents.names)
+        if lacks:
+            self.sightings[path] = Sighting(contents.fingerprint, since_s)
+            self.problems.append(f"version {version} of {name} is not served: {lacks}")
+            return False
+        if (committed and not accepted) or self._is_still(contents, since_s):
+            if accepted and accepted != contents.fingerprint:
+                self.overwritten.add(version)
+            accepted = contents.fingerprint
+        elif accepted != contents.fingerprint:
+            self.settled_at_s.append(since_s + self.settle_s)
+        self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
+        return bool(accepted)
+
+    def _is_still(self, contents: Contents, since_s: float) -> bool:
+        if self.now_s - since_s >= self.settle_s:
+            return True
+        # At a start, what was written long ago need not be watched first. A time in
+        # the future (another machine's clock) proves nothing.
+        newest_s = contents.newest_change_s
+        return newest_s is not None and self.wall_s - newest_s >= self.settle_s
+
+    def _lacks(self, names: frozenset[str]) -> str:
+        """Returns what a directory without a manifest lacks, empty if nothing."""
+        if names & self.self_describing:
+            return ""
+        payloads = sorted(names & PLATFORM_BY_FILE.keys())
+        if payloads and SIGNATURES in names:
+            return ""
+        if payloads:
+            return (
+                f"no {MANIFEST}, and {payloads[0]} needs {SIGNATURES} beside it "
+                "when there is none"
+            )
+        if "saved_model.pb" in names or "saved_model.pbtxt" in names:
+            return "it is a TensorFlow SavedModel; export the model from PyTorch"
+        return f"no {MANIFEST} and no payload file (is it still being written?)"
+
+
+def why(error: OSError) -> str:
+    """Returns the system's words for the error, without the path they may carry."""
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,51 @@
+"""What a source needs to know of the place where versions lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What lies in one version directory at one moment. Immutable.
+
+    Attributes:
+        names: Its files and folders, top level only.
+        fingerprint: Differs whenever a file was added, removed, renamed, resized
+            or written again; ``__pycache__`` does not count, because importing a
+            version's code must not look like a change of the version.
+        newest_change_s: When anything in it last changed, seconds since the epoch
+            by the clock of the storage; None if the storage cannot tell.
+
+    """
+
+    names: frozenset[str]
+    fingerprint: str
+    newest_change_s: float | None = None
+
+
+class FileSystem(Protocol):
+    """Reads directories, local or remote. Thread-safe.
+
+    Implementors promise: every failure is an OSError, FileNotFoundError if the
+    path is not there, NotADirectoryError if it is no directory; nothing is cached
+    between calls; paths are joined with ``/``.
+    """
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        """Returns the names of the directories in ``path``, links followed."""
+        ...
+
+    def is_file(self, path: str) -> bool:
+        """Whether a file lies at ``path``; False when it is not there."""
+        ...
+
+    def contents(self, path: str) -> Contents:
+        """Returns what lies in the directory ``path``, sub-folders included."""
+        ...
+
+    def gives_events(self, path: str) -> bool:
+        """Whether the kernel reports every change below ``path``; never raises."""
+        ...

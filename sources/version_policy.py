@@ -1,0 +1,151 @@
+"""Which of the versions at hand are aspired: latest n, all, or named ones. Pure.
+
+(TensorFlow Serving: FileSystemStoragePathSourceConfig.ServableVersionPolicy.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias, assert_never
+
+MAX_VERSION: Final = (1 << 63) - 1
+
+# ASCII digits only: int() would also take "1_0" and other scripts' digits. The sign
+# and the blanks are what TensorFlow Serving's parser tolerates.
+_NUMBER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The ``num`` highest versions; 0 counts as 1, as in TensorFlow Serving."""
+
+    num: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num < 0:
+            raise ValueError(f"latest needs a number of versions >= 0: {self.num}")
+
+    def __str__(self) -> str:
+        return f"latest({max(1, self.num)})"
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every version."""
+
+    def __str__(self) -> str:
+        return "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Specific:
+    """Exactly these versions, as far as they exist; none at all if empty."""
+
+    versions: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for version in self.versions:
+            if not 0 <= version <= MAX_VERSION:
+                raise ValueError(f"no such version number: {version}")
+
+    def __str__(self) -> str:
+        return f"specific({', '.join(map(str, self.versions))})"
+
+
+VersionPolicy: TypeAlias = Latest | All | Specific
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a policy makes of the versions at hand.
+
+    Attributes:
+        versions: Aspired, each once. Latest: highest first. All: lowest first.
+            Specific: in the policy's order, then the pinned ones.
+        missing: Named by the policy or pinned, but not at hand or not ready.
+
+    """
+
+    versions: tuple[int, ...]
+    missing: tuple[int, ...] = ()
+
+
+def choose(
+    policy: VersionPolicy,
+    versions: Iterable[int],
+    is_ready: Callable[[int], bool] = lambda _: True,
+    pinned: Iterable[int] = (),
+) -> Chosen:
+    """Applies ``policy`` to the versions that are at hand and ready.
+
+    Args:
+        policy: The rule.
+        versions: At hand, in any order, repeats allowed.
+        is_ready: Whether a version at hand is whole; asked at most once each, and
+            only for those the policy comes to.
+        pinned: Aspired whatever the policy says, if at hand and ready.
+
+    """
+    at_hand = set(versions)
+    answers: dict[int, bool] = {}
+
+    def ready(version: int) -> bool:
+        if version not in answers:
+            answers[version] = version in at_hand and is_ready(version)
+        return answers[version]
+
+    named: list[int] = []
+    chosen: list[int] = []
+    match policy:
+        case Latest(num):
+            for version in sorted(at_hand, reverse=True):
+                if len(chosen) == max(1, num):
+                    break
+                if ready(version):
+                    chosen.append(version)
+        case All():
+            chosen = [version for version in sorted(at_hand) if ready(version)]
+        case Specific(wanted):
+            named = list(dict.fromkeys(wanted))
+            chosen = [version for version in named if ready(version)]
+        case _:
+            assert_never(policy)
+    extra = [v for v in sorted(set(pinned)) if v not in chosen and ready(v)]
+    chosen += extra
+    if extra and isinstance(policy, Latest):
+        chosen.sort(reverse=True)
+    elif extra and isinstance(policy, All):
+        chosen.sort()
+    wanted_by_name = dict.fromkeys([*named, *sorted(set(pinned))])
+    return Chosen(
+        tuple(chosen), tuple(v for v in wanted_by_name if v not in set(chosen))
+    )
+
+
+def parse_version(name: str) -> int | None:
+    """Returns the version a directory's name stands for, None if it is no number.
+
+    Leading zeros, a plus sign and surrounding blanks are tolerated; negative
+    numbers and those beyond 63 bits are not versions.
+    """
+    match = _NUMBER.fullmatch(name)
+    if match is None:
+        return None
+    version = int(match[1])
+    return version if version <= MAX_VERSION else None
+
+
+def name_versions(names: Iterable[str]) -> dict[int, str]:
+    """Returns names by the version they stand for.
+
+    Of several names for one version ("1", "001") the last in sorted order wins,
+    as in TensorFlow Serving: for zeros in front that is the plainest name.
+    """
+    found: dict[int, str] = {}
+    for name in sorted(names):
+        version = parse_version(name)
+        if version is not None:
+            found[version] = name
+    return found

@@ -1,0 +1,208 @@
+"""Adapters convert version by version."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sources.adapter import (
+    ErrorInjectingSourceAdapter,
+    IdentitySourceAdapter,
+    PrefixStoragePathAdapter,
+    UnarySourceAdapter,
+    join_path,
+)
+from sources.storage_path import StoragePath
+from tfs.core.errors import Code, InvalidArgument, Unavailable, Unknown
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.servable_id import ServableId
+from tfs.testing.recording_target import RecordingTarget
+
+
+def data(version: int, payload: str = "a") -> ServableData[str]:
+    return ServableData(ServableId("s", version), payload)
+
+
+def shout(_: ServableId, payload: str) -> str:
+    if payload == "bad":
+        raise InvalidArgument("cannot shout that")
+    if payload == "bug":
+        raise KeyError("bug")
+    return payload.upper()
+
+
+def shouting() -> tuple[UnarySourceAdapter[str, str], RecordingTarget[str]]:
+    adapter = UnarySourceAdapter(shout)
+    target: RecordingTarget[str] = RecordingTarget()
+    adapter.set_aspired_versions_callback(target.aspired_versions_callback())
+    return adapter, target
+
+
+def test_versions_and_errors_keep_their_order() -> None:
+    """Good items are converted, errors pass through, the order stays.
+
+    source_adapter_test: UnarySourceAdapterTest.Basic.
+    """
+    adapter, target = shouting()
+    error = Unknown("d'oh")
+    versions = (data(0, "foo"), data(1).with_error(error), data(2, "bar"))
+    adapter.aspired_versions_callback()(AspiredVersions("s", versions, "why"))
+    (call,) = target.calls
+    assert [d.payload for d in call.versions] == ["FOO", None, "BAR"]
+    assert call.versions[1].error is error
+    assert (call.name, call.reason) == ("s", "why")
+
+
+def test_one_version_can_be_adapted_by_itself() -> None:
+    """A single conversion needs no target.
+
+    source_adapter_test: AdaptOneVersion.
+    """
+    adapter = UnarySourceAdapter(shout)
+    assert adapter.adapt_one(data(1, "foo")) == data(1, "FOO")
+    error = Unknown("d'oh")
+    assert adapter.adapt_one(data(1).with_error(error)).error is error
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"), [("bad", Code.INVALID_ARGUMENT), ("bug", Code.INTERNAL)]
+)
+def test_a_version_that_cannot_be_converted_is_an_error(
+    payload: str, code: Code
+) -> None:
+    """A failed conversion is that version's error and nobody else's."""
+    adapter = UnarySourceAdapter(shout)
+    adapted = adapter.adapt(AspiredVersions("s", (data(1, payload), data(2))))
+    assert adapted.versions[0].error is not None
+    assert adapted.versions[0].error.code is code
+    assert adapted.versions[1].payload == "A"
+
+
+def test_a_call_blocks_until_the_target_is_connected() -> None:
+    """What arrives before the outgoing side is connected is not lost.
+
+    source_adapter_test: SetAspiredVersionsBlocksUntilTargetConnected.
+    """
+    adapter = UnarySourceAdapter(shout)
+    done = threading.Event()
+
+    def call() -> None:
+        adapter.aspired_versions_callback()(AspiredVersions("s", (data(1),)))
+        done.set()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert not done.is_set()
+    target: RecordingTarget[str] = RecordingTarget()
+    adapter.set_aspired_versions_callback(target.aspired_versions_callback())
+    assert done.wait(20)
+    thread.join(20)
+    assert target.versions("s") == [1]
+
+
+def test_equal_payloads_give_the_same_object_again() -> None:
+    """A target sees by identity which versions are new."""
+    made: list[list[str]] = []
+
+    def convert(_: ServableId, payload: str) -> list[str]:
+        made.append([payload])
+        return made[-1]
+
+    adapter = UnarySourceAdapter(convert)
+    first = adapter.adapt(AspiredVersions("s", (data(1), data(2))))
+    again = adapter.adapt(AspiredVersions("s", (data(1), data(2, "new"))))
+    assert first.versions[0].payload is again.versions[0].payload
+    assert again.versions[1].payload == ["new"]
+    assert len(made) == 3
+
+
+def test_a_version_that_left_and_came_back_is_converted_anew() -> None:
+    """A loader is used once: a version that comes back gets another one."""
+    adapter: UnarySourceAdapter[str, object] = UnarySourceAdapter(lambda *_: object())
+    first = adapter.adapt(AspiredVersions("s", (data(1),)))
+    adapter.adapt(AspiredVersions("s", ()))
+    again = adapter.adapt(AspiredVersions("s", (data(1),)))
+    assert first.versions[0].payload is not again.versions[0].payload
+
+
+def test_a_failed_conversion_is_tried_again() -> None:
+    """What could not be read a moment ago is read at the next call."""
+    faults = [OSError("away")]
+
+    def convert(_: ServableId, payload: str) -> str:
+        if faults:
+            raise faults.pop()
+        return "here"
+
+    adapter = UnarySourceAdapter(convert)
+    aspired = AspiredVersions("s", (data(1),))
+    assert adapter.adapt(aspired).versions[0].error is not None
+    assert adapter.adapt(aspired).versions[0].payload == "here"
+
+
+def test_a_closed_adapter_does_nothing() -> None:
+    """A source may hold the callback longer than the adapter lives."""
+    adapter, target = shouting()
+    callback = adapter.aspired_versions_callback()
+    adapter.close()
+    callback(AspiredVersions("s", (data(1),)))
+    assert target.calls == []
+
+
+def test_closing_frees_a_call_that_waits_for_a_target() -> None:
+    """A chain that is taken down half-wired leaves no thread behind."""
+    adapter = UnarySourceAdapter(shout)
+    aspired = AspiredVersions("s", (data(1),))
+    thread = threading.Thread(
+        target=adapter.aspired_versions_callback(), args=(aspired,)
+    )
+    thread.start()
+    adapter.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_the_error_injecting_adapter_replaces_payloads_only() -> None:
+    """Every version gets the error; one that has an error keeps its own.
+
+    source_adapter_test: ErrorInjectingSourceAdapterTest.Basic.
+    """
+    injected = Unavailable("not offered")
+    own = Unknown("own")
+    adapter: ErrorInjectingSourceAdapter[str, str]
+    adapter = ErrorInjectingSourceAdapter(injected)
+    adapted = adapter.adapt(AspiredVersions("s", (data(0), data(1).with_error(own))))
+    assert [d.error for d in adapted.versions] == [injected, own]
+
+
+def test_the_identity_adapter_changes_nothing() -> None:
+    """What goes in comes out."""
+    aspired = AspiredVersions("s", (data(1), data(2)), "why")
+    assert IdentitySourceAdapter[str]().adapt(aspired) == aspired
+
+
+def test_the_prefix_adapter_joins_paths() -> None:
+    """Every path gets the prefix.
+
+    prefix_storage_path_source_adapter_test: Basic.
+    """
+    adapter = PrefixStoragePathAdapter("/base/")
+    storage = ServableData(ServableId("s", 1), StoragePath("/digits/1", "f", "p"))
+    assert adapter.adapt_one(storage).payload == StoragePath("/base/digits/1", "f", "p")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path", "joined"),
+    [
+        ("/a", "b", "/a/b"),
+        ("/a/", "/b", "/a/b"),
+        ("", "/b", "/b"),
+        ("/a", "", "/a"),
+        ("/", "b", "/b"),
+        ("s3://bucket", "b/1", "s3://bucket/b/1"),
+    ],
+)
+def test_paths_are_joined_with_one_slash(prefix: str, path: str, joined: str) -> None:
+    """Neither side needs to know how the other one ends."""
+    assert join_path(prefix, path) == joined

@@ -1,0 +1,1 @@
+"""Doubles for tests of TFS and of what builds on it; production never imports them."""
