@@ -192,7 +192,8 @@ def _run_part(part: Callable[[Report], None], report: Report, out: TextIO) -> li
         part(report)
     except Exception as error:
         out.write(traceback.format_exc())
-        return [f"{part.__name__} failed: {type(error).__name__}: {error}"]
+        first_line = str(error).partition("\n")[0]
+        return [f"{part.__name__} failed: {type(error).__name__}: {first_line}"]
     out.write(f"  {part.__name__}: {time.monotonic() - started_s:.0f} s\n")
     out.flush()
     return []

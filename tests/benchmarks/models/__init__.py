@@ -1,0 +1,1 @@
+"""Models under measurement. They are packaged with their module: import torch only."""
