@@ -1,0 +1,1 @@
+"""What tests read, and the scripts that made it."""
