@@ -1,0 +1,1 @@
+"""Tests of the interpreters and of what runs inside them."""

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tfs.core.dtype import DTYPES, FLOAT32, STRING, DType
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.torch_tensor import flatten, nest, to_torch, to_view
+
+
+@pytest.mark.parametrize(
+    "dtype", [each for each in DTYPES.values() if each is not STRING], ids=str
+)
+def test_every_dtype_survives_the_round_trip(dtype: DType) -> None:
+    """Bytes, dtype and shape come back as they went in."""
+    data = bytes(index % 2 for index in range(6 * dtype.item_bytes))
+    view = TensorView(dtype, (2, 3), data)
+    tensor = to_torch(view)
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.shape == (2, 3)
+    assert to_view(tensor) == view
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (), (1,)])
+def test_empty_and_scalar_tensors_pass(shape: tuple[int, ...]) -> None:
+    """No elements, or no dimensions, are ordinary shapes."""
+    view = TensorView(FLOAT32, shape, bytes(4 if 0 not in shape else 0))
+    tensor = to_torch(view)
+    assert isinstance(tensor, torch.Tensor)
+    assert to_view(tensor) == view
+
+
+def test_views_that_are_not_dense_are_written_row_major() -> None:
+    """Strides, conjugate and negative bits are resolved."""
+    turned = torch.arange(6, dtype=torch.int32).view(2, 3).t()
+    assert to_view(turned).data == turned.contiguous().numpy().tobytes()
+    mirrored = torch.tensor([1 + 2j]).conj()
+    assert to_view(mirrored).data == torch.tensor([1 - 2j]).numpy().tobytes()
+    assert to_view(mirrored.imag).data == torch.tensor([-2.0]).numpy().tobytes()
+
+
+def test_the_tensor_owns_its_memory() -> None:
+    """Writing to the tensor does not reach the view's buffer."""
+    buffer = bytearray(4)
+    tensor = to_torch(TensorView(FLOAT32, (1,), memoryview(buffer)))
+    assert isinstance(tensor, torch.Tensor)
+    tensor.fill_(1)
+    assert buffer == bytearray(4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "nested"),
+    [
+        ((), b"a"),
+        ((2,), [b"a", b"b"]),
+        ((2, 1), [[b"a"], [b"b"]]),
+        ((1, 2), [[b"a", b"b"]]),
+        ((2, 0), [[], []]),
+    ],
+)
+def test_strings_nest_by_shape(shape: tuple[int, ...], nested: object) -> None:
+    """A list per dimension, and flattening restores the tensor."""
+    num = 1
+    for size in shape:
+        num *= size
+    data = (b"a", b"b")[:num]
+    assert nest(data, shape) == nested
+    assert flatten(nested) == TensorView(STRING, shape, data)
+
+
+def test_strings_that_are_ragged_or_no_strings_are_refused() -> None:
+    """A model's list must be a tensor."""
+    with pytest.raises(ValueError, match="ragged"):
+        flatten([["a"], ["a", "b"]])
+    with pytest.raises(TypeError, match="int"):
+        flatten([1])

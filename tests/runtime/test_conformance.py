@@ -1,0 +1,454 @@
+"""What every backend promises (tfs/runtime/interpreter.py), held against each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.packaged import (
+    EMBED_SIGNATURES,
+    SCALE_SIGNATURES,
+    SHOUT_SIGNATURES,
+    floats,
+    package,
+    values,
+)
+from tests.runtime.zoo import Embed, Scale, Shout
+from tfs.core.dtype import INT64, STRING
+from tfs.core.errors import (
+    Cancelled,
+    Code,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.servable import CancelToken, InferenceTask, Outcome
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
+
+MAX_QUEUED = 4
+
+BACKENDS: dict[str, Callable[[], Interpreter]] = {
+    "inline": lambda: InlineInterpreter("inline-0", max_queued=MAX_QUEUED),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(BACKENDS))
+def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
+    """One interpreter for all tests of a backend: what one test does must not show."""
+    interpreter = BACKENDS[request.param]()
+    interpreter.start()
+    yield interpreter
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def fresh(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
+    """An interpreter of the test's own, which it may close."""
+    interpreter = BACKENDS[request.param]()
+    interpreter.start()
+    yield interpreter
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_a_model_answers_as_it_does_outside(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """The result equals the plain model's bit for bit."""
+    torch.manual_seed(7)
+    model = Embed().eval()
+    loaded = interpreter.load(package(tmp_path, model, EMBED_SIGNATURES))
+    inputs = {name: torch.randint(0, 50, (6, 5)) for name in "abc"}
+    views = {
+        name: TensorView(INT64, (6, 5), tensor.numpy().tobytes())
+        for name, tensor in inputs.items()
+    }
+    with torch.inference_mode():
+        plain = model(**inputs)
+    outputs = ask(loaded, views).outputs()
+    assert outputs["y"].data == plain.numpy().tobytes()
+    assert outputs["y"].shape == (6, 4)
+    loaded.unload()
+
+
+def test_inputs_go_in_by_name(interpreter: Interpreter, tmp_path: Path) -> None:
+    """The order in which a request names its inputs does not matter."""
+    loaded = interpreter.load(package(tmp_path, Embed().eval(), EMBED_SIGNATURES))
+    views = {
+        name: TensorView(INT64, (1, 5), bytes([index] + [0] * 7) * 5)
+        for index, name in enumerate("abc")
+    }
+    straight = ask(loaded, views).outputs()
+    turned = ask(loaded, dict(reversed(views.items()))).outputs()
+    assert straight == turned
+    loaded.unload()
+
+
+@pytest.mark.parametrize(
+    ("signature_name", "expected"),
+    [
+        ("serving_default", {"y": [[2, 4]]}),
+        ("both", {"scaled": [[2, 4]], "next": [[2, 3]]}),
+        ("named", {"scaled": [[2, 4]]}),
+        ("overwrite", {"y": [[2, 4]]}),
+    ],
+)
+def test_outputs_come_by_name_or_by_position(
+    interpreter: Interpreter,
+    tmp_path: Path,
+    signature_name: str,
+    expected: dict[str, list[object]],
+) -> None:
+    """A tensor, a tuple in the order of the outputs, or a dict with more than asked."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    outputs = ask(loaded, {"x": floats((1, 2))}, signature_name).outputs()
+    assert {name: values(view) for name, view in outputs.items()} == expected
+    loaded.unload()
+
+
+def test_strings_pass_as_lists_of_bytes(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """A string tensor goes in as bytes and comes out so, the empty string too."""
+    loaded = interpreter.load(package(tmp_path, Shout(), SHOUT_SIGNATURES))
+    text = TensorView(STRING, (3,), (b"ab", b"", b"\xff\x00z"))
+    outputs = ask(loaded, {"text": text}).outputs()
+    assert outputs["loud"] == TensorView(STRING, (3,), (b"AB", b"", b"\xff\x00Z"))
+    assert values(outputs["length"]) == [2, 0, 3]
+    loaded.unload()
+
+
+def test_an_empty_batch_passes(interpreter: Interpreter, tmp_path: Path) -> None:
+    """Zero rows in, zero rows out."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    outputs = ask(
+        loaded,
+        {"x": TensorView(SCALE_SIGNATURES["both"].inputs["x"].dtype, (0, 2), b"")},
+    ).outputs()
+    assert outputs["y"].shape == (0, 2)
+    assert len(outputs["y"].data) == 0
+    loaded.unload()
+
+
+def test_a_model_runs_in_inference_mode_eval_and_with_its_threads(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """No grad, inference mode, no training, as many threads as the source says."""
+    source = package(tmp_path, Scale())
+    loaded = interpreter.load(source)
+    two = interpreter.load(replace(source, intra_op_threads=2))
+    for model, num_threads in ((loaded, 1), (two, 2), (loaded, 1)):
+        outputs = ask(model, {"x": floats((1, 2))}, "describe").outputs()
+        assert values(outputs["y"]) == [[0, 1, 0, num_threads]]
+    loaded.unload()
+    two.unload()
+
+
+def test_a_model_that_writes_to_its_input_leaves_the_request_alone(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """The request's buffer is read-only to everybody."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    data = bytearray(floats((1, 2)).data)  # type: ignore[arg-type]
+    before = bytes(data)
+    view = TensorView(floats((1, 2)).dtype, (1, 2), memoryview(data))
+    for _ in range(2):
+        outputs = ask(loaded, {"x": view}, "overwrite").outputs()
+        assert values(outputs["y"]) == [[2, 4]]
+    assert bytes(data) == before
+    loaded.unload()
+
+
+def test_a_model_that_writes_to_its_weights_changes_only_itself(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """Two loads of one version share bytes, not changes."""
+    source = package(tmp_path, Scale(2.0))
+    first, second = interpreter.load(source), interpreter.load(source)
+    changed = ask(first, {"x": floats((1, 2))}, "write_weights").outputs()
+    assert values(changed["y"]) == [[3, 6]]
+    untouched = ask(second, {"x": floats((1, 2))}).outputs()
+    assert values(untouched["y"]) == [[2, 4]]
+    again = interpreter.load(source)
+    assert values(ask(again, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
+    for model in (first, second, again):
+        model.unload()
+
+
+def test_versions_whose_modules_share_a_name_live_side_by_side(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """Each package has classes, globals and weights of its own."""
+    one = interpreter.load(package(tmp_path, Scale(2.0), version=1))
+    two = interpreter.load(package(tmp_path, Scale(5.0), version=2))
+    x = {"x": floats((1, 1))}
+    assert values(ask(one, x, "count").outputs()["y"]) == [[1, 1]]
+    assert values(ask(one, x, "count").outputs()["y"]) == [[2, 2]]
+    assert values(ask(two, x, "count").outputs()["y"]) == [[1, 1]]
+    assert values(ask(one, x).outputs()["y"]) == [[2, 2]]
+    assert values(ask(two, x).outputs()["y"]) == [[5, 5]]
+    one.unload()
+    assert values(ask(two, x, "count").outputs()["y"]) == [[2, 2]]
+    two.unload()
+
+
+@pytest.mark.parametrize(
+    ("signature_name", "complaint"),
+    [
+        ("fail", "ValueError: no such thing"),
+        ("exit", "SystemExit"),
+        ("wrong_dtype", "output 'y' is float64"),
+        ("wrong_rows", "output 'y' is float32[0, 2]"),
+        ("wrong_rank", "output 'y' is float32[1]"),
+    ],
+)
+def test_a_call_that_fails_fails_alone(
+    interpreter: Interpreter, tmp_path: Path, signature_name: str, complaint: str
+) -> None:
+    """Whatever a model raises or returns, the error names it and the next call works."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    error = ask(loaded, {"x": floats((1, 2))}, signature_name).error()
+    assert error.code is Code.INTERNAL
+    assert "scale/1" in error.message
+    assert repr(signature_name) in error.message
+    assert complaint in error.message
+    assert "/" not in error.message.replace("scale/1", "")
+    assert values(ask(loaded, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
+    loaded.unload()
+
+
+def test_a_task_that_was_cancelled_costs_no_compute(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """A marked task gets its mark as the answer, and the model is not called."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    token = CancelToken()
+    token.cancel(Cancelled("the client left"))
+    before = interpreter.stats()
+    error = ask(loaded, {"x": floats((1, 2))}, "count", cancel=token).error()
+    assert error is token.error
+    assert values(ask(loaded, {"x": floats((1, 2))}, "count").outputs()["y"]) == [
+        [1, 1]
+    ]
+    after = interpreter.stats()
+    assert after.num_dropped == before.num_dropped + 1
+    assert after.num_calls == before.num_calls + 1
+    loaded.unload()
+
+
+def test_a_task_past_its_deadline_costs_no_compute(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """An expired task is answered so, and the model is not called."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    past_s = time.monotonic() - 1
+    error = ask(loaded, {"x": floats((1, 2))}, "count", deadline_s=past_s).error()
+    assert isinstance(error, DeadlineExceeded)
+    assert values(ask(loaded, {"x": floats((1, 2))}, "count").outputs()["y"]) == [
+        [1, 1]
+    ]
+    loaded.unload()
+
+
+def test_a_task_cancelled_while_it_waits_is_dropped(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """The mark counts until the very call."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    token = CancelToken()
+    running = ask(loaded, {"x": floats((0.2, 0))}, "slow")
+    waiting = ask(loaded, {"x": floats((1, 1))}, "count", cancel=token)
+    token.cancel(Cancelled("the client left"))
+    assert isinstance(waiting.error(), Cancelled)
+    running.outputs()
+    assert values(ask(loaded, {"x": floats((1, 1))}, "count").outputs()["y"]) == [
+        [1, 1]
+    ]
+    loaded.unload()
+
+
+def test_a_full_queue_refuses_at_once(interpreter: Interpreter, tmp_path: Path) -> None:
+    """One call more than fits is Unavailable, with a time to retry; the rest pass."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    running = ask(loaded, {"x": floats((0.3, 0))}, "slow")
+    answers = [ask(loaded, {"x": floats((1, 1))}) for _ in range(2 * MAX_QUEUED + 8)]
+    refused = [answer for answer in answers if answer.is_there]
+    assert refused
+    running.outputs()
+    outcomes = [answer.outcome() for answer in answers]
+    errors = [each for each in outcomes if isinstance(each, ServingError)]
+    assert len(errors) < len(answers)
+    assert all(isinstance(error, Unavailable) for error in errors)
+    assert all(error.retry_after_s for error in errors)
+    loaded.unload()
+
+
+def test_tasks_run_one_at_a_time_in_order(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """What was submitted first is answered first."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    answers = [ask(loaded, {"x": floats((0, 0))}, "count").outputs() for _ in range(3)]
+    assert [values(each["y"]) for each in answers] == [[[1, 1]], [[2, 2]], [[3, 3]]]
+    loaded.unload()
+
+
+def test_answers_come_once_from_many_submitters(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """Every task of every thread is answered exactly once, with its own rows."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    wrong: list[object] = []
+
+    def submit(start: int) -> None:
+        for value in range(start, start + 20):
+            answer = ask(loaded, {"x": floats((value, value))})
+            if values(answer.outputs()["y"]) != [[2 * value, 2 * value]]:
+                wrong.append(value)
+
+    threads = [threading.Thread(target=submit, args=(100 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    assert wrong == []
+    loaded.unload()
+
+
+def test_an_unloaded_model_answers_unavailable(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """Unloading twice is harmless, and afterwards every task is refused."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    before = interpreter.stats().num_models
+    loaded.unload()
+    loaded.unload()
+    error = ask(loaded, {"x": floats((1, 2))}).error()
+    assert isinstance(error, Unavailable)
+    assert "scale/1" in error.message
+    assert interpreter.stats().num_models == before - 1
+
+
+def test_unloading_answers_what_waits_and_waits_for_what_runs(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """No task is lost, and none computes after unload returned."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    running = ask(loaded, {"x": floats((0.2, 0))}, "slow")
+    waiting = [ask(loaded, {"x": floats((1, 1))}) for _ in range(3)]
+    loaded.unload()
+    assert running.is_there
+    for answer in (running, *waiting):
+        outcome = answer.outcome()
+        assert not isinstance(outcome, ServingError) or isinstance(outcome, Unavailable)
+
+
+def _lacks_archive(source_path: Path) -> None:
+    (source_path / "model.pt").unlink()
+
+
+def _has_garbage(source_path: Path) -> None:
+    (source_path / "model.pt").write_bytes(b"PK\3\4 no archive")
+
+
+def _is_cut(source_path: Path) -> None:
+    archive = source_path / "model.pt"
+    archive.write_bytes(archive.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (_lacks_archive, FailedPrecondition),
+        (_has_garbage, DataLoss),
+        (_is_cut, DataLoss),
+    ],
+)
+def test_a_damaged_version_is_refused_and_leaves_nothing(
+    interpreter: Interpreter,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    kind: type[ServingError],
+) -> None:
+    """The error names the version; the interpreter serves on."""
+    source = package(tmp_path, Scale())
+    damage(Path(source.path))
+    before = interpreter.stats().num_models
+    with pytest.raises(kind, match="scale/1"):
+        interpreter.load(source)
+    assert interpreter.stats().num_models == before
+
+
+def test_an_entry_that_names_nothing_is_refused(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """A missing resource or method is said by name."""
+    source = package(tmp_path, Scale())
+    with pytest.raises(NotFound, match=r"scale/1.*other\.pkl"):
+        interpreter.load(replace(source, entry={"resource": "other.pkl"}))
+    with pytest.raises(InvalidArgument, match=r"scale/1.*no_such_method"):
+        interpreter.load(
+            replace(source, entry={"methods": {"serving_default": "no_such_method"}})
+        )
+
+
+def test_a_version_needs_its_directory_only_while_it_loads(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """Overwriting or deleting the archive does not touch a loaded model."""
+    source = package(tmp_path, Scale())
+    loaded = interpreter.load(source)
+    archive = Path(source.path) / "model.pt"
+    archive.write_bytes(b"")
+    archive.unlink()
+    assert values(ask(loaded, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
+    loaded.unload()
+
+
+def test_closing_answers_everything_and_refuses_loads(
+    fresh: Interpreter, tmp_path: Path
+) -> None:
+    """Every waiting task is answered Unavailable; closing again is harmless."""
+    source = package(tmp_path, Scale())
+    loaded = fresh.load(source)
+    answers = [ask(loaded, {"x": floats((0.1, 0))}, "slow") for _ in range(3)]
+    fresh.close(time.monotonic() + WAIT_S)
+    fresh.close(time.monotonic() + WAIT_S)
+    for answer in answers:
+        outcome = answer.outcome()
+        assert not isinstance(outcome, Internal)
+    assert isinstance(ask(loaded, {"x": floats((1, 2))}).error(), Unavailable)
+    with pytest.raises(Unavailable):
+        fresh.load(source)
+    loaded.unload()
+
+
+def test_an_answer_may_ask_again(interpreter: Interpreter, tmp_path: Path) -> None:
+    """on_done may submit: nothing is held while it runs."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    signature = loaded.source.signatures["serving_default"]
+    second = Answer()
+
+    def ask_again(outcome: Outcome) -> None:
+        assert not isinstance(outcome, ServingError)
+        inputs = {"x": outcome["y"]}
+        loaded.submit(InferenceTask("serving_default", signature, inputs, second.take))
+
+    first = {"x": floats((1, 1))}
+    loaded.submit(InferenceTask("serving_default", signature, first, ask_again))
+    assert values(second.outputs()["y"]) == [[4, 4]]
+    loaded.unload()

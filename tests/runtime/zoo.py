@@ -1,0 +1,125 @@
+"""Small models, packaged whole: nothing here may import the rest of the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+
+COUNTER = 0
+
+
+class Scale(torch.nn.Module):
+    """y = x * factor + bias; the plainest model there is."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor([factor]))
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+    def both(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * self.factor, x + 1
+
+    def named(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scaled": x * self.factor, "extra": x}
+
+    def overwrite(self, x: torch.Tensor) -> torch.Tensor:
+        """Writes to its input."""
+        x.mul_(self.factor)
+        return x
+
+    def write_weights(self, x: torch.Tensor) -> torch.Tensor:
+        """Writes to its own weights, as a model with running state does."""
+        self.factor.add_(1)
+        return x * self.factor
+
+    def describe(self, x: torch.Tensor) -> torch.Tensor:
+        """Tells under which conditions it runs: grad, inference, training, threads."""
+        row = [
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            self.training,
+            torch.get_num_threads(),
+        ]
+        return torch.tensor([row] * x.shape[0], dtype=torch.float32)
+
+    def count(self, x: torch.Tensor) -> torch.Tensor:
+        """Keeps a global of its module, private to the package."""
+        global COUNTER
+        COUNTER += 1
+        return torch.full_like(x, COUNTER)
+
+    def wrong_dtype(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
+
+    def wrong_rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:-1]
+
+    def wrong_rank(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(dim=1)
+
+    def fail(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such thing")
+
+    def exit(self, x: torch.Tensor) -> torch.Tensor:
+        sys.exit(3)
+
+    def crash(self, x: torch.Tensor) -> torch.Tensor:
+        """Dies by a signal where the input asks for it."""
+        if x[0, 0] < 0:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return x * self.factor
+
+    def slow(self, x: torch.Tensor) -> torch.Tensor:
+        """Takes as many seconds as the first value says."""
+        time.sleep(float(x[0, 0]))
+        return x * self.factor
+
+    def pid(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(x, os.getpid(), dtype=torch.int64)
+
+
+class Weighted(torch.nn.Module):
+    """A model of a given size; its answer depends on every weight."""
+
+    def __init__(self, num_floats: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(num_floats, dtype=torch.float32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight[-1]
+
+    def total(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight.sum()
+
+
+class Shout(torch.nn.Module):
+    """Strings in, strings out."""
+
+    def forward(self, text: list[bytes]) -> dict[str, object]:
+        lengths = torch.tensor([len(item) for item in text])
+        return {"loud": [item.upper() for item in text], "length": lengths}
+
+
+class Embed(torch.nn.Module):
+    """Python-bound, many inputs, like a recommender."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = torch.nn.ModuleList(
+            torch.nn.EmbeddingBag(50, 8, mode="sum") for _ in range(3)
+        )
+        self.top = torch.nn.Linear(24, 4)
+
+    def forward(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+    ) -> torch.Tensor:
+        parts = [table(x) for table, x in zip(self.tables, (a, b, c), strict=True)]
+        out: torch.Tensor = self.top(torch.cat(parts, dim=1))
+        return out

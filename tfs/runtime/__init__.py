@@ -1,0 +1,1 @@
+"""Interpreters that run ordinary Python models: in this process and beside it."""

@@ -1,0 +1,141 @@
+"""A model inside an interpreter, whatever its platform."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Final, Protocol, TypeAlias
+
+import torch
+
+from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.servable import Tensors
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.torch_tensor import Strings
+
+Value: TypeAlias = "torch.Tensor | Strings"
+Output: TypeAlias = "torch.Tensor | TensorView"
+"""A checked output: a tensor, or a view of strings."""
+
+
+class GuestModel(Protocol):
+    """A loaded model. Confined to the thread that calls it, one call at a time.
+
+    Implementors promise:
+
+    1. ``run`` hands inputs to the model by name, in eval mode; the caller has entered
+       ``torch.inference_mode``;
+    2. its outputs have the signature's names, dtypes and ranks, fixed dimensions and,
+       where it is batched, as many rows as the inputs;
+    3. whatever goes wrong is a ``ServingError`` naming the version and the signature;
+       the model stays usable;
+    4. ``call`` keeps no reference to the inputs' buffers and never writes to them;
+    5. ``close`` drops everything the model holds; the memory is gone after a garbage
+       collection.
+    """
+
+    def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
+        """Runs one signature on views, copying in once and out once."""
+        ...
+
+    def run(
+        self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
+    ) -> dict[str, Output]:
+        """Runs one signature on tensors the model may keep and write to."""
+        ...
+
+    def num_written_pages(self) -> int:
+        """Returns how many pages of shared weights this model made its own."""
+        ...
+
+    def close(self) -> None:
+        """Drops the model; idempotent."""
+        ...
+
+
+PAYLOAD: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch_package": ("model.pt",),
+    "torch_export": ("model.pt2",),
+    "torchscript": ("model.pt",),
+    "python": ("servable.py", "weights.safetensors", "weights.pt"),
+}
+"""By platform, the files that are held in memory; what a version lacks is left out."""
+
+
+class VersionFiles:
+    """A version's payload in memory, shared by all interpreters. Thread-safe."""
+
+    def __init__(self, files: Mapping[str, SealedFile]) -> None:
+        self.files = dict(files)
+
+    @classmethod
+    def stage(cls, source: ModelSource) -> VersionFiles:
+        """Reads the payload from the version directory into memory. Blocks.
+
+        Raises:
+            FailedPrecondition: A file is missing or cannot be read; nothing is left.
+
+        """
+        staged = cls({})
+        names = PAYLOAD[source.platform]
+        try:
+            for name in names:
+                path = os.path.join(source.path, name)
+                if os.path.exists(path):
+                    staged.files[name] = SealedFile.copy_of(path)
+        except OSError as error:
+            staged.close()
+            raise FailedPrecondition(
+                f"{source.id.slashed}: cannot read its payload: {error.strerror}"
+            ) from error
+        if not staged.files:
+            raise FailedPrecondition(
+                f"{source.id.slashed}: a {source.platform} version needs "
+                f"{' or '.join(names)}"
+            )
+        return staged
+
+    def __getitem__(self, name: str) -> SealedFile:
+        return self.files[name]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    def close(self) -> None:
+        """Gives up the descriptors; what is mapped stays. Idempotent."""
+        for file in self.files.values():
+            file.close()
+
+
+def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
+    """Loads a version by its platform's guest module. Blocks.
+
+    Raises:
+        ServingError: Naming the version; nothing is left.
+
+    """
+    who = source.id.slashed
+    try:
+        platform = importlib.import_module(f"tfs.runtime.guest.{source.platform}")
+        model: GuestModel = platform.load(source, files)
+    except ServingError:
+        raise
+    except ImportError as error:
+        raise FailedPrecondition(
+            f"{who} does not load: {one_line(error)}; package the module with the "
+            "model, or install it beside the server"
+        ) from error
+    except Exception as error:
+        raise Internal(f"{who} does not load: {one_line(error)}") from error
+    return model
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the exception's type and the start of its text, for a message."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

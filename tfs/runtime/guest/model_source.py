@@ -1,0 +1,80 @@
+"""Everything an interpreter needs to load one version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+
+PLATFORMS = ("torch_package", "torch_export", "torchscript", "python")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One version, as the servables hand it to an interpreter. Immutable.
+
+    Attributes:
+        id: The version; every error names it.
+        path: The version directory, absolute.
+        platform: Which guest module loads it, one of :data:`PLATFORMS`.
+        entry: The manifest's platform-specific part.
+        signatures: By key, at least one.
+        device: Where the model computes: "cpu" or "cuda[:i]".
+        intra_op_threads: Threads of one call, >= 1. With more than one interpreter
+            anything but 1 oversubscribes the cores.
+
+    """
+
+    id: ServableId
+    path: str
+    platform: str
+    entry: Mapping[str, object]
+    signatures: Mapping[str, Signature]
+    device: str = "cpu"
+    intra_op_threads: int = 1
+
+    def __post_init__(self) -> None:
+        who = self.id.slashed
+        if self.platform not in PLATFORMS:
+            raise InvalidArgument(
+                f"{who}: no interpreter runs platform {self.platform!r}; "
+                f"known: {', '.join(PLATFORMS)}"
+            )
+        if not self.signatures:
+            raise InvalidArgument(f"{who}: a model needs a signature")
+        if self.intra_op_threads < 1:
+            raise InvalidArgument(f"{who}: intra_op_threads must be >= 1")
+
+    def text(self, key: str, default: str) -> str:
+        """Returns a string of ``entry``.
+
+        Raises:
+            InvalidArgument: It is there and not a string.
+
+        """
+        value = self.entry.get(key, default)
+        if not isinstance(value, str):
+            raise InvalidArgument(
+                f"{self.id.slashed}: entry {key!r} of the manifest must be a string"
+            )
+        return value
+
+    def texts(self, key: str) -> Mapping[str, str]:
+        """Returns a string-to-string object of ``entry``, empty if absent.
+
+        Raises:
+            InvalidArgument: It is there and something else.
+
+        """
+        value = self.entry.get(key, {})
+        if not isinstance(value, Mapping) or not all(
+            isinstance(part, str) for pair in value.items() for part in pair
+        ):
+            raise InvalidArgument(
+                f"{self.id.slashed}: entry {key!r} of the manifest must map names "
+                "to names"
+            )
+        return dict(value)

@@ -1,0 +1,122 @@
+"""A file's bytes, held in memory once for every interpreter that maps them.
+
+The bytes lie in a memfd sealed against writing, shrinking and growing: whoever
+overwrites or truncates the file on disk changes nothing, a replaced interpreter needs
+no disk, and the memory goes when the last map and descriptor do. Every mapping is
+private: a model that writes to its weights gets copies of the pages it touched, in
+its own interpreter, and nobody else notices.
+
+Mapping the file itself would save the copy; it lost because truncating a mapped file
+kills whoever reads it with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import sys
+
+_ADD_SEALS = 1033  # fcntl.F_ADD_SEALS; absent from the module before Python 3.13
+_SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
+_FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+_COPY_BYTES = 8 << 20
+_PRESENT = 1 << 63
+_SHARED = 1 << 61  # pagemap: still the file's page, not a private copy
+
+
+class SealedFile:
+    """Bytes in a sealed memfd. Thread-safe; owns its descriptor.
+
+    Where the system has no memfd the file itself is mapped.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self.fd = fd
+        self.size_bytes = size_bytes
+
+    @classmethod
+    def copy_of(cls, path: str) -> SealedFile:
+        """Copies a file into memory; blocks for the time reading it takes.
+
+        Raises:
+            OSError: It cannot be read, or memory ran out; nothing is left.
+
+        """
+        source_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if not hasattr(os, "memfd_create"):
+            return cls(source_fd, os.fstat(source_fd).st_size)
+        try:
+            fd = os.memfd_create(
+                f"tfs:{os.path.basename(path)}",
+                os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING,
+            )
+            try:
+                while os.sendfile(fd, source_fd, None, _COPY_BYTES):
+                    pass
+                return cls.seal(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+        finally:
+            os.close(source_fd)
+
+    @classmethod
+    def seal(cls, fd: int) -> SealedFile:
+        """Seals a memfd that was filled, and takes it over.
+
+        Raises:
+            OSError: Somebody still maps it for writing.
+
+        """
+        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+        return cls(fd, os.fstat(fd).st_size)
+
+    @property
+    def path(self) -> str:
+        """A path under which this process can open the bytes until ``close``."""
+        return f"{_FD_FOLDER}/{self.fd}"
+
+    def map(self) -> mmap.mmap:
+        """Maps the bytes privately, writable; they are unmapped with the last view.
+
+        The mapping outlives ``close``.
+        """
+        return mmap.mmap(
+            self.fd,
+            self.size_bytes,
+            flags=mmap.MAP_PRIVATE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+
+    def close(self) -> None:
+        """Gives up the descriptor; idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def num_written_pages(mapping: mmap.mmap) -> int | None:
+    """Returns how many pages of a private mapping this process made its own.
+
+    None where the system does not say. Reads 8 bytes per page, without touching any.
+    """
+    page_bytes = mmap.PAGESIZE
+    anchor = (ctypes.c_char * 1).from_buffer(mapping)
+    first_page = ctypes.addressof(anchor) // page_bytes
+    del anchor  # a live export keeps the mapping from being closed
+    num_pages = -(-len(mapping) // page_bytes)
+    try:
+        fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        entries = os.pread(fd, num_pages * 8, first_page * 8)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    words = struct.unpack(f"={len(entries) // 8}Q", entries)
+    return sum(1 for word in words if word & _PRESENT and not word & _SHARED)

@@ -1,0 +1,236 @@
+"""Calls Python objects that take tensors by name: the common half of the platforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+
+from tfs.core.dtype import STRING
+from tfs.core.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
+from tfs.core.servable import Tensors
+from tfs.core.signature import FREE, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.guest_model import Output, Value, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten, to_torch, to_view
+
+Function: TypeAlias = Callable[..., object]
+
+
+class TorchCallable:
+    """One function per signature, with what goes in and out checked.
+
+    A :class:`~tfs.runtime.guest.guest_model.GuestModel` for every platform whose
+    models are called with keyword tensors.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        functions: Mapping[str, Function],
+        written_pages: Callable[[], int] = lambda: 0,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._device = source.device
+        self._calls = {
+            name: _SignatureCall(source, name, signature, functions[name])
+            for name, signature in source.signatures.items()
+        }
+        self._source = source
+        self._written_pages = written_pages
+        self._on_close = on_close
+
+    def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
+        """Runs one signature on views, copying in once and out once."""
+        signature = self._call_of(signature_name).signature
+        num_rows = num_rows_of(signature, inputs)
+        values = {name: to_torch(view) for name, view in inputs.items()}
+        outputs = self.run(signature_name, values, num_rows)
+        return {
+            name: to_view(value) if isinstance(value, torch.Tensor) else value
+            for name, value in outputs.items()
+        }
+
+    def run(
+        self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
+    ) -> dict[str, Output]:
+        """Runs one signature on tensors the model may keep and write to."""
+        call = self._call_of(signature_name)
+        if self._device != "cpu":
+            inputs = {
+                name: value.to(self._device, non_blocking=True)
+                if isinstance(value, torch.Tensor)
+                else value
+                for name, value in inputs.items()
+            }
+        return call(inputs, num_rows)
+
+    def num_written_pages(self) -> int:
+        """Returns how many pages of shared weights this model made its own."""
+        return self._written_pages()
+
+    def close(self) -> None:
+        """Drops the model; idempotent."""
+        self._calls = {}
+        self._on_close()
+        self._on_close = lambda: None
+        self._written_pages = lambda: 0
+
+    def _call_of(self, name: str) -> _SignatureCall:
+        call = self._calls.get(name)
+        if call is None:
+            raise FailedPrecondition(
+                f"{self._source.id.slashed} has no signature {name!r}; "
+                f"it has: {', '.join(self._calls) or 'none, it is unloaded'}"
+            )
+        return call
+
+
+class _SignatureCall:
+    """A function with its signature's checks, made once per load."""
+
+    __slots__ = ("_function", "_outputs", "_unbatched", "_who", "signature")
+
+    def __init__(
+        self, source: ModelSource, name: str, signature: Signature, function: Function
+    ) -> None:
+        self.signature = signature
+        self._who = f"{source.id.slashed}, signature {name!r}"
+        self._function = function
+        self._unbatched = not signature.batched
+        self._outputs = tuple(
+            (output, spec, TORCH_DTYPES.get(spec.dtype), len(spec.shape))
+            for output, spec in signature.outputs.items()
+        )
+
+    def __call__(self, inputs: Mapping[str, Value], num_rows: int) -> dict[str, Output]:
+        try:
+            result = self._function(**inputs)
+        except ServingError as error:
+            if self._who in error.message:
+                raise
+            raise type(error)(f"{self._who}: {error.message}") from error
+        except MemoryError as error:
+            raise Internal(f"{self._who} ran out of memory") from error
+        except BaseException as error:  # a model's sys.exit() must not end its thread
+            raise Internal(f"{self._who} failed: {one_line(error)}") from error
+        return self._checked(self._named(result), num_rows)
+
+    def _named(self, result: object) -> Mapping[str, object]:
+        """Returns outputs by name: a mapping as it is, others by position."""
+        if isinstance(result, Mapping):
+            return result
+        names = self.signature.outputs
+        if len(names) == 1 and not (
+            isinstance(result, tuple) and len(result) == 1 and _is_tensor(result[0])
+        ):
+            return {next(iter(names)): result}
+        if not isinstance(result, tuple | list):
+            raise Internal(
+                f"{self._who} returned one {type(result).__name__} for the outputs "
+                f"{', '.join(names)}; return a dict or a tuple"
+            )
+        if len(result) != len(names):
+            raise Internal(
+                f"{self._who} returned {len(result)} values for "
+                f"{len(names)} outputs: {', '.join(names)}"
+            )
+        return dict(zip(names, result, strict=True))
+
+    def _checked(self, named: Mapping[str, object], num_rows: int) -> dict[str, Output]:
+        outputs: dict[str, Output] = {}
+        for name, spec, torch_dtype, rank in self._outputs:
+            try:
+                value = named[name]
+            except KeyError:
+                raise Internal(
+                    f"{self._who} did not return output {name!r}; "
+                    f"it returned: {', '.join(map(str, named)) or 'nothing'}"
+                ) from None
+            output = self._output(name, spec, value)
+            shape = output.shape
+            if (
+                (torch_dtype is not None and output.dtype is not torch_dtype)
+                or len(shape) != rank
+                or not self._fits(shape, spec, num_rows)
+            ):
+                raise self._misfit(name, spec, output, num_rows)
+            outputs[name] = output
+        return outputs
+
+    def _output(self, name: str, spec: TensorSpec, value: object) -> Output:
+        if spec.dtype is STRING:
+            try:
+                return flatten(value)
+            except (TypeError, ValueError) as error:
+                raise Internal(f"{self._who}, output {name!r}: {error}") from error
+        if isinstance(value, torch.Tensor):
+            return value
+        try:  # numpy arrays keep their dtype, plain numbers take the signature's
+            if hasattr(value, "__array__"):
+                return torch.as_tensor(value)
+            return torch.as_tensor(value, dtype=TORCH_DTYPES[spec.dtype])
+        except Exception as error:
+            raise Internal(
+                f"{self._who}, output {name!r} is a {type(value).__name__}, "
+                "not a tensor"
+            ) from error
+
+    def _fits(self, shape: tuple[int, ...], spec: TensorSpec, num_rows: int) -> bool:
+        if self._unbatched:
+            return spec.accepts(shape)
+        if not shape or shape[0] != num_rows:
+            return False
+        return all(
+            wanted in (FREE, size)
+            for size, wanted in zip(shape[1:], spec.shape[1:], strict=True)
+        )
+
+    def _misfit(
+        self, name: str, spec: TensorSpec, output: Output, num_rows: int
+    ) -> ServingError:
+        dtype = str(output.dtype).removeprefix("torch.")
+        wanted = list(spec.shape)
+        if self.signature.batched and wanted:
+            wanted[0] = num_rows
+        return Internal(
+            f"{self._who}: output {name!r} is {dtype}{list(output.shape)}, its "
+            f"signature promises {spec.dtype}{wanted}"
+        )
+
+
+def num_rows_of(signature: Signature, inputs: Tensors) -> int:
+    """Returns dimension 0 of the inputs, 1 where there is no batch."""
+    if signature.batched:
+        for name, view in inputs.items():
+            if name not in signature.defaults and view.shape:
+                return view.shape[0]
+    return 1
+
+
+def methods_of(source: ModelSource, target: object) -> dict[str, Function]:
+    """Returns the function of each signature: entry "methods", else the call itself.
+
+    Raises:
+        InvalidArgument: A method is missing, or the object cannot be called.
+
+    """
+    methods = source.texts("methods")
+    functions: dict[str, Function] = {}
+    for name in source.signatures:
+        method = methods.get(name, "forward")
+        # A module is called itself, so that its hooks run as in training.
+        function = target if method == "forward" else getattr(target, method, None)
+        if not callable(function):
+            raise InvalidArgument(
+                f"{source.id.slashed}: signature {name!r} needs a method {method!r}, "
+                f"which {type(target).__name__} does not have"
+            )
+        functions[name] = function
+    return functions
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

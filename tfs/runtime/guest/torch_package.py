@@ -1,0 +1,128 @@
+"""Platform ``torch_package``: model, code and weights in one hermetic archive.
+
+Source: "Using Python for Model Inference in Deep Learning", section 4.4. The code is
+imported from the archive only (and from what it names extern), under a mangled name,
+so that two archives whose classes share a name live side by side. Tensors are views
+of the archive's bytes: nothing is read or copied until a kernel touches it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import mmap
+import zipfile
+
+import torch
+from torch.package.package_importer import PackageImporter
+
+from tfs.core.errors import DataLoss, NotFound
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
+
+ARCHIVE = "model.pt"
+_ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
+
+
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+    """Loads the model of a version; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The archive is damaged.
+        NotFound: It holds no such resource.
+        InvalidArgument: The manifest's entry does not fit the model.
+
+    """
+    package = source.text("package", "model")
+    resource = source.text("resource", "model.pkl")
+    importer = open_package(files[ARCHIVE], source.id.slashed)
+    reader = importer.zip_reader
+    try:
+        if not reader.has_record(f"{package.replace('.', '/')}/{resource}"):
+            raise NotFound(
+                f"{source.id.slashed}: its archive holds no {resource!r} in package "
+                f"{package!r}"
+            )
+        model = importer.load_pickle(package, resource, map_location=source.device)
+        if isinstance(model, torch.nn.Module):
+            model.eval()
+        functions = methods_of(source, model)
+    except BaseException:
+        close_package(importer)
+        raise
+    return TorchCallable(
+        source,
+        functions,
+        written_pages=reader.num_written_pages,
+        on_close=lambda: close_package(importer),
+    )
+
+
+def open_package(file: SealedFile, who: str) -> PackageImporter:
+    """Opens an archive whose tensors are views of ``file``.
+
+    Raises:
+        DataLoss: It is not an archive, or not one of torch.package.
+
+    """
+    try:
+        return PackageImporter(MappedReader(file))
+    except (RuntimeError, zipfile.BadZipFile) as error:
+        raise DataLoss(
+            f"{who}: {ARCHIVE} is not a torch.package archive or is damaged; "
+            "write the version again"
+        ) from error
+
+
+def close_package(importer: PackageImporter) -> None:
+    """Undoes what importing left in the process; the rest goes with the garbage."""
+    importer.zip_reader.release()
+    prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
+    for name in [name for name in linecache.cache if name.startswith(prefix)]:
+        del linecache.cache[name]
+    importer.modules.clear()
+
+
+class MappedReader(torch._C.PyTorchFileReader):
+    """Reads an archive in memory; tensors are views of one private mapping of it.
+
+    Records that were compressed or moved off their alignment by another zip program
+    are read into memory of their own instead.
+    """
+
+    def __init__(self, file: SealedFile) -> None:
+        super().__init__(file.path)
+        self._mapping: mmap.mmap | None = file.map()
+        with zipfile.ZipFile(file.path) as archive:
+            self._stored = {
+                info.filename.partition("/")[2]
+                for info in archive.infolist()
+                if info.compress_type == zipfile.ZIP_STORED
+            }
+
+    def get_storage_from_record(
+        self, name: str, numel: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Returns a flat tensor over the record, zero-copy where that can be."""
+        size_bytes = self.get_record_size(name)
+        if numel * dtype.itemsize > size_bytes:
+            raise DataLoss(f"tensor {name} is cut short; write the version again")
+        offset = self.get_record_offset(name)  # type: ignore[attr-defined]
+        if (
+            not numel
+            or name not in self._stored
+            or offset % _ALIGNMENT
+            or self._mapping is None
+        ):
+            copied: torch.Tensor = super().get_storage_from_record(name, numel, dtype)
+            return copied
+        return torch.frombuffer(self._mapping, dtype=dtype, count=numel, offset=offset)
+
+    def num_written_pages(self) -> int:
+        """Returns how many pages of the archive this process made its own."""
+        return (num_written_pages(self._mapping) or 0) if self._mapping else 0
+
+    def release(self) -> None:
+        """Lets go of the mapping; it ends with the last tensor over it."""
+        self._mapping = None

@@ -1,0 +1,102 @@
+"""Between the rooms' tensors and torch's."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import torch
+
+from tfs.core.dtype import DTYPES, STRING, DType
+from tfs.core.tensor_view import TensorView
+
+Strings: TypeAlias = "bytes | list[Strings]"
+"""A string tensor as models see it: bytes, nested in a list per dimension."""
+
+TORCH_DTYPES: Final[dict[DType, torch.dtype]] = {
+    each: getattr(torch, name) for name, each in DTYPES.items() if each is not STRING
+}
+DTYPE_OF: Final[dict[torch.dtype, DType]] = {
+    theirs: ours for ours, theirs in TORCH_DTYPES.items()
+}
+
+
+def to_torch(view: TensorView) -> torch.Tensor | Strings:
+    """Returns the tensor over a fresh, writable copy; strings as nested lists.
+
+    The copy is the only one: the model may write to its inputs, the request's buffer
+    stays as it is.
+    """
+    if isinstance(view.data, tuple):
+        return nest(view.data, view.shape)
+    return tensor_over(view.dtype, view.shape, bytearray(view.data), 0)
+
+
+def tensor_over(
+    dtype: DType, shape: tuple[int, ...], buffer: object, offset: int
+) -> torch.Tensor:
+    """Returns a tensor over a writable buffer, which lives as long as the tensor."""
+    num_elements = math.prod(shape)
+    if num_elements == 0:
+        return torch.empty(shape, dtype=TORCH_DTYPES[dtype])
+    flat = torch.frombuffer(
+        buffer, dtype=TORCH_DTYPES[dtype], count=num_elements, offset=offset
+    )
+    return flat.view(shape)
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the elements dense, row-major, on the CPU; copies only if they are not."""
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_conj():
+        tensor = tensor.resolve_conj()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    return tensor.contiguous()
+
+
+def to_view(tensor: torch.Tensor) -> TensorView:
+    """Returns a view over the tensor's elements, copied once into bytes."""
+    dense = plain(tensor)
+    data = ctypes.string_at(dense.data_ptr(), dense.nbytes)
+    return TensorView(DTYPE_OF[tensor.dtype], tuple(tensor.shape), data)
+
+
+def nest(data: Sequence[bytes], shape: tuple[int, ...]) -> Strings:
+    """Returns row-major strings nested by ``shape``: a list per dimension."""
+    if not shape:
+        return data[0]
+    if len(shape) == 1:
+        return list(data)
+    per_row = math.prod(shape[1:])
+    return [
+        nest(data[row * per_row : (row + 1) * per_row], shape[1:])
+        for row in range(shape[0])
+    ]
+
+
+def flatten(value: object) -> TensorView:
+    """Returns nested lists of bytes or str as a string tensor.
+
+    Raises:
+        TypeError: An item is neither a string nor a list.
+        ValueError: The lists are ragged.
+
+    """
+    if isinstance(value, bytes):
+        return TensorView(STRING, (), (value,))
+    if isinstance(value, str):
+        return TensorView(STRING, (), (value.encode(),))
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"strings expected, got {type(value).__name__}")
+    parts = [flatten(item) for item in value]
+    inner = parts[0].shape if parts else ()
+    if any(part.shape != inner for part in parts):
+        raise ValueError("ragged lists of strings")
+    data = tuple(item for part in parts for item in part.data)
+    return TensorView(STRING, (len(parts), *inner), data)  # type: ignore[arg-type]

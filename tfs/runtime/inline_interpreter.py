@@ -1,0 +1,282 @@
+"""Backend ``inline``: one thread of this process.
+
+Right where kernels are big enough to run without the GIL most of the time, on other
+platforms, and on GPU, where interpreters share one CUDA context. Nothing is contained:
+what crashes a call crashes the process, what hangs holds its thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+import threading
+import time
+from collections import deque
+from typing import TypeAlias
+
+import torch
+
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import Internal, ServingError, serving_error
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
+from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.task_outcome import (
+    closed,
+    finish,
+    queue_full,
+    unloaded,
+    why_not_run,
+)
+
+log = logging.getLogger(__name__)
+
+_UNLOAD_WAIT_S = 60.0  # for the call that runs when unload is asked for
+
+
+class InlineModel:
+    """A version on an :class:`InlineInterpreter`. Thread-safe."""
+
+    def __init__(
+        self, interpreter: InlineInterpreter, source: ModelSource, guest: GuestModel
+    ) -> None:
+        self._interpreter = interpreter
+        self._source = source
+        # Written by unload on the interpreter's thread only.
+        self.guest: GuestModel | None = guest
+        self.unloading = False
+
+    @property
+    def source(self) -> ModelSource:
+        return self._source
+
+    def submit(self, task: InferenceTask) -> None:
+        self._interpreter.enqueue(self, task)
+
+    def unload(self) -> None:
+        self._interpreter.unload(self)
+
+
+class _Unload:
+    """A queue item: drop the model here, where none of its calls can be running."""
+
+    def __init__(self, model: InlineModel) -> None:
+        self.model = model
+        self.done = threading.Event()
+
+
+_Item: TypeAlias = "tuple[InlineModel, InferenceTask] | _Unload"
+
+
+class InlineInterpreter:
+    """Runs models on one thread of its own. Thread-safe.
+
+    Args:
+        name: Names the thread.
+        max_queued: Tasks that may wait; one more is answered Unavailable.
+        clock: Deadlines go by it.
+
+    """
+
+    def __init__(
+        self,
+        name: str = "inline-0",
+        *,
+        max_queued: int = 256,
+        clock: Clock | None = None,
+    ) -> None:
+        self._name = name
+        self._max_queued = max_queued
+        self._clock = clock or MonotonicClock()
+        # Guards the fields below; leaf lock. No model, callback or garbage collection
+        # runs under it.
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._queue: deque[_Item] = deque()
+        self._closing = False
+        self._models: set[InlineModel] = set()
+        # Written by the interpreter's thread only.
+        self._num_calls = 0
+        self._num_dropped = 0
+        self._num_failed = 0
+        self._busy_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._num_threads = 0
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name=self._name, daemon=True
+            )
+            self._thread.start()
+
+    def load(self, source: ModelSource) -> InlineModel:
+        if self._closing:
+            raise closed(self._name)
+        files = VersionFiles.stage(source)
+        try:
+            guest = load_guest_model(source, files)
+        except BaseException:
+            # The traceback still holds parts of the model; the caller's handling of
+            # the error lets them go.
+            gc.collect()
+            raise
+        finally:
+            files.close()
+        model = InlineModel(self, source, guest)
+        with self._lock:
+            if not self._closing:
+                self._models.add(model)
+                return model
+        guest.close()
+        raise closed(self._name)
+
+    def stats(self) -> InterpreterStats:
+        with self._lock:
+            return InterpreterStats(
+                num_models=len(self._models),
+                num_queued=len(self._queue),
+                num_calls=self._num_calls,
+                num_dropped=self._num_dropped,
+                num_failed=self._num_failed,
+                busy_s=self._busy_s,
+            )
+
+    def close(self, deadline_s: float | None = None) -> None:
+        with self._lock:
+            self._closing = True
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._wake.notify()
+        for item in waiting:
+            if isinstance(item, _Unload):
+                item.done.set()
+            else:
+                finish(item[1], closed(self._name))
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            timeout_s = None
+            if deadline_s is not None:
+                timeout_s = max(0.0, deadline_s - self._clock.now())
+            thread.join(timeout_s)
+            if thread.is_alive():
+                log.warning("event=interpreter_hangs interpreter=%s", self._name)
+                return  # its call still uses the models
+        with self._lock:
+            models = list(self._models)
+            self._models.clear()
+        for model in models:
+            _drop(model)
+
+    # -- for InlineModel -------------------------------------------------------
+
+    def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
+        """Queues a task, or answers it at once. Never blocks, never raises."""
+        refused: ServingError
+        with self._lock:
+            if self._closing:
+                refused = closed(self._name)
+            elif model.unloading:
+                refused = unloaded(model.source.id)
+            elif len(self._queue) >= self._max_queued:
+                refused = queue_full(model.source.id, self._max_queued)
+            else:
+                self._queue.append((model, task))
+                self._wake.notify()
+                return
+        finish(task, refused)
+
+    def unload(self, model: InlineModel) -> None:
+        """Drops a model behind the call that runs; blocks until it is gone."""
+        request = _Unload(model)
+        with self._lock:
+            if model.unloading:
+                return
+            model.unloading = True
+            self._models.discard(model)
+            ended = self._closing or self._thread is None
+            refused: list[InferenceTask] = []
+            if not ended:
+                kept: list[_Item] = []
+                for item in self._queue:
+                    if not isinstance(item, _Unload) and item[0] is model:
+                        refused.append(item[1])
+                    else:
+                        kept.append(item)
+                self._queue = deque([request, *kept])
+                self._wake.notify()
+        for task in refused:
+            finish(task, unloaded(model.source.id))
+        if not ended and not request.done.wait(_UNLOAD_WAIT_S):
+            raise Internal(
+                f"{model.source.id.slashed} cannot be unloaded: a call has been "
+                f"running for more than {_UNLOAD_WAIT_S:.0f} s"
+            )
+        _drop(model)
+
+    # -- on the thread ---------------------------------------------------------
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while True:
+                with self._lock:
+                    while not self._queue and not self._closing:
+                        self._wake.wait()
+                    if self._closing and not self._queue:
+                        return
+                    item = self._queue.popleft()
+                if isinstance(item, _Unload):
+                    item.done.set()
+                else:
+                    self._execute(*item)
+                # A waiting thread must not keep a model alive that was unloaded.
+                del item
+
+    def _execute(self, model: InlineModel, task: InferenceTask) -> None:
+        refused = why_not_run(task, self._clock.now())
+        if refused is not None:
+            self._num_dropped += 1
+            finish(task, refused)
+            return
+        begun_s = time.perf_counter()
+        outcome = self._outcome(model, task)
+        self._busy_s += time.perf_counter() - begun_s
+        self._num_calls += 1
+        if isinstance(outcome, ServingError):
+            self._num_failed += 1
+        finish(task, outcome)
+
+    def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
+        guest = model.guest
+        if guest is None:
+            return unloaded(model.source.id)
+        wanted = model.source.intra_op_threads
+        if wanted != self._num_threads:
+            # The number belongs to this thread (OpenMP's and MKL's are per thread);
+            # it changes only where models with different settings share one.
+            torch.set_num_threads(wanted)
+            self._num_threads = wanted
+        try:
+            return guest.call(task.signature_name, task.inputs)
+        except Exception as error:
+            return serving_error(error, model.source.id.slashed)
+
+
+def _drop(model: InlineModel) -> None:
+    guest, model.guest = model.guest, None
+    if guest is None:
+        return
+    guest.close()
+    del guest
+    # Modules and importers of a package hold each other; without this their memory
+    # would stay until a collection of the oldest generation happens to run.
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)

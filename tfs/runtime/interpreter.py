@@ -1,0 +1,119 @@
+"""What every way of getting an interpreter looks like from outside.
+
+    interpreter = InlineInterpreter("inline-0")      # or ProcessInterpreter, ...
+    interpreter.start()
+    model = interpreter.load(source)                 # a manager thread; blocks
+    model.submit(task)                               # any thread; returns at once
+    model.unload()                                   # a manager thread; blocks
+    interpreter.close(deadline_s)
+
+``tests/runtime/conformance.py`` holds every backend to this. A free-threaded build
+would be one more backend: threads of this process that share one model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tfs.core.servable import InferenceTask
+from tfs.runtime.model_source import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterStats:
+    """An interpreter at one moment.
+
+    Attributes:
+        num_models: Loaded now.
+        num_queued: Tasks waiting, without the one that runs.
+        num_calls: Calls that ran since the start, failed ones included.
+        num_dropped: Tasks that were cancelled or expired before they ran.
+        num_failed: Calls that ended with an error of the model.
+        num_restarts: How often a dead interpreter was replaced; 0 where one cannot
+            be.
+        busy_s: Seconds spent in calls.
+
+    """
+
+    num_models: int = 0
+    num_queued: int = 0
+    num_calls: int = 0
+    num_dropped: int = 0
+    num_failed: int = 0
+    num_restarts: int = 0
+    busy_s: float = 0.0
+
+
+class InterpreterModel(Protocol):
+    """A version loaded on an interpreter. Thread-safe.
+
+    Implementors promise:
+
+    1. ``submit`` keeps obligations 1 to 5 of :class:`tfs.core.servable.Servable`: it
+       never blocks and never raises, ``on_done`` runs exactly once and only when
+       nothing computes for the task, a marked or expired task costs no compute,
+       outputs keep the signature, input buffers are let go;
+    2. tasks of one interpreter run one at a time, in the order of their submission;
+    3. a full queue answers Unavailable at once;
+    4. ``unload`` returns when nothing of the model runs, what waited has been
+       answered Unavailable, and its memory is back with the system; then, and when
+       called again, ``submit`` answers Unavailable.
+    """
+
+    @property
+    def source(self) -> ModelSource:
+        """What was loaded."""
+        ...
+
+    def submit(self, task: InferenceTask) -> None:
+        """Starts the task; the outcome comes through ``task.on_done``."""
+        ...
+
+    def unload(self) -> None:
+        """Frees the model. Blocks; idempotent."""
+        ...
+
+
+class Interpreter(Protocol):
+    """Runs models one call at a time. Thread-safe.
+
+    Implementors promise:
+
+    1. ``load`` either returns a model that answers or raises a ``ServingError`` that
+       names the version, and then leaves nothing behind: no memory, module, thread
+       or process;
+    2. several models live side by side, also of the same name, with modules, globals
+       and weights of their own;
+    3. a model that fails, exits or raises anything at all fails its call only;
+    4. a model that writes to its weights changes nobody else's;
+    5. a call sees ``torch.inference_mode``, eval mode and ``intra_op_threads`` threads;
+    6. ``close`` answers every task that waits with Unavailable, ends by its deadline
+       and can be repeated; after it ``load`` raises Unavailable.
+    """
+
+    @property
+    def name(self) -> str:
+        """For logs and thread names; unique among the server's interpreters."""
+        ...
+
+    def start(self) -> None:
+        """Makes the interpreter ready to load; may return before it is."""
+        ...
+
+    def load(self, source: ModelSource) -> InterpreterModel:
+        """Loads a version. Blocks; call it on a manager thread.
+
+        Raises:
+            ServingError: The version does not load; nothing is left of it.
+
+        """
+        ...
+
+    def stats(self) -> InterpreterStats:
+        """Returns the counters now."""
+        ...
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Ends the interpreter by ``deadline_s`` (monotonic; None: when idle)."""
+        ...

@@ -1,0 +1,10 @@
+"""Everything an interpreter needs to load one version.
+
+Lives with the guests, which know nothing of this package; rooms above import it here.
+"""
+
+from __future__ import annotations
+
+from tfs.runtime.guest.model_source import PLATFORMS, ModelSource
+
+__all__ = ["PLATFORMS", "ModelSource"]

@@ -1,0 +1,50 @@
+"""How tasks end before, during and after a call: the decisions all backends share."""
+
+from __future__ import annotations
+
+import logging
+
+from tfs.core.errors import DeadlineExceeded, ServingError, Unavailable
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable_id import ServableId
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 0.1
+
+
+def why_not_run(task: InferenceTask, now_s: float) -> ServingError | None:
+    """Returns why a task that waited must not be computed any more, None if it must."""
+    error = task.cancel.error
+    if error is not None:
+        return error
+    if task.deadline_s is not None and now_s >= task.deadline_s:
+        return DeadlineExceeded("the deadline passed before the model could run")
+    return None
+
+
+def queue_full(servable: ServableId, limit: int) -> ServingError:
+    """Returns the answer to a task that finds no room."""
+    return Unavailable(
+        f"{servable.slashed}: {limit} calls wait for its interpreter already; "
+        "retry after a pause",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def unloaded(servable: ServableId) -> ServingError:
+    """Returns the answer to a task whose model is going or gone."""
+    return Unavailable(f"{servable.slashed} is being unloaded; request another version")
+
+
+def closed(name: str) -> ServingError:
+    """Returns the answer to whoever uses an interpreter that ends."""
+    return Unavailable(f"interpreter {name} is shutting down")
+
+
+def finish(task: InferenceTask, outcome: Outcome) -> None:
+    """Hands the outcome over; an ``on_done`` that raises is logged, not passed on."""
+    try:
+        task.on_done(outcome)
+    except Exception:
+        log.exception("event=on_done_failed signature=%s", task.signature_name)
