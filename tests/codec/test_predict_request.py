@@ -18,7 +18,7 @@ from tfs.codec.tensor import DecodeOptions
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument, ResourceExhausted, Unimplemented
 from tfs.core.tensor_view import TensorView
-from tfs.proto.tensorflow.core.framework import tensor_pb2
+from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 FLOATS = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 1, 2, 3, 4))
@@ -84,7 +84,7 @@ def test_a_large_payload_is_not_copied() -> None:
 
 
 def typed_large(view: TensorView) -> tensor_pb2.TensorProto:
-    proto = tensor_pb2.TensorProto(dtype=1)
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
     for size in view.shape:
         proto.tensor_shape.dim.add(size=size)
     proto.float_val.extend([0.0] * view.num_elements)
@@ -261,7 +261,7 @@ def test_an_impossible_shape_is_refused(sizes: list[int]) -> None:
 
 def test_a_huge_claim_with_little_payload_is_refused() -> None:
     """Filling in is budgeted per request, whatever the dtype."""
-    proto = tensor_pb2.TensorProto(dtype=1, float_val=[1.0])
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[1.0])
     proto.tensor_shape.dim.add(size=1 << 33)
     with pytest.raises(ResourceExhausted, match="tensor parsing error: x0: "):
         read_predict_request(request(proto).SerializeToString())
@@ -286,9 +286,9 @@ def test_what_takes_long_is_left_to_somebody_else() -> None:
     """Off the loop: many strings, many varints, big unusual messages, big fills."""
     strings = TensorView(STRING, (20_000,), (b"ab",) * 20_000)
     varints = TensorView(INT64, (20_000,), struct.pack("<q", -1) * 20_000)
-    huge = tensor_pb2.TensorProto(dtype=1)
+    huge = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
     huge.tensor_shape.dim.add(size=1 << 20)
-    unusual = tensor_pb2.TensorProto(dtype=1, version_number=1)
+    unusual = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, version_number=1)
     unusual.tensor_content = bytes(100_000)
     unusual.tensor_shape.dim.add(size=25_000)
     for proto in (typed_proto(strings), typed_proto(varints), huge, unusual):
