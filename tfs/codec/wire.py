@@ -1,9 +1,9 @@
 """Protobuf's wire format, as far as it pays to read it without message objects.
 
 Accepts and refuses exactly what protobuf's own C parser (upb) does: a varint has at
-most ten bytes, a tag or a length at most five, field number 0 and wire types 6 and 7
-do not exist, groups nest and close by number. Values are positions in the caller's
-buffer, so nothing is copied. All functions are pure.
+most ten bytes, a tag at most five, field number 0 and wire types 6 and 7 do not exist,
+groups nest and close by number. Values are positions in the caller's buffer, so
+nothing is copied. All functions are pure.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def read_size(buffer: Buffer, index: int) -> tuple[int, int]:
 
     Raises:
         IndexError: The buffer ends inside it.
-        MalformedError: It is written in more than five bytes or exceeds 2**31 - 1.
+        MalformedError: It exceeds 2**31 - 1, or has more than ten bytes.
 
     """
     size, after = read_varint(buffer, index)
-    if size > _INT32 or after - index > 5:
+    if size > _INT32:
         raise MalformedError("a length beyond 2**31 - 1")
     return size, after
 
@@ -156,7 +156,7 @@ def _skip_group(
     buffer: Buffer, index: int, stop: int, number: int, depth: int
 ) -> tuple[int, int]:
     """Returns where the group's contents end and where its closing tag ends."""
-    if depth >= MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise MalformedError("groups nest too deep")
     while index < stop:
         inner, kind, after = read_tag(buffer, index)
