@@ -1,1 +1,0 @@
-"""Real client packages against us, each in an environment of its own."""

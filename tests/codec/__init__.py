@@ -1,1 +1,0 @@
-"""Tests of the codec, most of them against protobuf's own parser."""

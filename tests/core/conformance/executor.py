@@ -1,0 +1,102 @@
+"""What every :class:`tfs.core.executor.Executor` promises."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tfs.core.executor import Executor
+
+_PATIENCE_S = 20.0
+
+MakeExecutor = Callable[[], Executor]
+ExecutorCheck = Callable[[MakeExecutor], None]
+
+
+def _deadline_s() -> float:
+    return time.monotonic() + _PATIENCE_S
+
+
+def every_function_runs_exactly_once(make: MakeExecutor) -> None:
+    """What is submitted runs, and runs once."""
+    executor = make()
+    ran: list[int] = []
+    for index in range(50):
+        executor.submit(lambda index=index: ran.append(index))  # type: ignore[misc]
+    assert executor.close(_deadline_s())
+    assert sorted(ran) == list(range(50))
+
+
+def functions_start_in_the_order_submitted(make: MakeExecutor) -> None:
+    """With as many threads as there are, the starts keep their order."""
+    executor = make()
+    lock = threading.Lock()
+    started: list[int] = []
+
+    def start(index: int) -> None:
+        with lock:
+            started.append(index)
+
+    num = max(1, executor.num_free)
+    for index in range(20):
+        executor.submit(lambda index=index: start(index))  # type: ignore[misc]
+    assert executor.close(_deadline_s())
+    # Threads may overtake each other between taking and starting a function: by at
+    # most the number of threads.
+    assert all(abs(place - index) < num + 1 for place, index in enumerate(started))
+
+
+def a_function_that_raises_is_logged_and_hurts_nobody(make: MakeExecutor) -> None:
+    """An exception ends its function, not the executor, and not the caller."""
+    executor = make()
+    ran = threading.Event()
+
+    def fail() -> None:
+        raise ValueError("meant to fail")
+
+    logger = logging.getLogger("tfs.core.executor")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        executor.submit(fail)
+        executor.submit(ran.set)
+        assert executor.close(_deadline_s())
+    finally:
+        logger.disabled = was_disabled
+    assert ran.is_set()
+
+
+def a_closed_executor_takes_nothing(make: MakeExecutor) -> None:
+    """After close a submission is refused loudly; closing again is harmless."""
+    executor = make()
+    assert executor.close(_deadline_s())
+    ran = threading.Event()
+    with pytest.raises(RuntimeError):
+        executor.submit(ran.set)
+    assert executor.close(_deadline_s())
+    assert not ran.is_set()
+
+
+def an_idle_executor_has_a_free_place(make: MakeExecutor) -> None:
+    """Whoever asks whether a function would start at once gets a yes when idle."""
+    executor = make()
+    assert executor.num_free >= 1
+    assert executor.close(_deadline_s())
+
+
+EXECUTOR_CHECKS: tuple[ExecutorCheck, ...] = (
+    every_function_runs_exactly_once,
+    functions_start_in_the_order_submitted,
+    a_function_that_raises_is_logged_and_hurts_nobody,
+    a_closed_executor_takes_nothing,
+    an_idle_executor_has_a_free_place,
+)
+
+
+def check_executor(make: MakeExecutor) -> None:
+    """Runs every check of an executor."""
+    for check in EXECUTOR_CHECKS:
+        check(make)

@@ -1,0 +1,159 @@
+"""Outlets, and the promises of sources, targets and adapters kept by ours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from sources.adapter import (
+    ErrorInjectingSourceAdapter,
+    IdentitySourceAdapter,
+    UnarySourceAdapter,
+)
+from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.scan import ServableToMonitor
+from sources.static import StaticSource
+from tests.core.conformance import (
+    ADAPTER_CHECKS,
+    SOURCE_CHECKS,
+    TARGET_CHECKS,
+    AdapterCheck,
+    SourceCheck,
+    TargetCheck,
+    check_name,
+)
+from tfs.core.errors import Unavailable
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.source import Outlet, Source, Target, connect
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_file_system import FakeFileSystem
+from tfs.testing.recording_target import RecordingTarget
+
+
+def aspired(name: str = "s") -> AspiredVersions[object]:
+    return AspiredVersions(name, (ServableData(ServableId(name, 1), "x"),), "why")
+
+
+def test_connecting_hands_on_what_is_emitted() -> None:
+    """A connected outlet calls its target on the emitter's thread."""
+    target: RecordingTarget[object] = RecordingTarget()
+    source: StaticSource[object] = StaticSource([aspired()])
+    connect(source, target)
+    assert target.calls == [aspired()]
+
+
+def test_an_outlet_connects_once() -> None:
+    """The first callback stays, a second one is a mistake."""
+    outlet: Outlet[object] = Outlet()
+    told: list[AspiredVersions[object]] = []
+    outlet.connect(told.append)
+    with pytest.raises(RuntimeError, match="set already"):
+        outlet.connect(lambda _: None)
+    outlet.emit(aspired())
+    assert told == [aspired()]
+    assert outlet.is_connected
+
+
+def test_emitting_blocks_until_connected() -> None:
+    """What is said before there is somebody to hear it waits."""
+    outlet: Outlet[object] = Outlet()
+    thread = threading.Thread(target=outlet.emit, args=(aspired(),))
+    thread.start()
+    assert not outlet.is_connected
+    told: list[AspiredVersions[object]] = []
+    outlet.connect(told.append)
+    thread.join(20)
+    assert told == [aspired()]
+
+
+def test_closing_frees_who_waits_and_silences_the_rest() -> None:
+    """A closed outlet calls nobody, connected or not."""
+    outlet: Outlet[object] = Outlet()
+    thread = threading.Thread(target=outlet.emit, args=(aspired(),))
+    thread.start()
+    outlet.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    told: list[AspiredVersions[object]] = []
+    outlet.connect(told.append)
+    outlet.emit(aspired())
+    assert told == []
+    assert not outlet.wait_connected()
+
+
+class FileSystemUnderTest:
+    """A polled source over one version."""
+
+    def __init__(self) -> None:
+        clock = FakeClock()
+        files = FakeFileSystem(clock)
+        files.write("/m/1/servable.json")
+        self._source = FileSystemSource(
+            FileSystemSourceOptions((ServableToMonitor("m", "/m"),), poll_wait_s=-1),
+            file_system=files,
+            clock=clock,
+        )
+        self.source: Source[object] = self._source  # type: ignore[assignment]
+
+    def trigger(self) -> None:
+        self._source.poll_once()
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class StaticUnderTest:
+    """A source that speaks when it is connected."""
+
+    def __init__(self) -> None:
+        self._source: StaticSource[object] = StaticSource([aspired()])
+        self.source: Source[object] = self._source
+
+    def trigger(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._source.close()
+
+
+@pytest.mark.parametrize("make", [FileSystemUnderTest, StaticUnderTest])
+@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=check_name)
+def test_our_sources_keep_the_promises(
+    check: SourceCheck, make: type[FileSystemUnderTest | StaticUnderTest]
+) -> None:
+    """Every source keeps what the protocol promises."""
+    check(make)
+
+
+def make_unary() -> UnarySourceAdapter[object, object]:
+    return UnarySourceAdapter(lambda _, payload: [payload])
+
+
+def make_error_injecting() -> ErrorInjectingSourceAdapter[object, object]:
+    return ErrorInjectingSourceAdapter(Unavailable("not offered"))
+
+
+@pytest.mark.parametrize(
+    "make", [make_unary, make_error_injecting, IdentitySourceAdapter]
+)
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=check_name)
+def test_our_adapters_keep_the_promises(
+    check: AdapterCheck, make: type[IdentitySourceAdapter[object]]
+) -> None:
+    """Every adapter keeps what the protocol promises."""
+    check(make, "payload")
+
+
+@pytest.mark.parametrize("check", TARGET_CHECKS, ids=check_name)
+def test_an_adapter_is_a_target_too(check: TargetCheck) -> None:
+    """The incoming side of an adapter is a target like any other."""
+
+    def make() -> tuple[Target[object], Callable[[], object]]:
+        adapter: IdentitySourceAdapter[object] = IdentitySourceAdapter()
+        adapter.set_aspired_versions_callback(lambda _: None)
+        return adapter, adapter.close
+
+    check(make)

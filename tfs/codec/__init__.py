@@ -1,1 +1,0 @@
-"""Between protobuf bytes and TensorViews: no sockets, no models, no gRPC."""

@@ -1,1 +1,0 @@
-"""Platforms: from a version directory to a servable. See ``platform`` and ``registry``."""
