@@ -71,10 +71,16 @@ class ModelProfile:
         form = json.loads(text)
         if not isinstance(form, dict):
             raise ValueError("a profile is an object")
+        parts = form.get("signatures", {})
+        if not isinstance(parts, dict) or not all(
+            isinstance(part, dict) and isinstance(part.get("call_s_by_rows", {}), dict)
+            for part in parts.values()
+        ):
+            raise ValueError("a profile's signatures are objects by name")
         known = {f.name for f in fields(cls)} - {"signatures"}
         signature_fields = {f.name for f in fields(SignatureProfile)}
         signatures = {}
-        for name, part in dict(form.get("signatures", {})).items():
+        for name, part in parts.items():
             kept = {key: part[key] for key in signature_fields & part.keys()}
             table = kept.get("call_s_by_rows", {})
             kept["call_s_by_rows"] = {int(rows): s for rows, s in table.items()}

@@ -95,6 +95,7 @@ class ServingLoop:
         self._hooks: list[tuple[Phase, RoundHook]] = []
         self._stopping = False
         self._closed = False
+        self._running = False
         self._thread: threading.Thread | None = None
 
     # -- from any thread -----------------------------------------------------
@@ -173,15 +174,20 @@ class ServingLoop:
 
     def start(self) -> None:
         """Runs the loop on a daemon thread of its own."""
+        self._running = True  # at once: ``close`` must wait for it from here on
         self._thread = threading.Thread(target=self.run, name=self.name, daemon=True)
         self._thread.start()
 
     def run(self) -> None:
         """Runs rounds until ``stop``; blocks the calling thread."""
         self._thread = threading.current_thread()
+        self._running = True
         wake_s: float | None = None
-        while not self._stopping:
-            wake_s = self._round(self._timeout_s(wake_s))
+        try:
+            while not self._stopping:
+                wake_s = self._round(self._timeout_s(wake_s))
+        finally:
+            self._running = False
 
     def step(self) -> float | None:
         """Runs one round without blocking, for tests and embedding.
@@ -204,7 +210,11 @@ class ServingLoop:
             return
         self.stop()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if (
+            self._running  # a thread that only stepped need not end
+            and thread is not None
+            and thread is not threading.current_thread()
+        ):
             timeout_s = None
             if deadline_s is not None:
                 timeout_s = max(0.0, deadline_s - self._clock.now())
@@ -213,7 +223,12 @@ class ServingLoop:
                 return  # a callback hangs: its descriptors must stay valid
         self._closed = True
         self._epoll.close()
-        os.close(self._wake_fd)
+
+    def __del__(self) -> None:
+        # Not in close(): another thread may be in the middle of a post, and would
+        # write into whatever file had got the number meanwhile.
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self._wake_fd)
 
     def _wake(self) -> None:
         if not self._closed:
@@ -237,6 +252,9 @@ class ServingLoop:
             if fd == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
+                # Also when there is nothing to run (a round came between a post and
+                # its write): left armed, the next post would wake nobody.
+                self._armed = False
                 continue
             fn = self._watched.get(fd)  # an earlier callback may have unwatched it
             if fn is not None:

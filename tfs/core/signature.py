@@ -23,6 +23,8 @@ FREE: Final = -1
 
 JsonValue = object
 
+_MAX_DEFAULT_VALUES: Final = 1 << 24  # a scalar default is repeated this often at most
+
 
 class Method(enum.Enum):
     """What a signature is for; the value is the manifest's word."""
@@ -162,7 +164,8 @@ class Signature:
                     f"input {name!r} must have shape {list(spec.shape)} "
                     f"(-1 is free), got {list(shape)}"
                 )
-            if self.batched and name not in self.defaults:
+            # A default stands for every row; what a caller sends has its own rows.
+            if self.batched and view is not self.defaults.get(name):
                 if not shape:
                     raise InvalidArgument(
                         f"input {name!r} must have at least one dimension, the batch"
@@ -358,6 +361,8 @@ def _values(
     """Reads a scalar (repeated ``num`` times) or a list of numbers or strings."""
     if form is None:
         return None
+    if num > _MAX_DEFAULT_VALUES:
+        raise ValueError(f"a feature of {num} values is too large")
     values = form if isinstance(form, list) else [form] * num
     if dtype is STRING:
         strings = tuple(str(v).encode() for v in values if isinstance(v, str))

@@ -65,6 +65,10 @@ class TensorView:
             return cls(dtype, sizes, data)
         if dtype is STRING:
             raise ValueError("a string tensor holds a tuple of bytes")
+        if isinstance(data, memoryview) and (
+            data.format != "B" or not data.c_contiguous
+        ):
+            raise ValueError("a memoryview must be contiguous and of format B")
         if len(data) != num_elements * dtype.item_bytes:
             raise ValueError(
                 f"{len(data)} bytes do not fill {dtype} {list(sizes)}, which takes "

@@ -130,7 +130,9 @@ class Manifest:
                     **{k: str(producer.get(k, "")) for k in ("tfs", "torch", "created")}
                 ),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            KeyError, TypeError, ValueError, AttributeError, RecursionError,
+        ) as error:  # fmt: skip
             what = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidArgument(f"bad {MANIFEST} in {where}: {what}") from error
 
@@ -153,7 +155,7 @@ def read_signatures(form: object, where: str) -> dict[str, Signature]:
 def _inside(name: str) -> str:
     """Returns ``name`` if it stays inside the version directory."""
     parts = name.split("/")
-    if not name or name.startswith("/") or any(p in ("", ".", "..") for p in parts):
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"file name {name!r} leaves the version directory")
     return name
 
@@ -169,6 +171,7 @@ def read_manifest(path: str) -> Manifest:
     Raises:
         NotFound: There is no manifest (any more).
         InvalidArgument: It is not one.
+        FailedPrecondition: It is there and cannot be read.
 
     """
     try:
@@ -220,9 +223,14 @@ def file_digest(path: str) -> str:
 
 
 def payload_files(path: str) -> list[str]:
-    """Returns the relative paths of all files under ``path`` but the manifest."""
+    """Returns the relative paths of all files under ``path`` but the manifest.
+
+    ``__pycache__`` folders are left out: they appear when a version's code is
+    imported, and belong to the interpreter that made them.
+    """
     found = []
-    for folder, _, names in os.walk(path):
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             relative = os.path.relpath(os.path.join(folder, name), path)
             if relative != MANIFEST:
@@ -237,8 +245,11 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
     The directory appears under its final name by one rename, after its files were
     flushed to disk; if the block raises, nothing is left behind.
 
+    The block fills the directory and calls :func:`commit` last.
+
     Raises:
         FailedPrecondition: The version exists already; it was not touched.
+        OSError: The directory cannot be written; nothing is left behind.
 
     """
     final = os.path.join(base_path, str(version))
@@ -246,15 +257,18 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
     if os.path.lexists(final):
         raise FailedPrecondition(f"{final} exists; a version is never overwritten")
     temporary = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}{version}-", dir=base_path)
-    os.chmod(temporary, 0o755)
     try:
+        os.chmod(temporary, 0o755)
         yield temporary
         for name in (*payload_files(temporary), MANIFEST):
             _sync(os.path.join(temporary, name))
-        _sync(temporary)
+        for folder, _, _ in os.walk(temporary):
+            _sync(folder)
         try:
             os.rename(temporary, final)
         except OSError as error:
+            if not os.path.lexists(final):
+                raise
             raise FailedPrecondition(
                 f"{final} exists; a version is never overwritten"
             ) from error

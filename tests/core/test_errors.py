@@ -1,0 +1,78 @@
+"""One error tree, with gRPC's codes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tfs.core.errors import (
+    BY_CODE,
+    WHEN,
+    Code,
+    DataLoss,
+    Internal,
+    ServingError,
+    Unavailable,
+    Unknown,
+    serving_error,
+)
+
+
+def test_every_code_but_ok_has_its_error() -> None:
+    """A front end maps in both directions without a gap."""
+    assert set(BY_CODE) == set(Code) - {Code.OK}
+    assert all(kind.code is code for code, kind in BY_CODE.items())
+
+
+def test_codes_are_numbered_as_in_grpc() -> None:
+    """The numbers are on the wire."""
+    assert [int(code) for code in Code] == list(range(17))
+    assert (Code.NOT_FOUND, Code.UNAVAILABLE) == (5, 14)
+
+
+def test_an_error_says_its_code_and_message() -> None:
+    """Logs and statuses show both."""
+    error = DataLoss("digest differs")
+    assert str(error) == "DATA_LOSS: digest differs"
+    assert (error.message, error.retry_after_s) == ("digest differs", None)
+
+
+@pytest.mark.parametrize("kind", BY_CODE.values())
+def test_an_error_survives_pickling(kind: type[ServingError]) -> None:
+    """Errors cross from an interpreter's process, hint and all."""
+    back = pickle.loads(pickle.dumps(kind("what", retry_after_s=1.5)))
+    assert type(back) is kind
+    assert (back.message, back.retry_after_s) == ("what", 1.5)
+
+
+def test_a_serving_error_stays_as_it_is() -> None:
+    """Where the code is known already, nothing is added."""
+    error = Unavailable("full")
+    assert serving_error(error, "loading a/1") is error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no"), "loading a/1: ValueError: no"),
+        (KeyError(), "loading a/1: KeyError: no message"),
+    ],
+)
+def test_any_other_error_becomes_internal(error: Exception, message: str) -> None:
+    """The context names the servable, the original is kept for the log."""
+    wrapped = serving_error(error, "loading a/1")
+    assert type(wrapped) is Internal
+    assert wrapped.message == message
+    assert wrapped.__cause__ is error
+
+
+def test_an_error_without_a_kind_is_unknown() -> None:
+    """The base of the tree has a code of its own."""
+    assert ServingError("?").code is Unknown.code is Code.UNKNOWN
+
+
+def test_the_table_of_situations_names_known_errors() -> None:
+    """What docs/errors.md prints exists."""
+    assert all(BY_CODE[kind.code] is kind for _, kind, _ in WHEN)
+    assert len({situation for situation, _, _ in WHEN}) == len(WHEN)

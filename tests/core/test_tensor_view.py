@@ -1,0 +1,127 @@
+"""Tensors over borrowed buffers."""
+
+from __future__ import annotations
+
+import array
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING, UINT8
+from tfs.core.tensor_view import TensorView, concatenate
+
+
+def floats(*values: float, shape: tuple[int, ...] | None = None) -> TensorView:
+    data = struct.pack(f"<{len(values)}f", *values)
+    return TensorView.checked(FLOAT32, shape or (len(values),), data)
+
+
+def test_a_view_knows_its_sizes() -> None:
+    """Elements, bytes and rows follow from shape and dtype."""
+    view = floats(*range(6), shape=(2, 3))
+    assert (view.num_elements, view.size_bytes, view.num_rows) == (6, 24, 2)
+    scalar = TensorView(INT64, (), bytes(8))
+    assert (scalar.num_elements, scalar.size_bytes, scalar.num_rows) == (1, 8, 1)
+    strings = TensorView(STRING, (2,), (b"ab", b"cde"))
+    assert (strings.num_elements, strings.size_bytes) == (2, 5)
+    empty = TensorView(FLOAT32, (0, 4), b"")
+    assert (empty.num_elements, empty.size_bytes, empty.num_rows) == (0, 0, 0)
+    assert repr(view) == "TensorView(float32 [2, 3])"
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_byte_buffer_will_do(kind: type) -> None:
+    """Bytes, byte arrays and byte views hold the same tensor."""
+    view = TensorView.checked(UINT8, (3,), kind(b"abc"))
+    assert view == TensorView(UINT8, (3,), b"abc")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "data"),
+    [
+        (FLOAT32, (2,), bytes(7)),
+        (FLOAT32, (2,), bytes(12)),
+        (FLOAT32, (-1,), b""),
+        (FLOAT32, (), b""),
+        (FLOAT32, (1,), (b"abcd",)),
+        (STRING, (1,), b"abcd"),
+        (STRING, (2,), (b"a",)),
+        (FLOAT32, (1,), memoryview(array.array("f", [1.0, 2, 3, 4]))),
+        (UINT8, (2,), memoryview(b"abcd")[::2]),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(
+    dtype: object, shape: tuple[int, ...], data: bytes
+) -> None:
+    """What comes from outside is checked: length, sign, kind of buffer."""
+    with pytest.raises(ValueError, match=r"."):
+        TensorView.checked(dtype, shape, data)  # type: ignore[arg-type]
+
+
+def test_rows_are_a_window_not_a_copy() -> None:
+    """Slicing rows shares the buffer."""
+    buffer = bytearray(floats(*range(6)).data)  # type: ignore[arg-type]
+    view = TensorView(FLOAT32, (3, 2), buffer)
+    window = view.rows(1, 3)
+    assert window == floats(2, 3, 4, 5, shape=(2, 2))
+    buffer[8:12] = struct.pack("<f", 9.0)
+    assert window == floats(9, 3, 4, 5, shape=(2, 2))
+    assert view.rows(1, 1).shape == (0, 2)
+
+
+def test_rows_of_strings_are_whole_rows() -> None:
+    """Strings slice by row as numbers do."""
+    view = TensorView(STRING, (2, 2), (b"a", b"b", b"c", b"d"))
+    assert view.rows(1, 2) == TensorView(STRING, (1, 2), (b"c", b"d"))
+
+
+def test_equality_is_by_dtype_shape_and_bytes() -> None:
+    """NaN equals itself, and the same bytes under another shape are another tensor."""
+    nan = floats(float("nan"))
+    assert nan == floats(float("nan"))
+    assert floats(1, 2) != floats(1, 2, shape=(1, 2))
+    assert TensorView(BOOL, (1,), b"\x01") != TensorView(UINT8, (1,), b"\x01")
+    assert floats(1) != "a tensor"
+    with pytest.raises(TypeError):
+        hash(nan)
+
+
+def test_concatenating_one_view_copies_nothing() -> None:
+    """A batch of one task costs nothing."""
+    view = floats(1, 2)
+    assert concatenate([view]) is view
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        [],
+        [floats(1), TensorView(UINT8, (1,), b"a")],
+        [floats(1, 2, shape=(1, 2)), floats(1)],
+        [TensorView(FLOAT32, (), bytes(4)), floats(1)],
+    ],
+)
+def test_what_does_not_join_is_refused(views: list[TensorView]) -> None:
+    """Dtypes and inner shapes agree, and scalars have no rows."""
+    with pytest.raises(ValueError, match=r"concatenate"):
+        concatenate(views)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.booleans())
+def test_splitting_undoes_joining(rows: list[int], strings: bool) -> None:
+    """Each part comes back out of the joined tensor, in its place."""
+    views = []
+    for part, num in enumerate(rows):
+        if strings:
+            data = tuple(b"%d/%d" % (part, i) for i in range(2 * num))
+            views.append(TensorView(STRING, (num, 2), data))
+        else:
+            views.append(TensorView(UINT8, (num, 2), bytes([part]) * (2 * num)))
+    joined = concatenate(views)
+    assert joined.num_rows == sum(rows)
+    start = 0
+    for view in views:
+        assert joined.rows(start, start + view.num_rows) == view
+        start += view.num_rows
