@@ -1,0 +1,1 @@
+"""Real client packages against us, each in an environment of its own."""

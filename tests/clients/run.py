@@ -1,0 +1,240 @@
+"""Checks TFS with the pip package tensorflow-serving-api, in an environment of its own.
+
+    make test-clients
+    python tests/clients/run.py [--address HOST:PORT --model_dir DIR]
+
+Three steps, each printed as it comes; exits non-zero at the first that fails:
+
+1. makes .venv-clients with what requirements.txt lists (about 280 MB to download, once);
+2. imports the real packages and our messages in one process, in both orders, and
+   passes bytes both ways;
+3. exports two versions of a small model, serves them, and calls the server through the
+   real stubs: status, Predict, Classify, a reload to the older version and back.
+
+Runs under the project's own environment, which exports and serves. To check a server
+that is running already, export with --export_only --model_dir=DIR, serve DIR/model as
+"small" with the config DIR/models.config, and give its --address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+REQUIREMENTS = HERE / "requirements.txt"
+VENV = ROOT / ".venv-clients"
+
+MODEL = "small"
+VERSIONS = (1, 2)
+LABELS = ("low", "middle", "high")
+
+INSTALL_TIMEOUT_S = 1800
+CLIENT_TIMEOUT_S = 300
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 30
+
+
+class Failed(Exception):
+    """A step failed; the message is for people."""
+
+
+def make_environment(venv: Path) -> Path:
+    """Makes the clients' environment where it is missing or outdated.
+
+    Returns:
+        Its Python.
+
+    """
+    python = venv / "bin" / "python"
+    stamp = venv / ".requirements"
+    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    print(f"==> making {venv} (about 280 MB to download)", flush=True)
+    call([sys.executable, "-m", "venv", "--clear", str(venv)], INSTALL_TIMEOUT_S)
+    install = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    install += ["install", "--no-deps", "-r", str(REQUIREMENTS)]
+    call(install, INSTALL_TIMEOUT_S)
+    stamp.write_text(wanted)
+    return python
+
+
+def call(command: list[str], timeout_s: float) -> None:
+    """Runs a command, its output shown.
+
+    Raises:
+        Failed: It failed, or took too long.
+
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        # TensorFlow's start-up messages hide ours.
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
+    name = " ".join(command[:4])
+    try:
+        code = subprocess.run(
+            command, cwd=ROOT, env=environment, timeout=timeout_s, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{name} … took more than {timeout_s} s") from None
+    if code != 0:
+        raise Failed(f"{name} … exited with {code}")
+
+
+def export(model_dir: Path) -> None:
+    """Writes two versions, a server config, and what the server must answer.
+
+    expected.json: per version, outputs for the inputs beside them, as torch gave them.
+    """
+    import torch
+    from torch import nn
+
+    import tfs.export
+
+    base_path = model_dir / "model"
+    inputs = torch.linspace(-1.0, 1.0, 20).reshape(5, 4)
+    outputs: dict[str, list[list[float]]] = {}
+    for version in VERSIONS:
+        torch.manual_seed(version)
+        model = nn.Sequential(nn.Linear(4, len(LABELS)), nn.Softmax(dim=1)).eval()
+        tfs.export.save(
+            model,
+            {"input": inputs},
+            base_path,
+            version,
+            output_names=["scores"],
+            signatures={
+                "classify": tfs.export.SignatureOptions(
+                    {"input": inputs}, method="classify", labels=LABELS
+                )
+            },
+        )
+        with torch.no_grad():
+            outputs[str(version)] = model(inputs).tolist()
+    expected = {
+        "model": MODEL,
+        "base_path": str(base_path),
+        "labels": LABELS,
+        "inputs": inputs.tolist(),
+        "outputs": outputs,
+    }
+    (model_dir / "expected.json").write_text(json.dumps(expected, indent=1))
+    (model_dir / "models.config").write_text(
+        "model_config_list { config { "
+        f"name: {json.dumps(MODEL)} base_path: {json.dumps(str(base_path))} "
+        "model_version_policy { all {} } } }\n"
+    )
+
+
+@contextmanager
+def served(model_dir: Path) -> Iterator[str]:
+    """Runs a server for the exported model and yields its address.
+
+    Raises:
+        Failed: It did not come up in time, or did not end with 0.
+
+    """
+    command = [sys.executable, "-m", "tfs", "serve", "--any_port"]
+    command += [f"--model_config_file={model_dir / 'models.config'}"]
+    server = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    addresses: queue.Queue[str] = queue.Queue()
+    reader = threading.Thread(target=follow, args=(server, addresses), daemon=True)
+    reader.start()
+    try:
+        try:
+            address = addresses.get(timeout=START_TIMEOUT_S)
+        except queue.Empty:
+            address = ""
+        if not address:
+            raise Failed("the server did not say where it listens")
+        yield address
+    finally:
+        server.terminate()
+        try:
+            server.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        reader.join()
+    if server.returncode != 0:
+        raise Failed(f"the server ended with {server.returncode} on SIGTERM, not 0")
+
+
+def follow(server: subprocess.Popen[str], addresses: queue.Queue[str]) -> None:
+    """Shows what the server prints; puts its address, and "" when it has ended."""
+    assert server.stdout is not None
+    for line in server.stdout:
+        print(f"    server: {line.rstrip()}", flush=True)
+        if found := re.search(r"listening on (\S+:\d+)", line):
+            addresses.put(found[1].replace("0.0.0.0", "127.0.0.1"))
+    addresses.put("")
+
+
+def check(arguments: argparse.Namespace, model_dir: Path) -> None:
+    """Runs the steps that were asked for."""
+    if arguments.export_only:
+        export(model_dir)
+        print(f"exported to {model_dir}")
+        return
+    python = str(make_environment(arguments.venv))
+    client = str(HERE / "upstream_client.py")
+    for order in ("before", "after"):
+        print(f"==> one process, their packages imported {order} ours", flush=True)
+        call([python, client, "exchange", order], CLIENT_TIMEOUT_S)
+    if not (model_dir / "expected.json").exists():
+        print("==> exporting a small model, two versions", flush=True)
+        export(model_dir)
+    talk = [python, client, "talk", "--expected", str(model_dir / "expected.json")]
+    print("==> their stubs against our server", flush=True)
+    if arguments.address:
+        call([*talk, "--address", arguments.address], CLIENT_TIMEOUT_S)
+        return
+    with served(model_dir) as address:
+        call([*talk, "--address", address], CLIENT_TIMEOUT_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Checks TFS with the real tensorflow-serving-api package."
+    )
+    parser.add_argument("--venv", type=Path, default=VENV, help="the clients' packages")
+    parser.add_argument("--address", help="a running server instead of a new one")
+    parser.add_argument("--model_dir", type=Path, help="what that server serves")
+    parser.add_argument("--export_only", action="store_true", help="write --model_dir")
+    arguments = parser.parse_args()
+    if (arguments.address or arguments.export_only) and not arguments.model_dir:
+        parser.error("--address and --export_only need --model_dir")
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            check(arguments, (arguments.model_dir or Path(scratch)).resolve())
+    except Failed as failure:
+        print(f"test-clients: {failure}", file=sys.stderr)
+        return 1
+    print("test-clients: passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

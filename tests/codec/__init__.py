@@ -1,0 +1,1 @@
+"""Tests of the codec, most of them against protobuf's own parser."""

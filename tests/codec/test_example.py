@@ -1,0 +1,374 @@
+"""tf.Example rows: taken apart as protobuf would, turned into the inputs' tensors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfs.codec import wire
+from tfs.codec.example import (
+    ExampleInput,
+    read_example_request,
+    read_fields,
+    read_input,
+    tensors_of_examples,
+)
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.tensor import DecodeOptions
+from tfs.core import dtype as dtypes
+from tfs.core.dtype import BFLOAT16, BOOL, FLOAT32, INT64, STRING, UINT8, DType
+from tfs.core.errors import InvalidArgument, ResourceExhausted
+from tfs.core.signature import FeatureKind, FeatureSpec, Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.proto.tensorflow.core.example import example_pb2
+from tfs.proto.tensorflow_serving.apis import classification_pb2, input_pb2
+
+Values = Sequence[float] | Sequence[int] | Sequence[bytes] | None
+
+
+def an_example(features: Mapping[str, Values]) -> example_pb2.Example:
+    proto = example_pb2.Example()
+    for name, values in features.items():
+        feature = proto.features.feature[name]
+        if values is None:
+            continue
+        if not values or isinstance(values[0], float):
+            feature.float_list.SetInParent()
+            feature.float_list.value.extend(values)  # type: ignore[arg-type]
+        elif isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)  # type: ignore[arg-type]
+        else:
+            feature.int64_list.value.extend(values)  # type: ignore[arg-type]
+    return proto
+
+
+def rows(
+    *examples: Mapping[str, Values], context: Mapping[str, Values] | None = None
+) -> ExampleInput:
+    return ExampleInput(
+        tuple(an_example(each).SerializeToString() for each in examples),
+        b"" if context is None else an_example(context).SerializeToString(),
+    )
+
+
+def fixed(
+    dtype: DType,
+    shape: tuple[int, ...] = (),
+    default: tuple[float, ...] | tuple[bytes, ...] | None = None,
+) -> Signature:
+    spec = FeatureSpec("x", FeatureKind.FIXED, dtype, shape, default)
+    return Signature(
+        Method.CLASSIFY,
+        {"x": TensorSpec(dtype, (-1, *shape))},
+        {"scores": TensorSpec(FLOAT32, (-1, 2))},
+        features={"f": spec},
+    )
+
+
+def varlen(
+    dtype: DType,
+    pad: float | bytes | None = None,
+    width: int = -1,
+    mask: DType | None = None,
+) -> Signature:
+    inputs = {"x": TensorSpec(dtype, (-1, width), mask="m" if mask else None)}
+    if mask:
+        inputs["m"] = TensorSpec(mask, (-1, width))
+    return Signature(
+        Method.CLASSIFY,
+        inputs,
+        {"scores": TensorSpec(FLOAT32, (-1, 2))},
+        features={"f": FeatureSpec("x", FeatureKind.VARLEN, dtype, pad=pad)},
+    )
+
+
+def test_fixed_features_become_rows() -> None:
+    """[rows, *shape], one row per Example, floats bit by bit."""
+    tensors = tensors_of_examples(
+        rows({"f": [1.0, 2.0]}, {"f": [3.0, float("inf")], "other": [1]}),
+        fixed(FLOAT32, (2,)),
+    )
+    data = struct.pack("<4f", 1, 2, 3, float("inf"))
+    assert tensors == {"x": TensorView(FLOAT32, (2, 2), data)}
+
+
+def test_a_scalar_feature_has_no_inner_dimension() -> None:
+    """Shape [] gives [rows]."""
+    tensors = tensors_of_examples(rows({"f": [7]}, {"f": [8]}), fixed(INT64))
+    assert tensors == {"x": TensorView(INT64, (2,), struct.pack("<2q", 7, 8))}
+
+
+def test_strings_become_strings() -> None:
+    """bytes_list, any bytes."""
+    tensors = tensors_of_examples(
+        rows({"f": [b"a", b"\xff"]}, {"f": [b"", b"d"]}), fixed(STRING, (2,))
+    )
+    assert tensors["x"] == TensorView(STRING, (2, 2), (b"a", b"\xff", b"", b"d"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [
+        (dtypes.FLOAT64, "d"), (dtypes.FLOAT16, "e"), (dtypes.INT8, "b"),
+        (dtypes.INT16, "h"), (dtypes.INT32, "i"), (INT64, "q"), (UINT8, "B"),
+        (dtypes.UINT16, "H"), (dtypes.UINT32, "I"), (dtypes.UINT64, "Q"),
+        (FLOAT32, "f"),
+    ],
+)  # fmt: skip
+def test_integers_are_converted_to_the_inputs_dtype(dtype: DType, code: str) -> None:
+    """int64_list is what an Example has for every integer, and floats take it too."""
+    tensors = tensors_of_examples(rows({"f": [1, 2, 100]}), fixed(dtype, (3,)))
+    assert tensors["x"].data == struct.pack(f"<3{code}", 1, 2, 100)
+
+
+def test_booleans_and_bfloat16_are_converted() -> None:
+    """Any non-zero is true; bfloat16 rounds to nearest, ties to even."""
+    tensors = tensors_of_examples(rows({"f": [0, 1, 5]}), fixed(BOOL, (3,)))
+    assert tensors["x"].data == b"\0\1\1"
+    values = [1.0, 1.00390625, 1.01171875, float("nan")]
+    tensors = tensors_of_examples(rows({"f": values}), fixed(BFLOAT16, (4,)))
+    expected = struct.pack("<4H", 0x3F80, 0x3F80, 0x3F82, 0x7FC0)
+    assert tensors["x"].data == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [(UINT8, [256]), (UINT8, [-1]), (dtypes.FLOAT16, [1e9]), (FLOAT32, [1 << 62])],
+)
+def test_a_value_that_does_not_fit_names_its_example(
+    dtype: DType, values: list[float]
+) -> None:
+    """Integers are never cut off; a float may only lose precision."""
+    signature = fixed(dtype, (1,))
+    if dtype is FLOAT32:
+        assert len(tensors_of_examples(rows({"f": values}), signature)) == 1
+        return
+    with pytest.raises(InvalidArgument, match=r"example 1: .*'f'.* does not fit"):
+        tensors_of_examples(rows({"f": [1]}, {"f": values}), signature)
+
+
+def test_an_absent_feature_takes_the_default() -> None:
+    """Absent, or present without a kind: the default's values."""
+    signature = fixed(FLOAT32, (2,), default=(5.0, 6.0))
+    tensors = tensors_of_examples(rows({}, {"f": [1.0, 2.0]}, {"f": None}), signature)
+    assert tensors["x"].data == struct.pack("<6f", 5, 6, 1, 2, 5, 6)
+
+
+def test_an_absent_feature_without_a_default_names_its_example() -> None:
+    """Required means required."""
+    with pytest.raises(InvalidArgument, match=r"example 1: feature 'f' is required"):
+        tensors_of_examples(rows({"f": [1.0]}, {}), fixed(FLOAT32, (1,)))
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], []])
+def test_another_number_of_values_names_its_example(values: list[float]) -> None:
+    """A fixed feature has exactly the product of its shape."""
+    signature = fixed(FLOAT32, (2,), default=(0.0, 0.0))
+    with pytest.raises(InvalidArgument, match=r"example 1: .* values, expected 2"):
+        tensors_of_examples(rows({"f": [1.0, 2.0]}, {"f": values}), signature)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [(FLOAT32, [b"x"]), (INT64, [1.0]), (STRING, [1]), (STRING, [1.0])],
+)
+def test_another_kind_of_list_names_its_example(dtype: DType, values: Values) -> None:
+    """Floats are not cut to integers, and strings are not numbers."""
+    with pytest.raises(InvalidArgument, match=r"example 0: data types don't match"):
+        tensors_of_examples(rows({"f": values}), fixed(dtype, (1,)))
+
+
+def test_a_dtype_that_no_example_holds_is_refused() -> None:
+    """Complex and float8 inputs take Predict only."""
+    with pytest.raises(InvalidArgument, match=r"no tf\.Example holds complex64"):
+        tensors_of_examples(rows({"f": [1.0]}), fixed(dtypes.COMPLEX64, (1,)))
+
+
+def test_variable_length_rows_are_padded_to_the_longest() -> None:
+    """With the pad value; absent is empty."""
+    tensors = tensors_of_examples(
+        rows({"f": [1, 2, 3]}, {}, {"f": [4]}), varlen(INT64, pad=-1)
+    )
+    data = struct.pack("<9q", 1, 2, 3, -1, -1, -1, 4, -1, -1)
+    assert tensors == {"x": TensorView(INT64, (3, 3), data)}
+
+
+def test_variable_length_strings_are_padded() -> None:
+    """With empty strings unless the feature says otherwise."""
+    signature = varlen(STRING)
+    tensors = tensors_of_examples(rows({"f": [b"a"]}, {"f": [b"b", b"c"]}), signature)
+    assert tensors["x"] == TensorView(STRING, (2, 2), (b"a", b"", b"b", b"c"))
+    tensors = tensors_of_examples(rows({"f": [b"a"]}, {}), varlen(STRING, pad=b"?"))
+    assert tensors["x"].data == (b"a", b"?")
+
+
+def test_a_fixed_width_input_pads_to_its_width() -> None:
+    """An input of 4 columns gets 4, and refuses a row of 5."""
+    tensors = tensors_of_examples(rows({"f": [1, 2]}), varlen(INT64, width=4))
+    assert tensors["x"] == TensorView(INT64, (1, 4), struct.pack("<4q", 1, 2, 0, 0))
+    with pytest.raises(InvalidArgument, match=r"example 1: .* at most 4 fit"):
+        tensors_of_examples(rows({}, {"f": [0] * 5}), varlen(INT64, width=4))
+
+
+def test_a_mask_says_where_values_are() -> None:
+    """1 where a value was given, 0 where it was padded."""
+    tensors = tensors_of_examples(
+        rows({"f": [1]}, {"f": [1, 2]}), varlen(INT64, mask=BOOL)
+    )
+    assert tensors["m"] == TensorView(BOOL, (2, 2), b"\1\0\1\1")
+
+
+def test_a_context_gives_what_an_example_lacks() -> None:
+    """An example's own feature overrides the context's of that name, whole."""
+    tensors = tensors_of_examples(
+        rows({}, {"f": [9.0]}, context={"f": [5.0], "g": [1]}), fixed(FLOAT32, (1,))
+    )
+    assert tensors["x"].data == struct.pack("<2f", 5, 9)
+    with pytest.raises(InvalidArgument, match="example 0: feature 'f' is required"):
+        tensors_of_examples(
+            rows({"f": None}, context={"f": [5.0]}), fixed(FLOAT32, (1,))
+        )
+
+
+def test_a_malformed_example_is_named_by_its_index() -> None:
+    """The others are fine; the caller learns which one is not."""
+    broken = ExampleInput((b"", b"", b"\xff"))
+    with pytest.raises(InvalidArgument, match="example 2: could not be parsed"):
+        tensors_of_examples(broken, fixed(FLOAT32, (1,), default=(0.0,)))
+    broken = ExampleInput((b"",), b"\xff")
+    with pytest.raises(InvalidArgument, match="the context: could not be parsed"):
+        tensors_of_examples(broken, fixed(FLOAT32, (1,), default=(0.0,)))
+
+
+def test_no_examples_are_refused() -> None:
+    """TensorFlow Serving's message."""
+    with pytest.raises(InvalidArgument, match=r"^INVALID_ARGUMENT: Input is empty\.$"):
+        tensors_of_examples(ExampleInput(()), fixed(FLOAT32, (1,)))
+
+
+def test_a_string_input_without_features_takes_the_examples_themselves() -> None:
+    """As TensorFlow Serving feeds them: serialized, context bytes before each."""
+    signature = Signature(
+        Method.CLASSIFY,
+        {"inputs": TensorSpec(STRING, (-1,))},
+        {"scores": TensorSpec(FLOAT32, (-1, 2))},
+    )
+    given_rows = ExampleInput((b"a", b"not even an example"))
+    assert tensors_of_examples(given_rows, signature) == {
+        "inputs": TensorView(STRING, (2,), given_rows.examples)
+    }
+    together = rows({"f": [9.0]}, {}, context={"f": [5.0], "g": [1]})
+    strings = tensors_of_examples(together, signature)["inputs"].data
+    assert isinstance(strings, tuple)
+    first, second = map(example_pb2.Example.FromString, strings)
+    assert first == an_example({"f": [9.0], "g": [1]})
+    assert second == an_example({"f": [5.0], "g": [1]})
+
+
+def test_a_signature_that_takes_no_examples_says_so() -> None:
+    """No features and no single string input: Predict is the way."""
+    signature = Signature(
+        Method.CLASSIFY,
+        {"x": TensorSpec(FLOAT32, (-1, 2))},
+        {"scores": TensorSpec(FLOAT32, (-1, 2))},
+    )
+    with pytest.raises(InvalidArgument, match="call Predict"):
+        tensors_of_examples(rows({}), signature)
+
+
+@pytest.mark.parametrize("kind", ["default", "context", "padding", "mask", "strings"])
+def test_small_requests_cannot_become_huge_tensors(kind: str) -> None:
+    """Whatever multiplies a few bytes by the number of examples has a budget."""
+    options = DecodeOptions(max_tensor_bytes=100_000)
+    empty: tuple[Mapping[str, Values], ...] = ({},) * 1_000
+    context: Mapping[str, Values] = {"f": [0.0] * 1_000}
+    if kind == "default":
+        signature = fixed(FLOAT32, (1_000,), default=(0.0,) * 1_000)
+        given_rows = rows(*empty)
+    elif kind == "context":
+        signature = fixed(FLOAT32, (1_000,))
+        given_rows = rows(*empty, context=context)
+    elif kind == "padding":
+        signature = varlen(FLOAT32)
+        given_rows = rows({"f": [0.0] * 1_000}, *empty)
+    elif kind == "mask":
+        signature = varlen(UINT8, mask=INT64)
+        given_rows = rows(*({"f": [0] * 15},) * 1_000)
+    else:
+        signature = Signature(
+            Method.CLASSIFY,
+            {"inputs": TensorSpec(STRING, (-1,))},
+            {"scores": TensorSpec(FLOAT32, (-1, 2))},
+        )
+        given_rows = rows(*empty, context=context)
+    with pytest.raises(ResourceExhausted, match="to fill in"):
+        tensors_of_examples(given_rows, signature, options)
+
+
+def test_a_request_is_taken_apart() -> None:
+    """Model, examples and context, each as sent."""
+    message = classification_pb2.ClassificationRequest()
+    message.model_spec.name = "m"
+    part = message.input.example_list_with_context
+    part.examples.add().CopyFrom(an_example({"f": [1.0]}))
+    part.examples.add()
+    part.context.CopyFrom(an_example({"g": [2]}))
+    request = read_example_request(message.SerializeToString())
+    assert request.model_spec == ModelSpec("m")
+    assert request.input == rows({"f": [1.0]}, {}, context={"g": [2]})
+    request = read_example_request(memoryview(message.SerializeToString()))
+    assert len(request.input.examples) == 2
+
+
+def test_an_empty_request_has_neither_model_nor_rows() -> None:
+    """Absence is for the handler to refuse."""
+    request = read_example_request(b"")
+    assert request.model_spec is None
+    assert request.input == ExampleInput(())
+
+
+@pytest.mark.parametrize("message", [b"\x12", b"\x12\x01\x0a", b"\x0a\x03\x0a\x01\xff"])
+def test_garbage_around_the_examples_is_refused(message: bytes) -> None:
+    """INVALID_ARGUMENT, never an exception of another kind."""
+    with pytest.raises(InvalidArgument, match="cannot parse"):
+        read_example_request(message)
+
+
+EXAMPLES = st.sampled_from(
+    [b"", an_example({"f": [1.0]}).SerializeToString(), b"\x0a\x00"]
+)
+LISTS = st.lists(
+    st.builds(wire.delimited, st.sampled_from([1, 2, 3]), EXAMPLES), max_size=3
+).map(b"".join)
+INPUTS = st.lists(
+    st.one_of(
+        st.builds(wire.delimited, st.sampled_from([1, 2, 3]), LISTS),
+        st.just(b"\x08\x05"),  # example_list's number with another wire type
+    ),
+    max_size=3,
+).map(b"".join)
+REQUESTS = st.lists(
+    st.builds(wire.delimited, st.sampled_from([2, 3]), INPUTS), max_size=3
+).map(b"".join)
+
+
+@given(REQUESTS)
+def test_repeated_parts_are_merged_as_protobuf_merges_them(message: bytes) -> None:
+    """Inputs in parts, lists in parts, a oneof that changes its mind."""
+    proto = classification_pb2.ClassificationRequest.FromString(message)
+    parsed: input_pb2.ExampleList | input_pb2.ExampleListWithContext
+    if proto.input.WhichOneof("kind") == "example_list":
+        parsed = proto.input.example_list
+        context = example_pb2.Example()
+    else:
+        parsed = proto.input.example_list_with_context
+        context = proto.input.example_list_with_context.context
+    read = read_input(read_fields(message)[1])
+    assert [example_pb2.Example.FromString(each) for each in read.examples] == list(
+        parsed.examples
+    )
+    assert example_pb2.Example.FromString(read.context) == context

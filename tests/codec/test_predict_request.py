@@ -1,0 +1,309 @@
+"""PredictRequest: the fast ways read what protobuf reads, and copy nothing."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
+from tfs.codec import predict_request
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.predict_request import (
+    PredictRequestView,
+    read_if_quick,
+    read_predict_request,
+)
+from tfs.codec.tensor import DecodeOptions
+from tfs.core.dtype import FLOAT32, INT64, STRING
+from tfs.core.errors import InvalidArgument, ResourceExhausted, Unimplemented
+from tfs.core.tensor_view import TensorView
+from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+FLOATS = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 1, 2, 3, 4))
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    """No test depends on what another left remembered."""
+    predict_request._templates.clear()
+    predict_request._shapes.clear()
+
+
+def request(
+    *protos: tensor_pb2.TensorProto, name: str = "m", **more: object
+) -> predict_pb2.PredictRequest:
+    message = predict_pb2.PredictRequest(**more)  # type: ignore[arg-type]
+    message.model_spec.name = name
+    for index, proto in enumerate(protos):
+        message.inputs[f"x{index}"].CopyFrom(proto)
+    return message
+
+
+def upb(message: bytes) -> PredictRequestView:
+    return predict_request._parse(message, 1 << 30)
+
+
+def is_scanned(message: bytes) -> bool:
+    view = predict_request._scan(message, DecodeOptions(), quick=False)
+    return view is not None
+
+
+@pytest.mark.parametrize("view", VIEWS + SMALL_VIEWS, ids=repr)
+def test_every_dtype_is_read_alike_in_every_way(view: TensorView) -> None:
+    """Scan, template and protobuf agree on every dtype and both encodings."""
+    protos = [typed_proto(view)]
+    if view.dtype is not STRING:
+        protos.append(content_proto(view))
+    for proto in protos:
+        message = request(proto).SerializeToString()
+        expected = upb(message)
+        assert expected.inputs == {"x0": view}
+        assert is_scanned(message)
+        for _ in range(2):  # the second time as a template, where one is kept
+            assert read_predict_request(message) == expected
+            assert read_predict_request(memoryview(message)) == expected
+            assert read_predict_request(bytearray(message)) == expected
+            assert read_if_quick(message) == expected
+
+
+def test_a_large_payload_is_not_copied() -> None:
+    """The tensor's buffer is the message's, scanned or known."""
+    view = TensorView(FLOAT32, (1, 150_528), bytes(602_112))
+    for proto in (typed_large(view), content_proto(view)):
+        message = request(proto).SerializeToString()
+        for _ in range(2):
+            data = read_predict_request(message).inputs["x0"].data
+            assert isinstance(data, memoryview)
+            assert data.obj is message
+        window = memoryview(message)
+        data = read_predict_request(window).inputs["x0"].data
+        assert isinstance(data, memoryview)
+        assert data.obj is message
+
+
+def typed_large(view: TensorView) -> tensor_pb2.TensorProto:
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    for size in view.shape:
+        proto.tensor_shape.dim.add(size=size)
+    proto.float_val.extend([0.0] * view.num_elements)
+    return proto
+
+
+def test_a_template_takes_the_new_elements() -> None:
+    """A known message with other elements yields those elements."""
+    first = request(typed_proto(FLOATS)).SerializeToString()
+    other = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 9, 8, 7, 6))
+    read_predict_request(first)
+    assert predict_request._templates
+    second = request(typed_proto(other)).SerializeToString()
+    assert predict_request._read_as_before(second) is not None
+    assert read_predict_request(second).inputs == {"x0": other}
+    assert read_predict_request(memoryview(second)).inputs == {"x0": other}
+
+
+def test_templates_of_several_inputs_keep_them_apart() -> None:
+    """Every byte between two tensors is compared, and each gets its own elements."""
+    wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
+    message = bytearray(
+        request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
+    )
+    expected = upb(bytes(message))
+    assert read_predict_request(bytes(message)) == expected
+    known = predict_request._read_as_before(bytes(message))
+    assert known == expected
+    position = message.index(b"x1")
+    message[position + 1] = ord("y")
+    assert predict_request._read_as_before(bytes(message)) is None
+    assert set(read_predict_request(bytes(message)).inputs) == {"x0", "xy"}
+
+
+def test_messages_of_equal_length_do_not_get_each_others_template() -> None:
+    """Same length, other model, name, dtype or shape: read as what they are."""
+    messages = []
+    for model in ("m", "n"):
+        for shape in ((1, 4), (4, 1), (2, 2)):
+            for proto in (typed_proto, content_proto):
+                view = TensorView(FLOAT32, shape, FLOATS.data)
+                messages.append(request(proto(view), name=model).SerializeToString())
+    assert len({len(message) for message in messages}) == 1
+    for _ in range(3):
+        for message in messages:
+            assert read_predict_request(message) == upb(message)
+
+
+def test_templates_are_bounded() -> None:
+    """Ever new messages leave a bounded memory behind."""
+    for size in range(3_000):
+        view = TensorView(FLOAT32, (size,), bytes(4 * size))
+        read_predict_request(request(content_proto(view)).SerializeToString())
+    for name in range(100):
+        message = request(typed_proto(FLOATS), name=f"{name:03}").SerializeToString()
+        read_predict_request(message)
+    assert len(predict_request._templates) <= predict_request._MAX_LENGTHS
+    assert max(map(len, predict_request._templates.values())) <= 8
+    assert len(predict_request._shapes) <= predict_request._MAX_SHAPES
+
+
+def test_the_whole_model_spec_is_read() -> None:
+    """Name, version or label, and signature."""
+    message = request(typed_proto(FLOATS))
+    message.model_spec.version.value = 7
+    message.model_spec.signature_name = "sig"
+    view = read_predict_request(message.SerializeToString())
+    assert view.model_spec == ModelSpec("m", 7, None, "sig")
+    message.model_spec.version_label = "stable"
+    view = read_predict_request(message.SerializeToString())
+    assert view.model_spec == ModelSpec("m", None, "stable", "sig")
+
+
+def test_an_absent_model_spec_is_none() -> None:
+    """The handler tells an absent spec from an empty one."""
+    message = request(typed_proto(FLOATS))
+    message.model_spec.Clear()
+    assert read_predict_request(message.SerializeToString()).model_spec == ModelSpec("")
+    message.ClearField("model_spec")
+    assert read_predict_request(message.SerializeToString()).model_spec is None
+    assert read_predict_request(b"").inputs == {}
+
+
+def test_output_filter_and_client_id_are_read() -> None:
+    """In order and as sent, duplicates included; the handler judges them."""
+    message = request(
+        typed_proto(FLOATS), output_filter=["b", "a", "b"], client_id=b"\xff1"
+    ).SerializeToString()
+    for _ in range(2):
+        view = read_predict_request(message)
+        assert view.output_filter == ("b", "a", "b")
+        assert view.client_id == b"\xff1"
+        assert view == upb(message)
+
+
+def test_a_repeated_input_counts_the_last_time() -> None:
+    """A map key sent twice has its last value, whole, as protobuf has it."""
+    first = request(typed_proto(FLOATS)).SerializeToString()
+    message = predict_pb2.PredictRequest()
+    ints = TensorView(INT64, (1,), struct.pack("<q", 5))
+    message.inputs["x0"].CopyFrom(typed_proto(ints))
+    view = read_predict_request(first + message.SerializeToString())
+    assert view.inputs == {"x0": ints}
+
+
+def test_a_repeated_model_spec_is_merged() -> None:
+    """A message field sent twice is merged, as protobuf has it."""
+    more = predict_pb2.PredictRequest()
+    more.model_spec.signature_name = "sig"
+    message = request(typed_proto(FLOATS)).SerializeToString()
+    view = read_predict_request(message + more.SerializeToString())
+    assert view.model_spec == ModelSpec("m", None, None, "sig")
+
+
+def test_unpacked_values_are_read() -> None:
+    """Parsers accept repeated numbers one by one; so do we."""
+    values = b"".join(b"\x2d" + struct.pack("<f", value) for value in (1, 2, 3, 4))
+    tensor = b"\x08\x01\x12\x08\x12\x02\x08\x01\x12\x02\x08\x04" + values
+    entry = b"\x0a\x01x\x12" + bytes([len(tensor)]) + tensor
+    message = b"\x12" + bytes([len(entry)]) + entry
+    assert not is_scanned(message)
+    assert read_predict_request(message).inputs == {"x": FLOATS}
+
+
+def test_a_bad_tensor_is_named_with_the_reason() -> None:
+    """TensorFlow Serving's message, and then what is wrong."""
+    proto = content_proto(TensorView(FLOAT32, (3,), bytes(8)))
+    with pytest.raises(
+        InvalidArgument, match=r"tensor parsing error: x1: tensor_content has 8 bytes"
+    ):
+        read_predict_request(request(typed_proto(FLOATS), proto).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x12",
+        b"\x12\x05ab",
+        b"\x00\x00",
+        b"\x0a\x03\x0a\x01\xff",
+        b"\x12\x05\x0a\x01\xff\x12\x00",
+        b"\x07",
+        b"\xff" * 20,
+        b"\x12\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+    ],
+    ids=["cut", "short", "tag 0", "spec name", "input name", "wire type 7", "ff", "11"],
+)
+def test_garbage_is_refused(message: bytes) -> None:
+    """What protobuf refuses is an INVALID_ARGUMENT, whichever way it was read."""
+    with pytest.raises(InvalidArgument, match="cannot parse the PredictRequest"):
+        read_predict_request(message)
+    with pytest.raises(InvalidArgument):
+        read_if_quick(message)
+
+
+def test_field_number_zero_is_no_tensor_field() -> None:
+    """A tag of 0 is malformed, also where the scan has seen no payload yet."""
+    tensor = b"\x08\x01\x00\x04abcd"
+    entry = b"\x0a\x01x\x12" + bytes([len(tensor)]) + tensor
+    with pytest.raises(InvalidArgument, match="cannot parse"):
+        read_predict_request(b"\x12" + bytes([len(entry)]) + entry)
+
+
+@pytest.mark.parametrize("sizes", [[-1], [1 << 62, 4], [1] * 100_000])
+def test_an_impossible_shape_is_refused(sizes: list[int]) -> None:
+    """Negative sizes, overflowing products and absurd ranks are errors."""
+    proto = typed_proto(FLOATS)
+    del proto.tensor_shape.dim[:]
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    with pytest.raises(InvalidArgument, match="tensor parsing error: x0: "):
+        read_predict_request(request(proto).SerializeToString())
+
+
+def test_a_huge_claim_with_little_payload_is_refused() -> None:
+    """Filling in is budgeted per request, whatever the dtype."""
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[1.0])
+    proto.tensor_shape.dim.add(size=1 << 33)
+    with pytest.raises(ResourceExhausted, match="tensor parsing error: x0: "):
+        read_predict_request(request(proto).SerializeToString())
+    proto.tensor_shape.dim[0].size = 100
+    options = DecodeOptions(max_tensor_bytes=1_000)
+    message = request(proto, proto).SerializeToString()
+    assert read_predict_request(message, options).inputs["x1"].size_bytes == 400
+    message = request(proto, proto, proto).SerializeToString()
+    with pytest.raises(ResourceExhausted, match="limit for a request is 1000"):
+        read_predict_request(message, options)
+
+
+def test_a_streamed_prediction_is_refused() -> None:
+    """Part of a request must not be answered as if it were all of it."""
+    message = request(typed_proto(FLOATS))
+    message.predict_streamed_options.request_state = 1  # type: ignore[assignment]
+    with pytest.raises(Unimplemented, match="predict_streamed_options"):
+        read_predict_request(message.SerializeToString())
+
+
+def test_what_takes_long_is_left_to_somebody_else() -> None:
+    """Off the loop: many strings, many varints, big unusual messages, big fills."""
+    strings = TensorView(STRING, (20_000,), (b"ab",) * 20_000)
+    varints = TensorView(INT64, (20_000,), struct.pack("<q", -1) * 20_000)
+    huge = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    huge.tensor_shape.dim.add(size=1 << 20)
+    unusual = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, version_number=1)
+    unusual.tensor_content = bytes(100_000)
+    unusual.tensor_shape.dim.add(size=25_000)
+    for proto in (typed_proto(strings), typed_proto(varints), huge, unusual):
+        message = request(proto).SerializeToString()
+        assert read_if_quick(message) is None
+        assert read_predict_request(message) == upb(message)
+    crowd = request(*[typed_proto(FLOATS)] * 500).SerializeToString()
+    assert read_if_quick(crowd) is None
+    assert len(read_predict_request(crowd).inputs) == 500
+
+
+def test_a_large_raw_payload_is_quick() -> None:
+    """Size alone does not count: raw elements are never touched."""
+    view = TensorView(FLOAT32, (1 << 20,), bytes(4 << 20))
+    message = request(content_proto(view)).SerializeToString()
+    quick = read_if_quick(message)
+    assert quick is not None
+    assert quick.inputs["x0"] == view

@@ -1,0 +1,119 @@
+"""PredictResponse: what we write, protobuf reads as what was meant."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
+from tfs.codec import predict_response
+from tfs.codec.predict import write_predict_response
+from tfs.core.dtype import FLOAT32, STRING
+from tfs.core.tensor_view import TensorView
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+
+def expected(
+    outputs: dict[str, TensorView], *, as_tensor_content: bool = False
+) -> predict_pb2.PredictResponse:
+    message = predict_pb2.PredictResponse()
+    message.model_spec.name = "m"
+    message.model_spec.version.value = 3
+    message.model_spec.signature_name = "serving_default"
+    for name, view in outputs.items():
+        content = as_tensor_content and view.dtype is not STRING
+        proto = content_proto(view) if content else typed_proto(view)
+        message.outputs[name].CopyFrom(proto)
+    return message
+
+
+def written(
+    outputs: dict[str, TensorView], *, as_tensor_content: bool = False
+) -> predict_pb2.PredictResponse:
+    return predict_pb2.PredictResponse.FromString(
+        write_predict_response(
+            "m", 3, "serving_default", outputs, as_tensor_content=as_tensor_content
+        )
+    )
+
+
+def bits(message: predict_pb2.PredictResponse) -> bytes:
+    """Returns the message in one form; NaNs never equal as messages do."""
+    return message.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("view", VIEWS + SMALL_VIEWS, ids=repr)
+@pytest.mark.parametrize("as_tensor_content", [False, True])
+def test_every_dtype_is_written(view: TensorView, as_tensor_content: bool) -> None:
+    """Alone and with others, the first time and from remembered prefixes."""
+    for outputs in ({"y": view}, {"y": view, "z": VIEWS[0], "b": view}):
+        for _ in range(2):
+            message = written(outputs, as_tensor_content=as_tensor_content)
+            wanted = expected(outputs, as_tensor_content=as_tensor_content)
+            assert bits(message) == bits(wanted)
+
+
+def test_a_reply_without_outputs_still_names_the_model() -> None:
+    """An empty map is no outputs, not an error."""
+    assert written({}) == expected({})
+
+
+@pytest.mark.parametrize("version", [0, 1, 1 << 62])
+def test_the_version_is_always_set(version: int) -> None:
+    """Version 0 is present too."""
+    view = TensorView(FLOAT32, (1,), bytes(4))
+    for _ in range(2):
+        message = predict_pb2.PredictResponse.FromString(
+            write_predict_response("m", version, "s", {"y": view})
+        )
+        assert message.model_spec.HasField("version")
+        assert message.model_spec.version.value == version
+
+
+def test_replies_that_differ_in_one_thing_are_kept_apart() -> None:
+    """Model, version, signature, output name, dtype and shape all count."""
+    data = struct.pack("<4f", 1, 2, 3, 4)
+    seen = set()
+    for _ in range(2):
+        for model in ("m", "n"):
+            for version in (1, 2):
+                for signature in ("s", "t"):
+                    for name in ("y", "z"):
+                        for shape in ((4,), (2, 2)):
+                            view = TensorView(FLOAT32, shape, data)
+                            message = predict_pb2.PredictResponse.FromString(
+                                write_predict_response(
+                                    model, version, signature, {name: view}
+                                )
+                            )
+                            spec = message.model_spec
+                            assert (spec.name, spec.version.value) == (model, version)
+                            assert spec.signature_name == signature
+                            dims = message.outputs[name].tensor_shape.dim
+                            assert tuple(d.size for d in dims) == shape
+                            seen.add(message.SerializeToString(deterministic=True))
+    assert len(seen) == 32
+
+
+def test_views_of_any_buffer_are_written() -> None:
+    """Rows cut from a batch are memoryviews; slabs are bytearrays."""
+    data = struct.pack("<4f", 1, 2, 3, 4)
+    outputs = [
+        write_predict_response("m", 1, "s", {"y": TensorView(FLOAT32, (4,), buffer)})
+        for buffer in (data, bytearray(data), memoryview(data), memoryview(data))
+    ]
+    assert len(set(outputs)) == 1
+
+
+def test_remembered_prefixes_are_bounded() -> None:
+    """Ever new shapes leave a bounded memory behind."""
+    for size in range(5_000):
+        view = TensorView(FLOAT32, (size, 0), b"")
+        write_predict_response("m", size, "s", {"y": view})
+    for cache in (
+        predict_response._frames,
+        predict_response._entries,
+        predict_response._specs,
+    ):
+        assert len(cache) <= predict_response._MAX_REMEMBERED

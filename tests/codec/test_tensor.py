@@ -1,0 +1,238 @@
+"""TensorProto to TensorView and back, for every dtype and TensorFlow's rules."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.codec.samples import (
+    DATA,
+    FIELDS,
+    SMALL_VIEWS,
+    VIEWS,
+    content_proto,
+    typed_proto,
+)
+from tfs.codec.tensor import (
+    BY_DTYPE,
+    FillBudget,
+    fill_tensor_proto,
+    tensor_view_of,
+    write_tensor,
+)
+from tfs.core import dtype as dtypes
+from tfs.core.dtype import BOOL, DTYPES, FLOAT32, INT8, INT32, STRING
+from tfs.core.errors import InvalidArgument, ResourceExhausted
+from tfs.core.tensor_view import TensorView
+from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
+
+
+def parsed(view: TensorView, *, as_tensor_content: bool) -> tensor_pb2.TensorProto:
+    message = write_tensor(view, as_tensor_content=as_tensor_content)
+    return tensor_pb2.TensorProto.FromString(message)
+
+
+def nothing(view: TensorView) -> bytes | tuple[bytes, ...]:
+    return () if view.dtype is STRING else b""
+
+
+def test_every_dtype_of_the_core_travels() -> None:
+    """A dtype added to the core without a wire form is noticed here."""
+    assert set(BY_DTYPE) == set(DTYPES.values()) == set(DATA) == set(FIELDS)
+
+
+@pytest.mark.parametrize("view", VIEWS + SMALL_VIEWS, ids=repr)
+def test_typed_fields_read_as_the_elements(view: TensorView) -> None:
+    """A typed field's values are the elements, bit by bit."""
+    assert tensor_view_of(typed_proto(view)) == view
+
+
+@pytest.mark.parametrize("view", VIEWS + SMALL_VIEWS, ids=repr)
+def test_written_typed_fields_are_what_protobuf_would_write(view: TensorView) -> None:
+    """The writer's bytes are protobuf's own serialization."""
+    assert write_tensor(view) == typed_proto(view).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "view", [v for v in VIEWS + SMALL_VIEWS if v.dtype is not STRING], ids=repr
+)
+def test_tensor_content_is_the_elements_both_ways(view: TensorView) -> None:
+    """tensor_content holds the elements' bytes as they are."""
+    assert tensor_view_of(content_proto(view)) == view
+    assert parsed(view, as_tensor_content=True) == content_proto(view)
+
+
+def test_strings_stay_typed_when_content_is_asked_for() -> None:
+    """Python clients read no strings from tensor_content, so none are put there."""
+    view = TensorView(STRING, (2,), (b"a", b"\xff"))
+    assert list(parsed(view, as_tensor_content=True).string_val) == [b"a", b"\xff"]
+
+
+def test_strings_in_tensor_content_are_read() -> None:
+    """TensorFlow's form: all lengths as varints, then all bytes."""
+    proto = typed_proto(TensorView(STRING, (3,), ()))
+    proto.tensor_content = b"\x01\x00\x82\x01" + b"a" + b"b" * 130
+    assert tensor_view_of(proto).data == (b"a", b"", b"b" * 130)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x01", b"\x01\x01\x01a", b"\x00\x00\x00x", b"\xff\xff\xff", b"\x80"]
+)
+def test_strings_in_tensor_content_of_another_length_are_refused(
+    content: bytes,
+) -> None:
+    """Lengths that do not add up are an error, never a guess."""
+    proto = typed_proto(TensorView(STRING, (3,), ()))
+    proto.tensor_content = content
+    with pytest.raises(InvalidArgument, match="tensor_content"):
+        tensor_view_of(proto)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_missing_values_repeat_the_last(view: TensorView) -> None:
+    """Fewer values than elements: the last one fills the rest."""
+    few = TensorView(view.dtype, (3,), view.rows(0, 1).data)
+    proto = typed_proto(few)
+    del proto.tensor_shape.dim[:]
+    proto.tensor_shape.dim.add(size=5)
+    read = tensor_view_of(proto)
+    assert read.shape == (5,)
+    last = TensorView(view.dtype, (3,), few.data).rows(2, 3).data
+    for index in range(3, 5):
+        assert read.rows(index, index + 1).data == last
+    assert read.rows(0, 3).data == few.data
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_no_values_are_zeros(view: TensorView) -> None:
+    """No value at all: zeros, or empty strings."""
+    proto = typed_proto(TensorView(view.dtype, (4,), nothing(view)))
+    read = tensor_view_of(proto)
+    if view.dtype is STRING:
+        assert read.data == (b"",) * 4
+    else:
+        assert read.data == bytes(4 * view.dtype.item_bytes)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_excess_values_are_ignored(view: TensorView) -> None:
+    """More values than elements: the first ones count, as in TensorFlow."""
+    proto = typed_proto(view)
+    del proto.tensor_shape.dim[:]
+    proto.tensor_shape.dim.add(size=2)
+    expected = TensorView(view.dtype, (6,), view.data).rows(0, 2)
+    assert tensor_view_of(proto) == expected
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_a_tensor_without_elements_ignores_its_payload(view: TensorView) -> None:
+    """A zero in the shape makes every payload right."""
+    proto = typed_proto(view)
+    proto.tensor_shape.dim[0].size = 0
+    assert tensor_view_of(proto).shape == (0, 3)
+    assert len(tensor_view_of(proto).data) == 0
+    proto.tensor_content = b"whatever"
+    assert len(tensor_view_of(proto).data) == 0
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_an_empty_tensor_is_written_with_its_shape(view: TensorView) -> None:
+    """No elements, but dtype and shape are told."""
+    empty = TensorView(view.dtype, (0, 3), nothing(view))
+    for as_tensor_content in (False, True):
+        proto = parsed(empty, as_tensor_content=as_tensor_content)
+        assert proto == typed_proto(empty)
+
+
+def test_a_scalar_has_a_shape_without_dimensions() -> None:
+    """tensor_shape is always present."""
+    view = TensorView(FLOAT32, (), struct.pack("<f", 1.5))
+    proto = parsed(view, as_tensor_content=False)
+    assert proto.HasField("tensor_shape")
+    assert tensor_view_of(proto) == view
+
+
+def test_integers_beyond_a_narrow_dtype_keep_their_low_bits() -> None:
+    """int_val is 32 bits wide; an int8 takes the low eight, as in TensorFlow."""
+    proto = tensor_pb2.TensorProto(dtype=6, int_val=[300, -129])  # type: ignore[arg-type]
+    proto.tensor_shape.dim.add(size=2)
+    assert tensor_view_of(proto) == TensorView(INT8, (2,), struct.pack("2b", 44, 127))
+
+
+def test_booleans_in_tensor_content_become_zero_or_one() -> None:
+    """Any other byte would be undefined behaviour in what reads booleans."""
+    proto = content_proto(TensorView(BOOL, (4,), b"\0\1\2\xff"))
+    assert tensor_view_of(proto).data == b"\0\1\1\1"
+
+
+@pytest.mark.parametrize("dtype", [0, 11, 20, 21, 27, 29, 101, 4711])
+def test_a_dtype_that_is_not_served_is_refused_by_name(dtype: int) -> None:
+    """Quantized, resource, reference and unknown types have no TensorView."""
+    with pytest.raises(InvalidArgument, match="not supported"):
+        tensor_view_of(tensor_pb2.TensorProto(dtype=dtype))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[-1], [2, -2], [1 << 62, 4], [1 << 40, 1 << 40, 0], [1] * 255, [1] * 100_000],
+    ids=["negative", "inner", "product", "before zero", "255", "100000"],
+)
+def test_an_impossible_shape_is_refused(sizes: list[int]) -> None:
+    """Negative sizes, products beyond int64 and absurd ranks are errors."""
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    with pytest.raises(InvalidArgument):
+        tensor_view_of(proto)
+
+
+def test_an_unknown_rank_is_refused() -> None:
+    """A tensor that was sent has a shape."""
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    proto.tensor_shape.unknown_rank = True
+    with pytest.raises(InvalidArgument, match="shape is unknown"):
+        tensor_view_of(proto)
+
+
+def test_tensor_content_of_another_length_is_refused() -> None:
+    """tensor_content must be exactly as long as dtype and shape say."""
+    proto = content_proto(TensorView(INT32, (2, 3), bytes(20)))
+    with pytest.raises(InvalidArgument, match=r"has 20 bytes.* takes 24"):
+        tensor_view_of(proto)
+
+
+@pytest.mark.parametrize("dtype", [1, 7, 9])
+def test_a_huge_claim_with_little_payload_allocates_nothing(dtype: int) -> None:
+    """Elements that were not sent come out of a budget, checked before they exist."""
+    proto = tensor_pb2.TensorProto(dtype=dtype)  # type: ignore[arg-type]
+    proto.tensor_shape.dim.add(size=1 << 40)
+    with pytest.raises(ResourceExhausted, match="to fill in"):
+        tensor_view_of(proto)
+
+
+def test_a_budget_is_shared_by_the_tensors_of_a_request() -> None:
+    """Many small claims count together."""
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    proto.tensor_shape.dim.add(size=25)
+    budget = FillBudget(limit_bytes=200)
+    tensor_view_of(proto, budget)
+    tensor_view_of(proto, budget)
+    with pytest.raises(ResourceExhausted):
+        tensor_view_of(proto, budget)
+
+
+def test_fill_tensor_proto_writes_into_a_message() -> None:
+    """The message, empty before, equals the tensor."""
+    proto = tensor_pb2.TensorProto()
+    view = TensorView(dtypes.INT64, (2,), struct.pack("<2q", 5, -5))
+    fill_tensor_proto(proto, view)
+    assert tensor_view_of(proto) == view
+
+
+def test_a_memoryview_is_written_like_bytes() -> None:
+    """Rows cut from a batch are memoryviews."""
+    for view in VIEWS:
+        if view.dtype is not STRING:
+            window = TensorView(view.dtype, view.shape, memoryview(view.data))  # type: ignore[arg-type]
+            assert write_tensor(window) == write_tensor(view)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.servables.fakes import ID, FakeInterpreter, task_for
+from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING
+from tfs.core.errors import Cancelled, DataLoss, InvalidArgument, ServingError
+from tfs.core.resources import MAIN, RAM_BYTES, Resource
+from tfs.core.servable import Outcome, Servable
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import Producer, commit, new_version
+from tfs.servables.hashmap import Hashmap
+from tfs.servables.platform import LoadContext
+
+CONTEXT = LoadContext(lambda _: FakeInterpreter())
+
+PRICES = "item,price:float32,stock,name\nb-1,2.5,3,bolt\nn-7,0.5,100,nut\n"
+
+
+def loaded(path: Path) -> Servable:
+    loader = Hashmap().loader(str(path), CONTEXT)
+    loader.load(ID)
+    return loader.servable
+
+
+def looked_up(servable: Servable, *keys: bytes) -> dict[str, TensorView]:
+    done: list[Outcome] = []
+    (name,) = servable.signatures[DEFAULT_SIGNATURE].inputs
+    inputs = {name: TensorView(STRING, (len(keys),), keys)}
+    servable.submit(task_for(servable.signatures, inputs, done))
+    (outcome,) = done
+    assert not isinstance(outcome, ServingError), outcome
+    return dict(outcome)
+
+
+def test_csv_columns_become_outputs_with_their_types(tmp_path: Path) -> None:
+    """Every column but the key is an output; its type is declared or found."""
+    (tmp_path / "table.csv").write_text(PRICES)
+    signature = loaded(tmp_path).signatures[DEFAULT_SIGNATURE]
+    assert signature.inputs == {"item": TensorSpec(STRING, (-1,))}
+    assert signature.outputs == {
+        "price": TensorSpec(FLOAT32, (-1,)),
+        "stock": TensorSpec(INT64, (-1,)),
+        "name": TensorSpec(STRING, (-1,)),
+        "found": TensorSpec(BOOL, (-1,)),
+    }
+
+
+def test_lookup_answers_row_by_row_and_marks_what_is_missing(tmp_path: Path) -> None:
+    """A batch keeps its order; an absent key gives neutral values and found=false."""
+    (tmp_path / "table.csv").write_text(PRICES)
+    outputs = looked_up(loaded(tmp_path), b"n-7", b"gone", b"b-1")
+    prices = struct.unpack("<3f", bytes(outputs["price"].data))  # type: ignore[arg-type]
+    assert (prices[0], prices[2]) == (0.5, 2.5)
+    assert prices[1] != prices[1]
+    assert outputs["stock"].data == struct.pack("<3q", 100, 0, 3)
+    assert outputs["name"].data == (b"nut", b"", b"bolt")
+    assert outputs["found"].data == b"\1\0\1"
+
+
+def test_json_table_of_single_values_has_one_output(tmp_path: Path) -> None:
+    """A plain object from key to number is a table too."""
+    (tmp_path / "table.json").write_text('{"a": 1.5, "b": 2}')
+    outputs = looked_up(loaded(tmp_path), b"b", b"a")
+    assert outputs["value"].data == struct.pack("<2f", 2, 1.5)
+
+
+def test_json_rows_may_have_several_values(tmp_path: Path) -> None:
+    """Equal keys in every row make the columns."""
+    (tmp_path / "table.json").write_text(
+        '{"a": {"x": 1, "t": "one"}, "b": {"x": 2, "t": "two"}}'
+    )
+    outputs = looked_up(loaded(tmp_path), b"a")
+    assert outputs["x"].data == struct.pack("<q", 1)
+    assert outputs["t"].data == (b"one",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("table.csv", "", "first line"),
+        ("table.csv", "key\na\n", "first line"),
+        ("table.csv", "key,v\n", "no rows"),
+        ("table.csv", "key,v\na,1\na,2\n", "line 3.*'a' is there already"),
+        ("table.csv", "key,v\na,1,2\n", "line 2 has 3 values"),
+        ("table.csv", "key,v:float32\na,x\n", "'v' is no float32"),
+        ("table.csv", "key,v:bool\na,1\n", "type must be one of"),
+        ("table.csv", "key:int64,v\n1,1\n", "key column is always a string"),
+        ("table.csv", "key,v,v\na,1,2\n", "different names"),
+        ("table.csv", "key,found\na,1\n", "'found'"),
+        ("table.json", "[1]", "an object"),
+        ("table.json", "{", "bad table.json"),
+        ("table.json", '{"a": {"x": 1}, "b": {"y": 1}}', "key 'b'"),
+        ("table.json", '{"a": null}', "number or a string"),
+    ],
+)
+def test_damaged_table_is_refused_with_its_place(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    """The version's status says which line or key is wrong, and how."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidArgument, match=message):
+        loaded(tmp_path)
+
+
+def test_table_that_differs_from_its_manifest_is_data_loss(tmp_path: Path) -> None:
+    """A committed version is checked against its digests before it is read."""
+    signature = Signature(
+        Method.PREDICT,
+        {"k": TensorSpec(STRING, (-1,))},
+        {"v": TensorSpec(INT64, (-1,)), "found": TensorSpec(BOOL, (-1,))},
+    )
+    with new_version(str(tmp_path), 1) as folder:
+        Path(folder, "table.csv").write_text("k,v\na,1\n")
+        commit(folder, "hashmap", {DEFAULT_SIGNATURE: signature}, {}, Producer())
+    assert looked_up(loaded(tmp_path / "1"), b"a")["v"].data == struct.pack("<q", 1)
+    (tmp_path / "1" / "table.csv").write_text("k,v\na,2\n")
+    with pytest.raises(DataLoss, match=r"table\.csv"):
+        loaded(tmp_path / "1")
+
+
+def test_cancelled_lookup_is_answered_with_its_error(tmp_path: Path) -> None:
+    """A task that nobody waits for costs no compute."""
+    (tmp_path / "table.csv").write_text(PRICES)
+    servable = loaded(tmp_path)
+    done: list[Outcome] = []
+    keys = {"item": TensorView(STRING, (1,), (b"b-1",))}
+    task = task_for(servable.signatures, keys, done)
+    error = Cancelled("gone")
+    task.cancel.cancel(error)
+    servable.submit(task)
+    assert done == [error]
+
+
+def test_estimate_grows_with_the_file(tmp_path: Path) -> None:
+    """Python objects take several times the file; the estimate is an upper bound."""
+    (tmp_path / "table.csv").write_text(PRICES)
+    resources = Hashmap().loader(str(tmp_path), CONTEXT).estimate_resources()
+    assert resources[Resource(MAIN, RAM_BYTES, 0)] > 8 * len(PRICES)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.digits import DigitClassifier
+from tests.servables.fakes import FakeInterpreter
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
+from tfs.export import save
+from tfs.servables.built_in import built_in_platforms
+from tfs.servables.hashmap import HashmapLoader
+from tfs.servables.model_loader import ModelLoader
+from tfs.servables.platform import LoadContext
+from tfs.servables.registry import PlatformRegistry
+
+CONTEXT = LoadContext(lambda _: FakeInterpreter())
+
+
+class Greeting:
+    """A third-party platform: versions with a greeting.txt."""
+
+    name = "greeting"
+
+    def recognizes(self, path: str) -> bool:
+        return os.path.isfile(os.path.join(path, "greeting.txt"))
+
+    def runs_code(self, path: str) -> bool:
+        return False
+
+    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
+        return HashmapLoader(path)
+
+
+def greeting() -> Greeting:
+    """Returns the platform, as an entry point may."""
+    return Greeting()
+
+
+INSTANCE = Greeting()
+
+
+def entry_point(target: str, name: str = "greeting") -> importlib.metadata.EntryPoint:
+    return importlib.metadata.EntryPoint(
+        name, f"tests.servables.test_registry:{target}", "tfs.platforms"
+    )
+
+
+def registry(
+    *entry_points: importlib.metadata.EntryPoint, allow_model_code: bool = True
+) -> PlatformRegistry:
+    return PlatformRegistry(
+        built_in_platforms(),
+        allow_model_code=allow_model_code,
+        entry_points=entry_points,
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> str:
+    return save(DigitClassifier(), torch.rand(2, 64), tmp_path / "base")
+
+
+@pytest.mark.parametrize("model_platform", ["", "tensorflow", "torch_package"])
+def test_package_is_found_by_content_or_by_name(
+    package: str, model_platform: str
+) -> None:
+    """Unchanged configurations of TensorFlow Serving detect; a name decides."""
+    loader = registry().loader(package, CONTEXT, model_platform)
+    assert isinstance(loader, ModelLoader)
+    os.unlink(f"{package}/servable.json")
+    assert isinstance(registry().loader(package, CONTEXT, model_platform), ModelLoader)
+
+
+def test_table_is_found_by_its_file(tmp_path: Path) -> None:
+    """A lookup table needs no manifest."""
+    (tmp_path / "table.csv").write_text("k,v\na,1\n")
+    assert isinstance(registry().loader(str(tmp_path), CONTEXT), HashmapLoader)
+
+
+def test_unknown_platform_lists_those_there_are(tmp_path: Path) -> None:
+    """A typing mistake in the configuration is answered with the choices."""
+    with pytest.raises(InvalidArgument, match=r"'onnx'; known: torch_package.*hashmap"):
+        registry().loader(str(tmp_path), CONTEXT, "onnx")
+
+
+def test_model_code_can_be_forbidden(package: str, tmp_path: Path) -> None:
+    """--allow_model_code=false refuses code, and only that."""
+    strict = registry(allow_model_code=False)
+    with pytest.raises(FailedPrecondition, match="allow_model_code"):
+        strict.loader(package, CONTEXT)
+    (tmp_path / "table.csv").write_text("k,v\na,1\n")
+    assert isinstance(strict.loader(str(tmp_path), CONTEXT), HashmapLoader)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"saved_model.pb": b""}, "TensorFlow SavedModel"),
+        ({"notes.txt": b""}, "nothing to serve among notes.txt"),
+        ({}, "among no files"),
+        ({"model.pt": b"PK\x03\x04 cut short"}, "not a readable archive"),
+    ],
+)
+def test_what_cannot_be_served_is_explained(
+    tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    """The version's status says what was found instead of a model."""
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(InvalidArgument, match=message):
+        registry().loader(str(tmp_path), CONTEXT)
+
+
+def test_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
+    """torch.save is the usual mistake, and has an answer of its own."""
+    torch.save({"w": torch.ones(1)}, tmp_path / "model.pt")
+    with pytest.raises(InvalidArgument, match=r"torch\.save, which keeps no code"):
+        registry().loader(str(tmp_path), CONTEXT)
+
+
+def test_directory_that_is_gone_is_not_found(tmp_path: Path) -> None:
+    """A version can be deleted between listing and loading."""
+    with pytest.raises(NotFound):
+        registry().loader(str(tmp_path / "7"), CONTEXT)
+
+
+@pytest.mark.parametrize("target", ["Greeting", "greeting", "INSTANCE"])
+def test_third_party_platform_is_detected_and_named(
+    tmp_path: Path, target: str
+) -> None:
+    """An entry point may be a platform, its class, or a function that makes one."""
+    (tmp_path / "greeting.txt").write_text("hello")
+    ours = registry(entry_point(target))
+    assert ours.detect(str(tmp_path)).name == "greeting"
+    assert ours.get("greeting").name == "greeting"
+    assert ours.names[-1] == "greeting"
+
+
+def test_broken_third_party_platform_harms_only_its_own_versions(
+    tmp_path: Path,
+) -> None:
+    """An entry point that cannot be imported is an error of whoever asks for it."""
+    ours = registry(entry_point("absent"))
+    (tmp_path / "table.csv").write_text("k,v\na,1\n")
+    assert ours.detect(str(tmp_path)).name == "hashmap"
+    with pytest.raises(Internal, match="cannot be imported"):
+        ours.loader(str(tmp_path), CONTEXT, "greeting")
+    (tmp_path / "table.csv").unlink()
+    with pytest.raises(ServingError, match="nothing to serve"):
+        ours.loader(str(tmp_path), CONTEXT)
+
+
+def test_entry_point_with_another_name_is_refused(tmp_path: Path) -> None:
+    """What is configured under one name must not turn out to be something else."""
+    with pytest.raises(Internal, match="calls itself 'greeting'"):
+        registry(entry_point("INSTANCE", "other")).get("other")
+
+
+def test_built_in_name_cannot_be_taken() -> None:
+    """A package that is installed by accident does not replace a platform."""
+    ours = registry(entry_point("INSTANCE", "hashmap"))
+    assert ours.get("hashmap").name == "hashmap"
+    assert ours.names.count("hashmap") == 1

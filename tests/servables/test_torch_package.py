@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.digits import DigitClassifier
+from tests.servables.fakes import ID, FakeInterpreter
+from tfs.core.dtype import FLOAT32
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.resources import MAIN, RAM_BYTES, Resource
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import MANIFEST, read_manifest
+from tfs.export import save
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.servables.platform import LoadContext
+from tfs.servables.torch_package import TorchPackage
+
+EXAMPLE = torch.rand(2, 64)
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    return Path(save(DigitClassifier(), EXAMPLE, tmp_path / "base"))
+
+
+@pytest.fixture
+def inline() -> Iterator[InlineInterpreter]:
+    interpreter = InlineInterpreter("inline-test")
+    interpreter.start()
+    yield interpreter
+    interpreter.close()
+
+
+def test_version_loads_answers_like_the_module_and_unloads(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """From export to answer: the same numbers, bit for bit, then nothing is left."""
+    module = DigitClassifier()
+    path = save(module, EXAMPLE, tmp_path)
+    loader = TorchPackage().loader(path, LoadContext(lambda _: inline))
+    loader.load(ID)
+    servable = loader.servable
+    signature = servable.signatures[DEFAULT_SIGNATURE]
+    finished = threading.Event()
+    outcomes: list[Outcome] = []
+
+    def done(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        finished.set()
+
+    view = TensorView(FLOAT32, (2, 64), EXAMPLE.numpy().tobytes())
+    task = InferenceTask(
+        DEFAULT_SIGNATURE, signature, {"pixels": view}, done, num_rows=2
+    )
+    servable.submit(task)
+    assert finished.wait(10)
+    (outcome,) = outcomes
+    assert not isinstance(outcome, ServingError), outcome
+    with torch.inference_mode():
+        expected = module.eval()(EXAMPLE).numpy().tobytes()
+    assert outcome["output"].data == expected
+    loader.unload()
+    with pytest.raises(FailedPrecondition):
+        _ = loader.servable
+    assert inline.stats().num_models == 0
+
+
+def test_interpreter_is_told_everything_about_the_version(version: Path) -> None:
+    """Entry, signatures and device reach whatever runs the model."""
+    interpreter = FakeInterpreter()
+    context = LoadContext(lambda _: interpreter, device="cuda:1", intra_op_threads=4)
+    loader = TorchPackage().loader(str(version), context)
+    loader.load(ID)
+    source = interpreter.models[0].source
+    assert (source.id, source.path, source.platform) == (
+        ID,
+        str(version),
+        "torch_package",
+    )
+    assert source.entry == {"package": "model", "resource": "model.pkl"}
+    assert (source.device, source.intra_op_threads) == ("cuda:1", 4)
+    loader.unload()
+    loader.unload()
+    assert interpreter.models[0].unloaded == 1
+
+
+def test_replaced_byte_is_found_before_any_code_runs(version: Path) -> None:
+    """Digests are checked at every load; the status names the file."""
+    archive = version / "model.pt"
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 2] ^= 1
+    archive.write_bytes(data)
+    interpreter = FakeInterpreter()
+    loader = TorchPackage().loader(str(version), LoadContext(lambda _: interpreter))
+    with pytest.raises(DataLoss, match=r"model\.pt"):
+        loader.load(ID)
+    assert not interpreter.models
+
+
+def test_failed_load_leaves_nothing_and_can_be_repeated(version: Path) -> None:
+    """A manager may try again after a passing fault."""
+    interpreter = FakeInterpreter(Unavailable("busy"))
+    loader = TorchPackage().loader(str(version), LoadContext(lambda _: interpreter))
+    with pytest.raises(Unavailable):
+        loader.load(ID)
+    with pytest.raises(FailedPrecondition):
+        _ = loader.servable
+    interpreter.error = None
+    loader.load(ID)
+    assert loader.servable.id == ID
+
+
+def test_estimate_is_the_archive_and_its_code(version: Path) -> None:
+    """Cheap, the same every time, and at least what is mapped."""
+    loader = TorchPackage().loader(
+        str(version), LoadContext(lambda _: FakeInterpreter())
+    )
+    first = loader.estimate_resources()
+    assert first[Resource(MAIN, RAM_BYTES, 0)] > (version / "model.pt").stat().st_size
+    assert loader.estimate_resources() == first
+
+
+def test_archive_without_manifest_needs_signatures_beside_it(version: Path) -> None:
+    """Signatures written by hand make any torch.package archive servable."""
+    signatures = json.loads((version / MANIFEST).read_text())["signatures"]
+    (version / MANIFEST).unlink()
+    with pytest.raises(InvalidArgument, match=r"signatures\.json"):
+        TorchPackage().describe(str(version))
+    (version / "signatures.json").write_text(json.dumps(signatures))
+    found = TorchPackage().describe(str(version))
+    assert list(found.signatures) == [DEFAULT_SIGNATURE]
+    assert found.entry == {"package": "model", "resource": "model.pkl"}
+
+
+def test_only_pickle_of_a_foreign_archive_is_its_entry(tmp_path: Path) -> None:
+    """An archive written without TFS is served if there is no doubt what to load."""
+    from torch.package.package_exporter import PackageExporter
+
+    with PackageExporter(str(tmp_path / "model.pt")) as exporter:
+        exporter.intern("tests.models.digits")
+        exporter.save_pickle("nets.v1", "digits.pkl", DigitClassifier())
+    (tmp_path / "signatures.json").write_text(
+        json.dumps(
+            {
+                DEFAULT_SIGNATURE: {
+                    "method": "predict",
+                    "inputs": {"pixels": {"dtype": "float32", "shape": [-1, 64]}},
+                    "outputs": {"scores": {"dtype": "float32", "shape": [-1, 10]}},
+                }
+            }
+        )
+    )
+    found = TorchPackage().describe(str(tmp_path))
+    assert found.entry == {"package": "nets.v1", "resource": "digits.pkl"}
+
+
+def test_wrong_platform_in_the_manifest_is_refused(version: Path) -> None:
+    """A configuration that names another platform than the version's is a mistake."""
+    form = json.loads((version / MANIFEST).read_text())
+    form["platform"] = "torchscript"
+    (version / MANIFEST).write_text(json.dumps(form))
+    assert read_manifest(str(version)).platform == "torchscript"
+    with pytest.raises(InvalidArgument, match="leave model_platform out"):
+        TorchPackage().describe(str(version))

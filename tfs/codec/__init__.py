@@ -1,0 +1,1 @@
+"""Between protobuf bytes and TensorViews: no sockets, no models, no gRPC."""

@@ -1,0 +1,154 @@
+"""What Classify answers: classes with labels and scores for each Example.
+
+The request is :func:`tfs.codec.example.read_example_request`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tfs.codec import wire
+from tfs.codec.predict_response import spec_field
+from tfs.codec.tensor import BY_DTYPE
+from tfs.core.dtype import FLOAT32, STRING
+from tfs.core.errors import InvalidArgument
+from tfs.core.tensor_view import TensorView
+from tfs.proto.tensorflow.core.framework import types_pb2
+
+CLASSES: Final = "classes"
+SCORES: Final = "scores"
+
+
+def write_classification_response(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    num_rows: int,
+    labels: Sequence[str] = (),
+) -> bytes:
+    """Returns the serialized ``ClassificationResponse``. Thread-safe.
+
+    See :func:`write_classification_result` for ``outputs`` and what may be wrong.
+    """
+    result = write_classification_result(outputs, num_rows, labels)
+    return wire.delimited(1, result) + spec_field(model_name, version, signature_name)
+
+
+def write_classification_result(
+    outputs: Mapping[str, TensorView], num_rows: int, labels: Sequence[str] = ()
+) -> bytes:
+    """Returns the serialized ``ClassificationResult``: one row per Example.
+
+    Args:
+        outputs: ``classes``, string [rows, classes], and ``scores``, float32 of the
+            same shape, or only one of them: then labels have no scores, or scores no
+            labels but those of the signature.
+        num_rows: How many Examples were asked about.
+        labels: The signature's names of the classes, in the order of ``scores``; used
+            where the model gives no ``classes``.
+
+    Raises:
+        InvalidArgument: The outputs do not have that form; says what is wrong.
+
+    """
+    classes = outputs.get(CLASSES)
+    scores = outputs.get(SCORES)
+    if classes is None and scores is None:
+        raise InvalidArgument(
+            "Expected classification signature outputs to contain at least one of "
+            f'"{CLASSES}" or "{SCORES}". Signature was: {sorted(outputs)}'
+        )
+    num_classes = -1
+    if classes is not None:
+        check_matrix(classes)
+        if classes.dtype is not STRING:
+            raise InvalidArgument(
+                f"Expected classes Tensor of DT_STRING. Got: {type_name(classes)}"
+            )
+        _check_rows(CLASSES, classes, num_rows)
+        num_classes = classes.shape[1]
+    if scores is not None:
+        check_matrix(scores)
+        if scores.dtype is not FLOAT32:
+            raise InvalidArgument(
+                f"Expected scores Tensor of DT_FLOAT. Got: {type_name(scores)}"
+            )
+        _check_rows(SCORES, scores, num_rows)
+        if num_classes < 0:
+            num_classes = len(labels) or scores.shape[1]
+        if scores.shape[1] != num_classes:
+            raise InvalidArgument(
+                "Tensors class and score should match in dim_size(1). Got "
+                f"{num_classes} vs. {scores.shape[1]}"
+            )
+    if scores is None:
+        parts = [wire.delimited(1, wire.delimited(1, n)) for n in _strings(classes)]
+    else:
+        data = bytes(scores.data)  # type: ignore[arg-type]  # no strings
+        if classes is not None:
+            heads = [_class_head(label) for label in _strings(classes)]
+        else:
+            heads = list(_label_heads(tuple(labels) or ("",) * num_classes)) * num_rows
+        parts = [
+            head + data[4 * index : 4 * index + 4] for index, head in enumerate(heads)
+        ]
+    rows = [
+        wire.delimited(1, b"".join(parts[start : start + num_classes]))
+        for start in range(0, num_rows * num_classes, num_classes or 1)
+    ]
+    return b"".join(rows or [b"\x0a\x00"] * num_rows)
+
+
+def check_matrix(view: TensorView) -> None:
+    """Refuses what is not [rows, classes].
+
+    Raises:
+        InvalidArgument: It has another rank.
+
+    """
+    if len(view.shape) != 2:
+        raise InvalidArgument(
+            "Expected Tensor shape: [batch_size num_classes] but got "
+            f"{shape_text(view)}"
+        )
+
+
+def type_name(view: TensorView) -> str:
+    """Returns TensorFlow's name of the dtype: DT_FLOAT."""
+    return types_pb2.DataType.Name(BY_DTYPE[view.dtype].number)
+
+
+def shape_text(view: TensorView) -> str:
+    """Returns the shape as TensorFlow prints it: [2,3]."""
+    return "[" + ",".join(map(str, view.shape)) + "]"
+
+
+def _check_rows(name: str, view: TensorView, num_rows: int) -> None:
+    if view.shape[0] != num_rows:
+        raise InvalidArgument(
+            f"Expected {name} output batch size of {num_rows}. Got: {view.shape[0]}"
+        )
+
+
+def _strings(view: TensorView | None) -> list[bytes]:
+    """Returns the labels in a tensor, made UTF-8 where a model's are not."""
+    assert view is not None
+    return [
+        bytes(each).decode(errors="replace").encode()
+        for each in view.data  # a tuple of bytes
+    ]
+
+
+def _class_head(label: bytes) -> bytes:
+    """Returns a Class, as a field of its row, up to the four bytes of its score."""
+    start = wire.delimited(1, label) if label else b""
+    start += b"\x15"
+    return b"\x0a" + wire.varint(len(start) + 4) + start
+
+
+@functools.lru_cache(maxsize=64)
+def _label_heads(labels: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple([_class_head(label.encode()) for label in labels])

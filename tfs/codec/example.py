@@ -1,0 +1,433 @@
+"""``tf.Example`` rows, as Classify, Regress and MultiInference take them.
+
+A request's ``Input`` is taken apart without parsing its Examples: which tensors they
+become is the signature's business, known only after the model is resolved. A context's
+features belong to every Example, which may override them by name; they are never
+copied per Example unless the tensors need it, and then the copies are budgeted.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+from google.protobuf.message import DecodeError
+
+from tfs.codec import wire
+from tfs.codec.model_spec import ModelSpec, read_model_spec
+from tfs.codec.tensor import DEFAULT_OPTIONS, DecodeOptions, FillBudget
+from tfs.core import dtype as dtypes
+from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FREE, FeatureKind, FeatureSpec, Signature
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.proto.tensorflow.core.example import example_pb2, feature_pb2
+
+EMPTY: Final = "Input is empty."
+
+QUICK_EXAMPLE_BYTES: Final = 8 << 10
+"""Requests with Examples up to this long take well under a millisecond to decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleInput:
+    """A ``tensorflow.serving.Input``, its Examples still serialized. Immutable.
+
+    Attributes:
+        examples: One per row; may be malformed.
+        context: Features common to all; empty for none.
+
+    """
+
+    examples: tuple[bytes, ...]
+    context: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRequest:
+    """A ``ClassificationRequest`` or ``RegressionRequest``. Immutable.
+
+    Attributes:
+        model_spec: Which model; None if the request has none.
+        input: The rows; empty if the request has none.
+
+    """
+
+    model_spec: ModelSpec | None
+    input: ExampleInput
+
+
+def read_example_request(message: Buffer) -> ExampleRequest:
+    """Reads a Classify or Regress request (they have the same fields). Thread-safe.
+
+    Raises:
+        InvalidArgument: Not such a request. Malformed Examples are found later.
+
+    """
+    specs, parts = read_fields(message)
+    spec = read_model_spec(b"".join(specs)) if specs else None
+    return ExampleRequest(spec, read_input(parts))
+
+
+def tensors_of_examples(
+    rows: ExampleInput, signature: Signature, options: DecodeOptions = DEFAULT_OPTIONS
+) -> dict[str, TensorView]:
+    """Returns the signature's inputs, one row per Example. Thread-safe.
+
+    A signature with features gets them converted to its inputs' dtypes; one without,
+    whose only input holds strings, gets the Examples themselves. Rows of a
+    variable-length feature are padded to the longest (or to the input's fixed size),
+    and the input that the spec names as ``mask``, if any, says where values are.
+
+    Raises:
+        InvalidArgument: ``Input is empty.``; an Example that is malformed or does not
+            fit the features, by its index; a signature that takes no Examples.
+        ResourceExhausted: Padding takes more than ``max_tensor_bytes``.
+
+    """
+    if not rows.examples:
+        raise InvalidArgument(EMPTY)
+    budget = FillBudget(options.max_tensor_bytes)
+    if not signature.features:
+        return {_string_input(signature): _as_strings(rows, budget)}
+    examples = _parse(rows)
+    tensors: dict[str, TensorView] = {}
+    for name, spec in signature.features.items():
+        if spec.input in tensors:
+            raise InvalidArgument(
+                f"the signature fills input {spec.input!r} from several features"
+            )
+        column = _Column(name, spec, examples, budget)
+        if spec.kind is FeatureKind.FIXED:
+            tensors[spec.input] = column.fixed()
+        else:
+            column.varlen(signature, tensors)
+    return tensors
+
+
+class _Column:
+    """One feature of all rows. Confined to one decoding."""
+
+    def __init__(
+        self, name: str, spec: FeatureSpec, examples: _Examples, budget: FillBudget
+    ) -> None:
+        self._name = name
+        self._spec = spec
+        self._examples = examples
+        self._budget = budget
+        if spec.dtype not in _PACK:
+            raise InvalidArgument(
+                f"feature {name!r}: no tf.Example holds {spec.dtype} values"
+            )
+
+    def fixed(self) -> TensorView:
+        """Returns the tensor ``[rows, *shape]``."""
+        spec = self._spec
+        num_values = math.prod(spec.shape)
+        default = None if spec.default is None else self._packed(spec.default)
+        values = []
+        for index, row in enumerate(self._rows()):
+            if row is None:
+                if default is None:
+                    raise InvalidArgument(
+                        f"example {index}: feature {self._name!r} is required but "
+                        "could not be found"
+                    )
+                self._take(num_values, "its default")
+                row = default
+            if len(row) != num_values * self._unit:
+                raise InvalidArgument(
+                    f"example {index}: feature {self._name!r} has "
+                    f"{len(row) // self._unit} values, expected {num_values}"
+                )
+            values.append(row)
+        return self._tensor((len(values), *spec.shape), values)
+
+    def varlen(self, signature: Signature, tensors: dict[str, TensorView]) -> None:
+        """Adds the tensor ``[rows, longest]``, and its mask where one is wanted."""
+        spec = self._spec
+        unit = self._unit
+        target = signature.inputs[spec.input]
+        nothing = self._packed(())
+        rows = [row or nothing for row in self._rows()]
+        num_values = [len(row) // unit for row in rows]
+        longest = max(num_values)
+        if len(target.shape) == 2 and target.shape[1] != FREE:
+            if longest > target.shape[1]:
+                index = num_values.index(longest)
+                raise InvalidArgument(
+                    f"example {index}: feature {self._name!r} has {longest} values, "
+                    f"at most {target.shape[1]} fit"
+                )
+            longest = target.shape[1]
+        num_missing = longest * len(rows) - sum(num_values)
+        self._take(num_missing, f"padding to {longest} values")
+        pad: Any = spec.pad if spec.pad is not None else target.pad
+        if pad is None:
+            pad = b"" if spec.dtype is STRING else 0
+        filler = self._packed([pad])
+        values = []
+        for row, num in zip(rows, num_values, strict=True):
+            values.append(row)
+            values.append(filler * (longest - num))
+        tensors[spec.input] = self._tensor((len(rows), longest), values)
+        if target.mask is not None and target.mask in signature.inputs:
+            mask_dtype = signature.inputs[target.mask].dtype
+            self._budget.take(longest * len(rows) * mask_dtype.item_bytes, "a mask")
+            pack = _PACK[mask_dtype]
+            one, zero = pack((1,)), pack((0,))
+            marks = [one * num + zero * (longest - num) for num in num_values]
+            tensors[target.mask] = TensorView(
+                mask_dtype,
+                (len(rows), longest),
+                b"".join(marks),
+            )
+
+    @property
+    def _unit(self) -> int:
+        """How long one value is in what :meth:`_row` returns."""
+        return self._spec.dtype.item_bytes or 1
+
+    def _tensor(self, shape: tuple[int, ...], rows: Iterable[_Values]) -> TensorView:
+        if self._spec.dtype is STRING:
+            strings: list[bytes] = []
+            for row in rows:
+                strings.extend(row)  # type: ignore[arg-type]  # a tuple of bytes
+            return TensorView(STRING, shape, tuple(strings))
+        return TensorView(self._spec.dtype, shape, b"".join(rows))  # type: ignore[arg-type]
+
+    def _take(self, num_values: int, what: str) -> None:
+        """Counts values that the request does not hold, before they are made."""
+        self._budget.take(
+            num_values * (self._spec.dtype.item_bytes or 8),
+            f"feature {self._name!r}, {what},",
+        )
+
+    def _rows(self) -> Iterator[_Values | None]:
+        """Yields each row's values in the input's form; None where it has none."""
+        name = self._name
+        context = self._examples.context.get(name)
+        shared: _Values | None = None
+        for index, features in enumerate(self._examples.features):
+            feature = features.get(name)
+            if feature is not None:
+                yield self._row(f"example {index}", feature)
+            elif context is not None:
+                if shared is None:
+                    shared = self._row("context", context)
+                if shared is not None:
+                    self._take(len(shared) // self._unit, "of the context")
+                yield shared
+            else:
+                yield None
+
+    def _row(self, where: str, feature: feature_pb2.Feature) -> _Values | None:
+        """Returns one feature's values in the input's form; None if it has none."""
+        kind = feature.WhichOneof("kind")
+        if kind is None:
+            return None
+        dtype = self._spec.dtype
+        if kind not in _LISTS_FOR[dtype]:
+            raise InvalidArgument(
+                f"{where}: data types don't match for feature {self._name!r}: "
+                f"expected {dtype}, got a {kind}"
+            )
+        if kind == "bytes_list":
+            return tuple(feature.bytes_list.value)
+        if kind == "int64_list":
+            values: Sequence[float] = feature.int64_list.value[:]
+        elif dtype is dtypes.FLOAT32 and (raw := _raw_floats(feature.float_list)):
+            return raw
+        else:
+            values = feature.float_list.value[:]
+        try:
+            return self._packed(values)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{where}: {error.message}") from error
+
+    def _packed(self, values: Sequence[float] | Sequence[bytes]) -> _Values:
+        try:
+            return cast(_Values, _PACK[self._spec.dtype](values))
+        except (struct.error, OverflowError, ValueError, TypeError) as error:
+            raise InvalidArgument(
+                f"feature {self._name!r}: a value does not fit {self._spec.dtype}"
+            ) from error
+
+
+_Values: TypeAlias = bytes | tuple[bytes, ...]
+"""Some values of a feature: little-endian elements, or strings."""
+
+
+_FeatureMap: TypeAlias = Mapping[str, feature_pb2.Feature]
+
+
+@dataclass(frozen=True, slots=True)
+class _Examples:
+    """Parsed Examples: their features, and those of the context."""
+
+    features: Sequence[_FeatureMap]
+    context: _FeatureMap
+
+
+def _parse(rows: ExampleInput) -> _Examples:
+    context = _features(rows.context, "the context") if rows.context else {}
+    return _Examples(
+        [_features(each, f"example {i}") for i, each in enumerate(rows.examples)],
+        context,
+    )
+
+
+def _features(serialized: bytes, what: str) -> _FeatureMap:
+    try:
+        return example_pb2.Example.FromString(serialized).features.feature
+    except DecodeError as error:
+        raise InvalidArgument(f"{what}: could not be parsed as tf.Example") from error
+
+
+def _string_input(signature: Signature) -> str:
+    if len(signature.inputs) == 1:
+        for name, spec in signature.inputs.items():
+            if spec.dtype is STRING:
+                return name
+    raise InvalidArgument(
+        "the signature declares no features and has no single string input, so it "
+        "takes no tf.Example; call Predict"
+    )
+
+
+def _as_strings(rows: ExampleInput, budget: FillBudget) -> TensorView:
+    """Returns each Example whole: one with a context follows the context's bytes.
+
+    Parsed, that is the context's features with the Example's laid over them.
+    """
+    strings = rows.examples
+    if rows.context:
+        budget.take(len(rows.context) * len(strings), "the context of every example")
+        strings = tuple([rows.context + example for example in strings])
+    return TensorView(STRING, (len(strings),), strings)
+
+
+def _raw_floats(values: feature_pb2.FloatList) -> bytes:
+    """Returns the values' own bytes; nothing if they have to be packed."""
+    serialized = values.SerializeToString()
+    num_bytes = 4 * len(values.value)
+    head = b"\x0a" + wire.varint(num_bytes)
+    if len(serialized) != len(head) + num_bytes or not serialized.startswith(head):
+        return b""
+    return serialized[len(head) :]
+
+
+_FLOATS: Final = frozenset(("float_list", "int64_list"))
+_INTEGERS: Final = frozenset(("int64_list",))
+_STRINGS: Final = frozenset(("bytes_list",))
+_LISTS_FOR: Final[dict[DType, frozenset[str]]] = {
+    STRING: _STRINGS,
+    **dict.fromkeys(
+        (dtypes.FLOAT32, dtypes.FLOAT64, dtypes.FLOAT16, BFLOAT16), _FLOATS
+    ),
+    **dict.fromkeys(
+        (
+            dtypes.INT8, dtypes.INT16, dtypes.INT32, dtypes.INT64, dtypes.UINT8,
+            dtypes.UINT16, dtypes.UINT32, dtypes.UINT64, BOOL,
+        ),
+        _INTEGERS,
+    ),
+}  # fmt: skip
+
+
+def _packer(code: str) -> Callable[[Sequence[float]], bytes]:
+    def pack(values: Sequence[float]) -> bytes:
+        return struct.pack(f"<{len(values)}{code}", *values)
+
+    return pack
+
+
+def _pack_bools(values: Sequence[float]) -> bytes:
+    return bytes([value != 0 for value in values])
+
+
+def _pack_bfloat16(values: Sequence[float]) -> bytes:
+    """Rounds to nearest, ties to even, as torch does."""
+    halves = []
+    for bits in struct.unpack(f"<{len(values)}I", _packer("f")(values)):
+        if bits & 0x7FFFFFFF > 0x7F800000:  # NaN: rounding could make it infinite
+            halves.append(bits >> 16 | 0x40)
+        else:
+            halves.append((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+    return _packer("H")(halves)
+
+
+_PACK: Final[dict[DType, Callable[[Any], Any]]] = {
+    STRING: tuple,
+    BOOL: _pack_bools,
+    BFLOAT16: _pack_bfloat16,
+    dtypes.FLOAT16: _packer("e"),
+    dtypes.FLOAT32: _packer("f"),
+    dtypes.FLOAT64: _packer("d"),
+    dtypes.INT8: _packer("b"),
+    dtypes.INT16: _packer("h"),
+    dtypes.INT32: _packer("i"),
+    dtypes.INT64: _packer("q"),
+    dtypes.UINT8: _packer("B"),
+    dtypes.UINT16: _packer("H"),
+    dtypes.UINT32: _packer("I"),
+    dtypes.UINT64: _packer("Q"),
+}
+
+
+# -- The message around the Examples --------------------------------------------------
+
+
+def read_fields(message: Buffer) -> tuple[list[bytes], list[bytes]]:
+    """Returns the contents of fields 1 and 2, each time they occur.
+
+    Raises:
+        InvalidArgument: Not a protobuf message.
+
+    """
+    first: list[bytes] = []
+    second: list[bytes] = []
+    whole = memoryview(message)
+    try:
+        for number, kind, start, stop in wire.fields(message, 0, len(message)):
+            if kind == wire.DELIMITED and number in (1, 2):
+                (first, second)[number - 1].append(bytes(whole[start:stop]))
+    except wire.MalformedError as error:
+        raise InvalidArgument(f"cannot parse the request: {error}") from error
+    return first, second
+
+
+_LIST: Final = 1
+_LIST_WITH_CONTEXT: Final = 2
+
+
+def read_input(parts: Iterable[bytes]) -> ExampleInput:
+    """Reads an Input that came in parts, by protobuf's rules for merging them.
+
+    Raises:
+        InvalidArgument: Not an Input. The Examples themselves are not looked at.
+
+    """
+    form = 0
+    examples: list[bytes] = []
+    context = b""
+    try:
+        for part in parts:
+            for number, kind, start, stop in wire.fields(part, 0, len(part)):
+                if kind != wire.DELIMITED or number not in (_LIST, _LIST_WITH_CONTEXT):
+                    continue
+                if number != form:  # the last member of a oneof counts
+                    form, examples, context = number, [], b""
+                for inner, inner_kind, low, high in wire.fields(part, start, stop):
+                    if inner_kind != wire.DELIMITED:
+                        continue
+                    if inner == 1:
+                        examples.append(part[low:high])
+                    elif inner == 2 and form == _LIST_WITH_CONTEXT:
+                        context += part[low:high]
+    except wire.MalformedError as error:
+        raise InvalidArgument(f"cannot parse the request's input: {error}") from error
+    return ExampleInput(tuple(examples), context)

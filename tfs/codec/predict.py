@@ -1,0 +1,15 @@
+"""Predict on the wire: requests in, replies out."""
+
+from tfs.codec.predict_request import (
+    PredictRequestView,
+    read_if_quick,
+    read_predict_request,
+)
+from tfs.codec.predict_response import write_predict_response
+
+__all__ = [
+    "PredictRequestView",
+    "read_if_quick",
+    "read_predict_request",
+    "write_predict_response",
+]

@@ -1,0 +1,155 @@
+"""Writes ``PredictResponse``: a remembered prefix, the elements, a remembered rest.
+
+What surrounds a tensor's elements depends on names, dtype and shape alone, and those
+recur; where the elements are raw bytes, a reply is one join. Types that travel as
+varints, and strings, are packed by protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from tfs.codec import wire
+from tfs.codec.model_spec import ModelSpec, write_model_spec
+from tfs.codec.tensor import BY_DTYPE, raw_head, shape_field, typed_field
+from tfs.core.dtype import DType
+from tfs.core.tensor_view import Buffer, TensorView
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def write_predict_response(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    *,
+    as_tensor_content: bool = False,
+) -> bytes:
+    """Returns the serialized reply; the elements are copied once. Thread-safe.
+
+    Args:
+        model_name: Told back in ``model_spec``, as are the next two.
+        version: The version that answered.
+        signature_name: The signature that answered.
+        outputs: Every tensor of the reply, by name.
+        as_tensor_content: Put elements into ``tensor_content`` rather than into the
+            typed fields, which every client reads. Strings stay typed.
+
+    """
+    if len(outputs) == 1:
+        for name, view in outputs.items():
+            frame = _frames.get(
+                (
+                    name,
+                    view.dtype,
+                    view.shape,
+                    version,
+                    model_name,
+                    signature_name,
+                    as_tensor_content,
+                )
+            )
+            if frame is not None:
+                return b"".join((frame[0], view.data, frame[1]))  # type: ignore[arg-type]
+    return _write(model_name, version, signature_name, outputs, as_tensor_content)
+
+
+# Prefixes that recur: bounded, emptied when full. Written under the GIL.
+_MAX_REMEMBERED = 2048
+_frames: dict[
+    tuple[str, DType, tuple[int, ...], int, str, str, bool], tuple[bytes, bytes]
+] = {}
+_entries: dict[tuple[str, DType, tuple[int, ...], bool], bytes | None] = {}
+_specs: dict[tuple[str, int, str], bytes] = {}
+
+
+def _write(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    as_tensor_content: bool,
+) -> bytes:
+    parts: list[Buffer] = []
+    for name, view in outputs.items():
+        key = (name, view.dtype, view.shape, as_tensor_content)
+        try:
+            head = _entries[key]
+        except KeyError:
+            head = _entry_head(name, view, as_tensor_content)
+            _remember(_entries, key, head)
+        if head is None:
+            parts.append(_typed_entry(name, view))
+        else:
+            parts.append(head)
+            parts.append(view.data)  # type: ignore[arg-type]  # raw, so no strings
+    spec = spec_field(model_name, version, signature_name)
+    if len(parts) == 2:
+        frame = (bytes(parts[0]), spec)
+        (name,) = outputs
+        view = outputs[name]
+        _remember(
+            _frames,
+            (
+                name,
+                view.dtype,
+                view.shape,
+                version,
+                model_name,
+                signature_name,
+                as_tensor_content,
+            ),
+            frame,
+        )
+    parts.append(spec)
+    return b"".join(parts)
+
+
+def _entry_head(name: str, view: TensorView, as_tensor_content: bool) -> bytes | None:
+    """Returns the map entry up to the elements; None if those are not raw."""
+    kind = BY_DTYPE[view.dtype]
+    head = raw_head(kind, view.shape, as_tensor_content=as_tensor_content)
+    if head is None:
+        return None
+    num_bytes = view.num_elements * view.dtype.item_bytes
+    before = wire.delimited(1, name.encode()) + b"\x12"
+    tensor_bytes = len(head) + num_bytes
+    before += wire.varint(tensor_bytes) + head
+    entry_bytes = len(before) + num_bytes
+    return b"\x0a" + wire.varint(entry_bytes) + before
+
+
+def _typed_entry(name: str, view: TensorView) -> bytes:
+    """Returns the whole map entry of a tensor whose elements need packing."""
+    kind = BY_DTYPE[view.dtype]
+    tensor = b"".join(
+        (
+            b"\x08",
+            wire.varint(kind.number),
+            shape_field(view.shape),
+            typed_field(kind, view.data),
+        )
+    )
+    return wire.delimited(
+        1, wire.delimited(1, name.encode()) + wire.delimited(2, tensor)
+    )
+
+
+def spec_field(model_name: str, version: int, signature_name: str) -> bytes:
+    """Returns a response's field 2, its ``model_spec``, with its tag. Thread-safe."""
+    key = (model_name, version, signature_name)
+    field = _specs.get(key)
+    if field is None:
+        spec = ModelSpec(model_name, version, None, signature_name)
+        field = wire.delimited(2, write_model_spec(spec))
+        _remember(_specs, key, field)
+    return field
+
+
+def _remember(cache: dict[_K, _V], key: _K, value: _V) -> None:
+    if len(cache) >= _MAX_REMEMBERED:
+        cache.clear()
+    cache[key] = value

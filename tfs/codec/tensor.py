@@ -1,0 +1,448 @@
+"""``TensorProto`` and ``TensorView``, each from the other.
+
+A TensorProto holds its elements either raw (``tensor_content``) or in the typed field
+of its dtype. The fixed-width typed fields are raw too once they are packed; integers,
+booleans and the half types are varints there. TensorFlow's rules are kept:
+``tensor_content``, when not empty, must have exactly the right length; in a typed field
+the last value is repeated for those left out (zeros if there is none) and values too
+many are ignored; a tensor without elements ignores its payload.
+
+Reading raises ``InvalidArgument`` or ``ResourceExhausted`` whose message says what is
+wrong but not with which tensor: the caller knows its name.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.codec import wire
+from tfs.core import dtype as dtypes
+from tfs.core.dtype import BOOL, STRING, DType
+from tfs.core.errors import InvalidArgument, ResourceExhausted
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
+
+MAX_DIMENSIONS: Final = 254
+"""TensorFlow's limit."""
+
+_MAX_ELEMENTS: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How much a message may make the server allocate. Immutable.
+
+    Attributes:
+        max_tensor_bytes: Most bytes that a request's tensors may take beyond what it
+            sent: shapes that claim more elements than there are values, and padding.
+            A string counts as eight.
+        quick_bytes: Most bytes that are decoded value by value (varints, strings,
+            unusual messages) where quickness was asked for; 20 ns per byte or less.
+        quick_fill_bytes: Most bytes filled in where quickness was asked for.
+
+    """
+
+    max_tensor_bytes: int = 64 << 20
+    quick_bytes: int = 32 << 10
+    quick_fill_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+
+DEFAULT_OPTIONS: Final = DecodeOptions()
+
+
+class FillBudget:
+    """What one request may still have filled in. Confined to who decodes it."""
+
+    __slots__ = ("limit_bytes", "num_bytes")
+
+    def __init__(self, limit_bytes: int = DEFAULT_OPTIONS.max_tensor_bytes) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_bytes = 0
+
+    def take(self, fill_bytes: int, what: str) -> None:
+        """Counts elements that were not sent, before they are made.
+
+        Raises:
+            ResourceExhausted: The request's sum exceeds the limit.
+
+        """
+        self.num_bytes += fill_bytes
+        if self.num_bytes > self.limit_bytes:
+            raise ResourceExhausted(
+                f"{what} leaves {fill_bytes} bytes to fill in; the limit for a request "
+                f"is {self.limit_bytes}, send the values"
+            )
+
+
+class WireType:
+    """How a dtype travels. One instance per dtype. Immutable.
+
+    Attributes:
+        dtype: The element type.
+        number: Its ``tensorflow.DataType``.
+        field: Name of its typed field.
+        field_number: Number of that field.
+        is_raw: Whether that field, packed, is the elements' own bytes.
+        code: Of ``struct``, for what is not raw; empty for strings.
+
+    """
+
+    __slots__ = ("code", "content_tag", "dtype", "field", "field_number", "is_raw",
+                 "number", "typed_tag")  # fmt: skip
+
+    def __init__(
+        self, dtype: DType, number: int, field: str, code: str, *, is_raw: bool
+    ) -> None:
+        self.dtype = dtype
+        self.number = number
+        self.field = field
+        self.field_number: int = tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name[
+            field
+        ].number
+        self.is_raw = is_raw
+        self.code = code
+        self.typed_tag = wire.tag(self.field_number, wire.DELIMITED)
+        self.content_tag = wire.tag(_CONTENT_FIELD, wire.DELIMITED)
+
+
+_CONTENT_FIELD: Final = 4
+
+_RAW = (
+    (dtypes.FLOAT32, types_pb2.DT_FLOAT, "float_val"),
+    (dtypes.FLOAT64, types_pb2.DT_DOUBLE, "double_val"),
+    (dtypes.COMPLEX64, types_pb2.DT_COMPLEX64, "scomplex_val"),
+    (dtypes.COMPLEX128, types_pb2.DT_COMPLEX128, "dcomplex_val"),
+    (dtypes.FLOAT8_E5M2, types_pb2.DT_FLOAT8_E5M2, "float8_val"),
+    (dtypes.FLOAT8_E4M3FN, types_pb2.DT_FLOAT8_E4M3FN, "float8_val"),
+    (dtypes.FLOAT8_E4M3FNUZ, types_pb2.DT_FLOAT8_E4M3FNUZ, "float8_val"),
+    (dtypes.FLOAT8_E5M2FNUZ, types_pb2.DT_FLOAT8_E5M2FNUZ, "float8_val"),
+)
+_VARINT = (
+    (dtypes.INT8, types_pb2.DT_INT8, "int_val", "b"),
+    (dtypes.INT16, types_pb2.DT_INT16, "int_val", "h"),
+    (dtypes.INT32, types_pb2.DT_INT32, "int_val", "i"),
+    (dtypes.INT64, types_pb2.DT_INT64, "int64_val", "q"),
+    (dtypes.UINT8, types_pb2.DT_UINT8, "int_val", "B"),
+    (dtypes.UINT16, types_pb2.DT_UINT16, "int_val", "H"),
+    (dtypes.UINT32, types_pb2.DT_UINT32, "uint32_val", "I"),
+    (dtypes.UINT64, types_pb2.DT_UINT64, "uint64_val", "Q"),
+    (dtypes.BOOL, types_pb2.DT_BOOL, "bool_val", "?"),
+    # The bit pattern in the low 16 bits.
+    (dtypes.FLOAT16, types_pb2.DT_HALF, "half_val", "H"),
+    (dtypes.BFLOAT16, types_pb2.DT_BFLOAT16, "half_val", "H"),
+)
+
+BY_DTYPE: Final[dict[DType, WireType]] = {
+    STRING: WireType(STRING, types_pb2.DT_STRING, "string_val", "", is_raw=False),
+    **{d: WireType(d, n, field, "", is_raw=True) for d, n, field in _RAW},
+    **{d: WireType(d, n, field, code, is_raw=False) for d, n, field, code in _VARINT},
+}
+BY_NUMBER: Final[dict[int, WireType]] = {
+    each.number: each for each in BY_DTYPE.values()
+}
+
+
+def wire_type(number: int) -> WireType:
+    """Returns how the ``tensorflow.DataType`` travels.
+
+    Raises:
+        InvalidArgument: It is not one that is served; names it.
+
+    """
+    try:
+        return BY_NUMBER[number]
+    except KeyError:
+        try:
+            name = types_pb2.DataType.Name(number)
+        except ValueError:
+            name = str(number)
+        raise InvalidArgument(f"dtype {name} is not supported") from None
+
+
+def count_elements(shape: Sequence[int]) -> int:
+    """Returns the product of the sizes of a tensor that was sent.
+
+    Raises:
+        InvalidArgument: Too many dimensions, a negative one, or a product beyond
+            2**63 - 1 (also of the leading dimensions alone, as TensorFlow has it).
+
+    """
+    if len(shape) > MAX_DIMENSIONS:
+        raise InvalidArgument(
+            f"more than {MAX_DIMENSIONS} dimensions in the tensor's shape"
+        )
+    num_elements = 1
+    for size in shape:
+        if size < 0:
+            raise InvalidArgument(f"negative dimension in shape {list(shape)}")
+        num_elements *= size
+        if num_elements > _MAX_ELEMENTS:
+            raise InvalidArgument(f"shape {list(shape)} has too many elements")
+    return num_elements
+
+
+def tensor_view_of(
+    proto: tensor_pb2.TensorProto, budget: FillBudget | None = None
+) -> TensorView:
+    """Returns a view of the tensor; its elements are copied.
+
+    Raises:
+        InvalidArgument: A dtype that is not served, a bad shape, or a payload that
+            does not fit; says which, not for which tensor.
+        ResourceExhausted: The shape claims more elements than were sent, and filling
+            them in would exceed the budget.
+
+    """
+    budget = budget or FillBudget()
+    kind = wire_type(proto.dtype)
+    dims = proto.tensor_shape.dim
+    if proto.tensor_shape.unknown_rank:
+        raise InvalidArgument("the tensor's shape is unknown")
+    if len(dims) > MAX_DIMENSIONS:
+        count_elements((0,) * len(dims))
+    shape = tuple([dim.size for dim in dims])
+    num_elements = count_elements(shape)
+    if num_elements == 0:
+        return TensorView(kind.dtype, shape, () if kind.dtype is STRING else b"")
+    if content := proto.tensor_content:
+        return of_content(kind, shape, num_elements, content)
+    if kind.dtype is STRING:
+        values = tuple(proto.string_val[:num_elements])
+        return TensorView(
+            STRING, shape, fill_strings(shape, num_elements, values, budget)
+        )
+    data = fill_elements(
+        kind.dtype, shape, num_elements, _typed_payload(proto, kind), budget
+    )
+    return TensorView(kind.dtype, shape, data)
+
+
+def of_content(
+    kind: WireType, shape: tuple[int, ...], num_elements: int, content: Buffer
+) -> TensorView:
+    """Returns the view of a tensor with a ``tensor_content``, borrowed if it can be.
+
+    Raises:
+        InvalidArgument: The content's length does not fit.
+
+    """
+    dtype = kind.dtype
+    if dtype is STRING:
+        return TensorView(STRING, shape, _split_strings(content, num_elements))
+    if len(content) != num_elements * dtype.item_bytes:
+        raise InvalidArgument(
+            f"tensor_content has {len(content)} bytes, {dtype} {list(shape)} takes "
+            f"{num_elements * dtype.item_bytes}"
+        )
+    return TensorView(dtype, shape, clean_bools(content) if dtype is BOOL else content)
+
+
+def clean_bools(data: Buffer) -> Buffer:
+    """Returns ``data`` with every byte that is neither 0 nor 1 made 1.
+
+    What reads booleans is undefined on other bytes.
+    """
+    plain = bytes(data)
+    if not plain.translate(None, b"\0\1"):
+        return data
+    return plain.translate(_TO_BOOL)
+
+
+def fill_elements(
+    dtype: DType,
+    shape: tuple[int, ...],
+    num_elements: int,
+    payload: Buffer,
+    budget: FillBudget,
+) -> Buffer:
+    """Returns exactly ``num_elements`` elements: cut, or the last one repeated.
+
+    The payload itself is returned where it fits.
+
+    Raises:
+        ResourceExhausted: What has to be added exceeds the budget.
+
+    """
+    item_bytes = dtype.item_bytes
+    num_bytes = num_elements * item_bytes
+    num_sent = len(payload) // item_bytes
+    if num_sent >= num_elements:
+        return payload if len(payload) == num_bytes else payload[:num_bytes]
+    budget.take(
+        (num_elements - num_sent) * item_bytes,
+        f"shape {list(shape)} with {num_sent} values sent",
+    )
+    if num_sent == 0:
+        return bytes(num_bytes)
+    sent = bytes(payload[: num_sent * item_bytes])
+    return sent + sent[-item_bytes:] * (num_elements - num_sent)
+
+
+def fill_strings(
+    shape: tuple[int, ...],
+    num_elements: int,
+    values: tuple[bytes, ...],
+    budget: FillBudget,
+) -> tuple[bytes, ...]:
+    """Returns exactly ``num_elements`` strings: cut, or the last one repeated.
+
+    Raises:
+        ResourceExhausted: What has to be added exceeds the budget.
+
+    """
+    missing = num_elements - len(values)
+    if missing <= 0:
+        return values[:num_elements]
+    budget.take(missing * 8, f"shape {list(shape)} with {len(values)} strings sent")
+    return values + (values[-1:] or (b"",)) * missing
+
+
+def widen(dtype: DType, packed: bytes) -> Buffer | None:
+    """Returns the elements of packed one-byte varints; None if one is longer."""
+    if not packed.isascii():
+        return None
+    if dtype is BOOL:
+        return clean_bools(packed)
+    item_bytes = dtype.item_bytes
+    if item_bytes == 1:
+        return packed
+    data = bytearray(len(packed) * item_bytes)
+    data[::item_bytes] = packed
+    return data
+
+
+def typed_field(kind: WireType, data: Buffer | tuple[bytes, ...]) -> bytes:
+    """Returns the typed field of these elements, tag and length included.
+
+    Nothing for no elements. For what is not raw; raw fields need no function.
+    """
+    if isinstance(data, tuple):
+        return tensor_pb2.TensorProto(string_val=data).SerializeToString()
+    if not data:
+        return b""
+    item_bytes = kind.dtype.item_bytes
+    low = bytes(data[::item_bytes])
+    if kind.dtype is BOOL:
+        packed = bytes(clean_bools(low))
+    elif low.isascii() and (item_bytes == 1 or _widened(low, item_bytes) == data):
+        packed = low
+    else:
+        values = struct.unpack(f"<{len(low)}{kind.code}", data)
+        message = tensor_pb2.TensorProto()
+        getattr(message, kind.field).extend(values)
+        return message.SerializeToString()
+    return b"".join((kind.typed_tag, wire.varint(len(packed)), packed))
+
+
+def shape_field(shape: tuple[int, ...]) -> bytes:
+    """Returns the ``tensor_shape`` field, present also for a scalar."""
+    dims = b"".join(
+        [
+            wire.delimited(2, b"\x08" + wire.varint(size) if size else b"")
+            for size in shape
+        ]
+    )
+    return wire.delimited(2, dims)
+
+
+def raw_head(
+    kind: WireType, shape: tuple[int, ...], *, as_tensor_content: bool
+) -> bytes | None:
+    """Returns a serialized tensor up to its elements; None if they are no raw bytes.
+
+    With it, and the elements appended, the tensor is complete.
+    """
+    if kind.dtype is STRING or not (kind.is_raw or as_tensor_content):
+        return None
+    head = b"\x08" + wire.varint(kind.number) + shape_field(shape)
+    num_bytes = math.prod(shape) * kind.dtype.item_bytes
+    if num_bytes == 0:
+        return head
+    tag = kind.content_tag if as_tensor_content else kind.typed_tag
+    return head + tag + wire.varint(num_bytes)
+
+
+def write_tensor(view: TensorView, *, as_tensor_content: bool = False) -> bytes:
+    """Returns the serialized ``TensorProto`` of the tensor.
+
+    Elements go into the typed field, or into ``tensor_content``; strings always into
+    ``string_val``, because Python clients read no strings from ``tensor_content``.
+    """
+    kind = BY_DTYPE[view.dtype]
+    head = raw_head(kind, view.shape, as_tensor_content=as_tensor_content)
+    if head is not None:
+        return b"".join((head, view.data))  # type: ignore[arg-type]  # no strings here
+    head = b"\x08" + wire.varint(kind.number) + shape_field(view.shape)
+    return head + typed_field(kind, view.data)
+
+
+def fill_tensor_proto(
+    proto: tensor_pb2.TensorProto, view: TensorView, *, as_tensor_content: bool = False
+) -> None:
+    """Writes the tensor into an empty message; see :func:`write_tensor`."""
+    proto.MergeFromString(write_tensor(view, as_tensor_content=as_tensor_content))
+
+
+def _typed_payload(proto: tensor_pb2.TensorProto, kind: WireType) -> bytes:
+    """Returns the elements in the tensor's typed field as raw bytes."""
+    values = getattr(proto, kind.field)
+    if kind.field == "float8_val":
+        return bytes(values)
+    if kind.is_raw:
+        # Not through Python floats: they would quieten signalling NaNs, and be slow.
+        packed = proto.SerializeToString()
+        for number, wire_kind, start, stop in wire.fields(packed, 0, len(packed)):
+            if number == kind.field_number and wire_kind == wire.DELIMITED:
+                return packed[start:stop]
+        return b""
+    numbers = values[:]
+    if kind.dtype is BOOL:
+        return bytes(numbers)
+    try:
+        return struct.pack(f"<{len(numbers)}{kind.code}", *numbers)
+    except struct.error:  # narrower than int32: keep the low bits, as TensorFlow does
+        mask = (1 << 8 * kind.dtype.item_bytes) - 1
+        code = kind.code.upper()
+        return struct.pack(
+            f"<{len(numbers)}{code}", *[number & mask for number in numbers]
+        )
+
+
+def _split_strings(content: Buffer, num_elements: int) -> tuple[bytes, ...]:
+    """Reads strings in ``tensor_content``: all lengths as varints, then all bytes."""
+    if num_elements > len(content):
+        raise InvalidArgument("tensor_content is too short for its strings")
+    content = bytes(content)
+    sizes = []
+    index = 0
+    try:
+        for _ in range(num_elements):
+            size, index = wire.read_size(content, index)
+            sizes.append(size)
+    except (IndexError, wire.MalformedError):
+        raise InvalidArgument("tensor_content holds no strings") from None
+    if sum(sizes) != len(content) - index:
+        raise InvalidArgument("tensor_content has another length than its strings")
+    strings = []
+    for size in sizes:
+        strings.append(content[index : index + size])
+        index += size
+    return tuple(strings)
+
+
+def _widened(low: bytes, item_bytes: int) -> bytearray:
+    data = bytearray(len(low) * item_bytes)
+    data[::item_bytes] = low
+    return data
+
+
+_TO_BOOL: Final = bytes([0] + [1] * 255)

@@ -1,0 +1,93 @@
+"""TFRecord: a file of byte strings, each with its length and two checksums.
+
+    uint64 length | uint32 crc of the length | the record | uint32 crc of the record
+
+All little-endian; the checksum is CRC-32C, rotated and shifted ("masked") so that a
+checksum over data that contains checksums stays meaningful. Warm-up files and request
+logs have this form.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+import google_crc32c
+
+from tfs.core.errors import DataLoss
+
+MAX_RECORD_BYTES: Final = (1 << 31) - 1
+"""Protobuf's limit for a message, which every record here is."""
+
+_HEADER: Final = struct.Struct("<QI")
+_FOOTER: Final = struct.Struct("<I")
+_MASK_DELTA: Final = 0xA282EAD8
+_CHUNK_BYTES: Final = 16 << 20
+
+
+def masked_crc(data: bytes) -> int:
+    """Returns the masked CRC-32C of ``data``."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame(record: bytes) -> bytes:
+    """Returns ``record`` as it stands in a file; append frames to write one."""
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        (
+            length,
+            _FOOTER.pack(masked_crc(length)),
+            record,
+            _FOOTER.pack(masked_crc(record)),
+        )
+    )
+
+
+def read_records(
+    file: BinaryIO, *, max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[bytes]:
+    """Yields the records of a file from where it stands, one in memory at a time.
+
+    Memory grows with what was read, not with what a length claims. Blocks as the file
+    does.
+
+    Raises:
+        DataLoss: A checksum does not match, the file ends inside a record, or a record
+            is longer than allowed; says at which offset. Records before it were
+            yielded.
+
+    """
+    offset = 0
+    while header := _read(file, _HEADER.size):
+        where = f"the record at byte {offset}"
+        if len(header) < _HEADER.size:
+            raise DataLoss(f"truncated record: {where} ends inside its header")
+        num_bytes, crc = _HEADER.unpack(header)
+        if crc != masked_crc(header[:8]):
+            raise DataLoss(f"corrupted record: the length of {where} fails its check")
+        if num_bytes > max_record_bytes:
+            raise DataLoss(
+                f"{where} has {num_bytes} bytes, more than {max_record_bytes}"
+            )
+        record = _read(file, num_bytes)
+        footer = _read(file, _FOOTER.size)
+        if len(record) < num_bytes or len(footer) < _FOOTER.size:
+            raise DataLoss(f"truncated record: the file ends inside {where}")
+        if _FOOTER.unpack(footer)[0] != masked_crc(record):
+            raise DataLoss(f"corrupted record: {where} fails its check")
+        yield record
+        offset += _HEADER.size + num_bytes + _FOOTER.size
+
+
+def _read(file: BinaryIO, num_bytes: int) -> bytes:
+    """Reads ``num_bytes``, or what is left of the file."""
+    chunks = []
+    while num_bytes > 0:
+        chunk = file.read(min(num_bytes, _CHUNK_BYTES))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        num_bytes -= len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -1,0 +1,1 @@
+"""Platforms: from a version directory to a servable. See ``platform`` and ``registry``."""

@@ -1,0 +1,135 @@
+"""Looks into the zip archives torch writes, without torch and without running code."""
+
+from __future__ import annotations
+
+import enum
+import os
+import zipfile
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.errors import InvalidArgument, NotFound, ServingError
+from tfs.core.resources import ResourceAllocation
+
+
+class ArchiveKind(enum.Enum):
+    """What wrote an archive."""
+
+    PACKAGE = "torch.package"
+    TORCHSCRIPT = "TorchScript"
+    EXPORTED = "torch.export"
+    AOTINDUCTOR = "AOTInductor"
+    CHECKPOINT = "torch.save"
+    OTHER = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveContents:
+    """What the directory of an archive tells. Immutable.
+
+    Attributes:
+        kind: What wrote it.
+        size_bytes: Of the file.
+        tensor_bytes: Summed sizes of the tensors' elements, uncompressed.
+        compressed_tensor_bytes: The part of these that the file holds compressed,
+            as other zip programs write it; torch never does.
+        other_bytes: Summed sizes of everything else: code, pickles, resources.
+
+    """
+
+    kind: ArchiveKind
+    size_bytes: int
+    tensor_bytes: int
+    compressed_tensor_bytes: int
+    other_bytes: int
+
+
+def inspect_archive(path: str) -> ArchiveContents:
+    """Reads the directory of the zip archive at ``path``; cheap whatever its size.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidArgument: It is no zip archive, or a damaged one.
+
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = [
+                (
+                    _inner(info.filename),
+                    info.file_size,
+                    info.compress_type == zipfile.ZIP_STORED,
+                )
+                for info in archive.infolist()
+                if not info.is_dir()
+            ]
+        size_bytes = os.path.getsize(path)
+    except FileNotFoundError as error:
+        raise NotFound(f"no {os.path.basename(path)} in the version") from error
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise InvalidArgument(
+            f"{os.path.basename(path)} is not a readable archive ({error}); it may "
+            "have been cut short: write the version again"
+        ) from error
+    kind = _kind({name for name, _, _ in records})
+    tensors = [
+        (size, is_stored) for name, size, is_stored in records if _is_tensor(name, kind)
+    ]
+    tensor_bytes = sum(size for size, _ in tensors)
+    return ArchiveContents(
+        kind=kind,
+        size_bytes=size_bytes,
+        tensor_bytes=tensor_bytes,
+        compressed_tensor_bytes=sum(s for s, is_stored in tensors if not is_stored),
+        other_bytes=sum(size for _, size, _ in records) - tensor_bytes,
+    )
+
+
+CODE_FACTOR: Final = 8
+"""Bytes that code and its objects take per byte in the archive, generously."""
+
+
+def archive_resources(contents: ArchiveContents) -> ResourceAllocation:
+    """Returns what one interpreter takes that maps the tensors from the file."""
+    return ResourceAllocation.ram(
+        contents.size_bytes
+        + contents.compressed_tensor_bytes
+        + CODE_FACTOR * contents.other_bytes
+    )
+
+
+def is_archive_of(path: str, *kinds: ArchiveKind) -> bool:
+    """Whether the file is there, readable and of one of these kinds."""
+    try:
+        return inspect_archive(path).kind in kinds
+    except ServingError:
+        return False
+
+
+def _inner(name: str) -> str:
+    """Returns a record's name without the folder that torch puts around all."""
+    return name.partition("/")[2] or name
+
+
+def _kind(names: set[str]) -> ArchiveKind:
+    if ".data/extern_modules" in names:
+        return ArchiveKind.PACKAGE
+    if "archive_format" in names or "models/model.json" in names:
+        if any(name.startswith("data/aotinductor/") for name in names):
+            return ArchiveKind.AOTINDUCTOR
+        return ArchiveKind.EXPORTED
+    if "serialized_exported_program.json" in names:
+        return ArchiveKind.EXPORTED
+    if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+        return ArchiveKind.TORCHSCRIPT
+    if "data.pkl" in names:
+        return ArchiveKind.CHECKPOINT
+    return ArchiveKind.OTHER
+
+
+def _is_tensor(name: str, kind: ArchiveKind) -> bool:
+    if kind is ArchiveKind.PACKAGE:
+        return name.startswith(".data/") and name.endswith(".storage")
+    if kind in (ArchiveKind.TORCHSCRIPT, ArchiveKind.CHECKPOINT):
+        return name.startswith(("data/", "constants/"))
+    return "/weights/" in name or "/constants/" in name or name.endswith((".pt", ".so"))

@@ -1,0 +1,18 @@
+"""The platforms that come with TFS, in the order of detection."""
+
+from __future__ import annotations
+
+from tfs.servables.hashmap import Hashmap
+from tfs.servables.platform import Platform
+from tfs.servables.registry import PlatformRegistry
+from tfs.servables.torch_package import TorchPackage
+
+
+def built_in_platforms() -> tuple[Platform, ...]:
+    """Returns them; none imports torch before a version of it is loaded."""
+    return (TorchPackage(), Hashmap())
+
+
+def default_registry(*, allow_model_code: bool = True) -> PlatformRegistry:
+    """Returns a registry of these and of the installed third-party ones."""
+    return PlatformRegistry(built_in_platforms(), allow_model_code=allow_model_code)

@@ -1,0 +1,129 @@
+"""What a platform is: how one kind of version is recognised, described and loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
+from tfs.core.signature import Signature
+from tfs.core.version_directory import (
+    SIGNATURES,
+    is_committed,
+    read_manifest,
+    read_signatures,
+)
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.model_source import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext:
+    """What a server gives every loader. Immutable.
+
+    Attributes:
+        interpreter_for: Chooses the interpreter that will run a version; called
+            during the load, on a manager thread. It may start one.
+        device: "cpu" or "cuda[:i]".
+        intra_op_threads: Threads one call may use inside torch.
+
+    """
+
+    interpreter_for: Callable[[ModelSource], Interpreter]
+    device: str = "cpu"
+    intra_op_threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDescription:
+    """What a version is, before anything of it runs. Immutable.
+
+    Attributes:
+        signatures: By key.
+        entry: The platform's own: what to call in the payload.
+
+    """
+
+    signatures: Mapping[str, Signature]
+    entry: Mapping[str, object] = field(default_factory=dict)
+
+
+class Platform(Protocol):
+    """One way of storing and running a model. Immutable, thread-safe.
+
+    Third parties register theirs under the entry-point group ``tfs.platforms``; the
+    entry point names an object with these members, or a function without arguments
+    that returns one.
+
+    Implementors promise:
+
+    1. ``recognizes`` and ``runs_code`` look at the version's files and run none of
+       its code; they are quick whatever the size of the version;
+    2. ``loader`` only makes the loader: what is wrong with the version shows when it
+       is estimated or loaded, or as a ServingError raised here;
+    3. each call gives a new loader.
+    """
+
+    @property
+    def name(self) -> str:
+        """As in manifests and in ``model_platform``."""
+        ...
+
+    def recognizes(self, path: str) -> bool:
+        """Whether the version directory, which has no manifest, is of this platform."""
+        ...
+
+    def runs_code(self, path: str) -> bool:
+        """Whether loading the version executes code that came with it."""
+        ...
+
+    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
+        """Returns a loader for the version directory ``path``."""
+        ...
+
+
+def describe(
+    path: str, platform: str, own: Callable[[str], VersionDescription]
+) -> VersionDescription:
+    """Returns what the version says of itself.
+
+    The manifest where there is one, else ``signatures.json``, else what the platform
+    can find out by itself.
+
+    Args:
+        path: The version directory.
+        platform: The platform it is read as.
+        own: The platform's own description: its signatures are asked for last, its
+            entry whenever there is no manifest. Raises what stands in the way.
+
+    Raises:
+        ServingError: The description is damaged, of another platform, or absent.
+
+    """
+    if is_committed(path):
+        manifest = read_manifest(path)
+        if manifest.platform != platform:
+            raise InvalidArgument(
+                f"its manifest says platform {manifest.platform!r}, the configuration "
+                f"says {platform!r}; leave model_platform out, or correct it"
+            )
+        return VersionDescription(manifest.signatures, manifest.entry)
+    own_description = own(path)
+    by_hand = os.path.join(path, SIGNATURES)
+    if not os.path.isfile(by_hand):
+        return own_description
+    return VersionDescription(_read_by_hand(by_hand), own_description.entry)
+
+
+def _read_by_hand(path: str) -> Mapping[str, Signature]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            form = json.load(file)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"bad {SIGNATURES}: {error}") from error
+    return read_signatures(form, SIGNATURES)

@@ -1,0 +1,190 @@
+"""All platforms by name, which one a version directory belongs to, and its loader."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, cast
+
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
+from tfs.core.version_directory import PLATFORM_BY_FILE, is_committed, read_manifest
+from tfs.servables.archive import inspect_archive
+from tfs.servables.platform import LoadContext, Platform
+
+log = logging.getLogger(__name__)
+
+ENTRY_POINTS: Final = "tfs.platforms"
+_DETECT: Final = ("", "tensorflow")
+"""Values of ``model_platform`` that mean "look inside": unchanged configurations of
+TensorFlow Serving say "tensorflow"."""
+
+
+class PlatformRegistry:
+    """Finds the platform of a version and makes its loader. Thread-safe.
+
+    Built-in names cannot be taken by entry points. A third-party platform is
+    imported when it is first asked for by name, or when nothing built in recognises
+    a version; one that fails to import makes only those versions fail.
+    """
+
+    def __init__(
+        self,
+        platforms: Iterable[Platform],
+        *,
+        allow_model_code: bool = True,
+        entry_points: Sequence[importlib.metadata.EntryPoint] | None = None,
+    ) -> None:
+        """Stores the platforms.
+
+        Args:
+            platforms: The built-in ones, in the order of detection.
+            allow_model_code: Whether versions may bring code that runs when they are
+                loaded.
+            entry_points: Third-party platforms; None finds the installed ones.
+
+        """
+        self._platforms = {platform.name: platform for platform in platforms}
+        self._allow_model_code = allow_model_code
+        found = (
+            importlib.metadata.entry_points(group=ENTRY_POINTS)
+            if entry_points is None
+            else entry_points
+        )
+        self._entry_points = {
+            each.name: each for each in found if each.name not in self._platforms
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """Every name ``model_platform`` may have."""
+        return [*self._platforms, *self._entry_points]
+
+    def get(self, name: str) -> Platform:
+        """Returns the platform called ``name``.
+
+        Raises:
+            InvalidArgument: There is none; the message lists those there are.
+            Internal: Its entry point cannot be imported.
+
+        """
+        platform = self._platforms.get(name)
+        if platform is not None:
+            return platform
+        if name not in self._entry_points:
+            raise InvalidArgument(
+                f"unknown platform {name!r}; known: {', '.join(self.names)}"
+            )
+        platform = _import(self._entry_points[name])
+        self._platforms.setdefault(name, platform)
+        return platform
+
+    def detect(self, path: str) -> Platform:
+        """Returns the platform of a version directory by its contents.
+
+        Raises:
+            NotFound: The directory is gone.
+            InvalidArgument: Nothing in it can be served; says what there is.
+
+        """
+        if is_committed(path):
+            return self.get(read_manifest(path).platform)
+        for platform in list(self._platforms.values()):
+            if platform.recognizes(path):
+                return platform
+        for name in self._entry_points:
+            try:
+                platform = self.get(name)
+            except ServingError as error:
+                log.warning("event=platform_unusable platform=%s error=%s", name, error)
+                continue
+            if platform.recognizes(path):
+                return platform
+        raise _unrecognized(path)
+
+    def loader(
+        self, path: str, context: LoadContext, model_platform: str = ""
+    ) -> Loader[Servable]:
+        """Returns a loader for a version directory; quick, nothing is loaded.
+
+        Args:
+            path: The version directory.
+            context: What the server gives loaders.
+            model_platform: As configured; "" and "tensorflow" mean "detect".
+
+        Raises:
+            InvalidArgument: No platform fits.
+            NotFound: The directory is gone.
+            FailedPrecondition: The version brings code, and that is not allowed.
+
+        """
+        if model_platform in _DETECT:
+            platform = self.detect(path)
+        else:
+            platform = self.get(model_platform)
+        if not self._allow_model_code and platform.runs_code(path):
+            raise FailedPrecondition(
+                f"platform {platform.name} runs code that comes with the version, "
+                "which --allow_model_code=false forbids; serve it as torch_export or "
+                "torchscript, or allow model code"
+            )
+        return platform.loader(path, context)
+
+
+def _import(entry_point: importlib.metadata.EntryPoint) -> Platform:
+    try:
+        loaded = entry_point.load()
+        made = loaded if hasattr(loaded, "recognizes") else None
+        if made is None or isinstance(loaded, type):
+            made = cast("Callable[[], object]", loaded)()
+        platform = cast(Platform, made)
+        name = platform.name
+    except Exception as error:
+        raise Internal(
+            f"platform {entry_point.name!r} ({entry_point.value}) cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if name != entry_point.name:
+        raise Internal(
+            f"platform {entry_point.name!r} ({entry_point.value}) calls itself {name!r}"
+        )
+    return platform
+
+
+def _unrecognized(path: str) -> ServingError:
+    """Returns why nothing in the directory can be served, as precisely as it shows."""
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        return NotFound(f"cannot list the version directory: {error.strerror}")
+    if "saved_model.pb" in names:
+        return InvalidArgument(
+            "it holds a TensorFlow SavedModel; TFS serves PyTorch models: export it "
+            "with tfs.export.save"
+        )
+    for name in names:
+        if name not in PLATFORM_BY_FILE or not name.startswith("model."):
+            continue
+        try:
+            kind = inspect_archive(os.path.join(path, name)).kind
+        except ServingError as error:
+            return error
+        if kind.value == "torch.save":
+            return InvalidArgument(
+                f"{name} was written by torch.save, which keeps no code; write the "
+                "version with tfs.export.save"
+            )
+        return InvalidArgument(f"{name} is an archive of an unknown kind")
+    return InvalidArgument(
+        f"nothing to serve among {', '.join(names) or 'no files'}; a version holds one "
+        f"of {', '.join(PLATFORM_BY_FILE)}"
+    )

@@ -1,0 +1,90 @@
+"""Platform ``torch_package``: a torch.package archive, ``model.pt``."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from typing import Final
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable import Servable
+from tfs.core.version_directory import SIGNATURES
+from tfs.servables.archive import (
+    ArchiveKind,
+    archive_resources,
+    inspect_archive,
+    is_archive_of,
+)
+from tfs.servables.model_loader import ModelLoader
+from tfs.servables.platform import LoadContext, VersionDescription, describe
+
+FILE: Final = "model.pt"
+_DEFAULT_ENTRY: Final = {"package": "model", "resource": "model.pkl"}
+
+
+class TorchPackage:
+    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+
+    name: Final = "torch_package"
+
+    def recognizes(self, path: str) -> bool:
+        return is_archive_of(os.path.join(path, FILE), ArchiveKind.PACKAGE)
+
+    def runs_code(self, path: str) -> bool:
+        return True
+
+    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
+        return ModelLoader(path, self, context)
+
+    def describe(self, path: str) -> VersionDescription:
+        """Returns the manifest's description, or ``signatures.json``'s."""
+        return describe(path, self.name, self._own)
+
+    def estimate(self, path: str) -> ResourceAllocation:
+        """Returns the archive in memory, what cannot be mapped from it, and the code.
+
+        Interpreters map tensors from one copy of the file; those that an edited
+        archive holds compressed are read into memory of their own, whatever the
+        file's size.
+        """
+        contents = inspect_archive(os.path.join(path, FILE))
+        if contents.kind is not ArchiveKind.PACKAGE:
+            raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.PACKAGE))
+        return archive_resources(contents)
+
+    def _own(self, path: str) -> VersionDescription:
+        if not os.path.isfile(os.path.join(path, SIGNATURES)):
+            raise InvalidArgument(
+                "a torch.package archive does not tell its signatures: write the "
+                f"version with tfs.export.save, or put a {SIGNATURES} beside it"
+            )
+        return VersionDescription({}, _find_entry(os.path.join(path, FILE)))
+
+
+def _find_entry(archive: str) -> dict[str, object]:
+    """Returns the usual pickle, or the only one of an archive written otherwise."""
+    with zipfile.ZipFile(archive) as opened:
+        names = [name.partition("/")[2] for name in opened.namelist()]
+    pickles = [name for name in names if name.endswith(".pkl")]
+    usual = f"{_DEFAULT_ENTRY['package']}/{_DEFAULT_ENTRY['resource']}"
+    if usual in pickles:
+        return dict(_DEFAULT_ENTRY)
+    if len(pickles) != 1:
+        raise InvalidArgument(
+            f"the archive holds {len(pickles)} pickles and none is {usual}; write a "
+            "manifest whose entry names package and resource"
+        )
+    folder, _, resource = pickles[0].rpartition("/")
+    return {"package": folder.replace("/", "."), "resource": resource}
+
+
+def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> str:
+    """Returns what to say of an archive that something else wrote."""
+    if found is ArchiveKind.CHECKPOINT:
+        return (
+            "the file was written by torch.save, which keeps no code; write the "
+            "version with tfs.export.save"
+        )
+    return f"the file was written by {found.value}, not by {wanted.value}"
