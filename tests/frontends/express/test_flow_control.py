@@ -1,0 +1,97 @@
+"""Receive windows come out of one budget, which always adds up."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.frontends.express.wire import parse_frames
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
+from tfs.frontends.rpc.express.frames import (
+    DEFAULT_WINDOW,
+    ConnectionFault,
+    ErrorCode,
+    unpack_uint32,
+)
+
+MIB = 1 << 20
+
+
+def increment(data: bytes) -> int:
+    return sum(int(unpack_uint32(sent.payload)[0]) for sent in parse_frames(data))
+
+
+def test_the_first_window_is_raised_to_what_is_preferred() -> None:
+    """With budget to spare, a client may send a megabyte at once."""
+    window = ReceiveWindow(ReceiveBudget(100 * MIB), MIB)
+    assert increment(window.refill()) == MIB - DEFAULT_WINDOW
+    assert window.size == MIB
+
+
+def test_a_connection_takes_no_large_share_of_what_is_left() -> None:
+    """Many connections shrink each other's windows, not below HTTP/2's own."""
+    budget = ReceiveBudget(MIB)
+    windows = [ReceiveWindow(budget, MIB) for _ in range(20)]
+    for window in windows:
+        window.refill()
+        assert DEFAULT_WINDOW <= window.size <= MIB // 8
+    assert budget.used_bytes == sum(window.size for window in windows)
+
+
+def test_arriving_bytes_move_from_window_to_held() -> None:
+    """Receiving changes nothing in the budget; releasing does."""
+    budget = ReceiveBudget(100 * MIB)
+    window = ReceiveWindow(budget, MIB)
+    used = budget.used_bytes
+    window.receive(1000)
+    assert budget.used_bytes == used
+    budget.release(1000)
+    assert budget.used_bytes == used - 1000
+
+
+def test_refills_come_in_large_pieces() -> None:
+    """Only when half of the window is used up."""
+    window = ReceiveWindow(ReceiveBudget(100 * MIB), MIB)
+    window.refill()
+    window.receive(MIB // 2 - 1)
+    assert window.refill() == b""
+    window.receive(1)
+    assert increment(window.refill()) == MIB // 2
+
+
+def test_an_empty_budget_grants_nothing() -> None:
+    """Bytes that nobody gave back are not lent again."""
+    budget = ReceiveBudget(DEFAULT_WINDOW)
+    window = ReceiveWindow(budget, MIB)
+    window.receive(DEFAULT_WINDOW)
+    assert window.refill() == b""
+    assert window.is_starved
+    budget.release(DEFAULT_WINDOW)
+    assert increment(window.refill()) == DEFAULT_WINDOW
+    assert not window.is_starved
+
+
+def test_more_than_the_window_is_a_fault() -> None:
+    """The client was told how much it may send."""
+    window = ReceiveWindow(ReceiveBudget(MIB), MIB)
+    with pytest.raises(ConnectionFault) as caught:
+        window.receive(DEFAULT_WINDOW + 1)
+    assert caught.value.code is ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_a_closed_window_leaves_no_trace() -> None:
+    """Whatever was granted and not used is free again."""
+    budget = ReceiveBudget(100 * MIB)
+    window = ReceiveWindow(budget, MIB)
+    window.refill()
+    window.receive(5000)
+    budget.release(5000)
+    window.close()
+    assert budget.used_bytes == 0
+    window.close()
+    assert budget.used_bytes == 0
+
+
+def test_a_budget_below_one_window_is_refused() -> None:
+    """It could not serve a single connection."""
+    with pytest.raises(ValueError, match="budget"):
+        ReceiveBudget(1000)

@@ -1,0 +1,83 @@
+"""gRPC messages are found however DATA cuts them, and never expand without bound."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.frontends.express.wire import prefixed
+from tfs.core.errors import Code, ServingError
+from tfs.frontends.rpc.express.messages import MessageAssembler, gunzip
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=5),
+    st.lists(st.integers(min_value=1, max_value=30), min_size=1),
+)
+def test_any_split_yields_the_same_messages(
+    messages: list[tuple[bytes, bool]], sizes: list[int]
+) -> None:
+    """Prefixes and bodies may be cut anywhere, several may share a chunk."""
+    data = b"".join(prefixed(body, flag) for body, flag in messages)
+    assembler = MessageAssembler(1000)
+    found = []
+    index = turn = 0
+    while index < len(data):
+        size = sizes[turn % len(sizes)]
+        chunk = memoryview(data)[index : index + size]
+        found += [(bytes(body), flag) for flag, body in assembler.feed(chunk)]
+        index += size
+        turn += 1
+    assert found == messages
+    assert assembler.is_between_messages
+    assert assembler.num_messages == len(messages)
+
+
+def test_an_unfinished_message_is_noticed() -> None:
+    """The end of the stream may come too early, within prefix or body."""
+    assembler = MessageAssembler(1000)
+    for byte in prefixed(b"abc")[:-1]:
+        assert list(assembler.feed(memoryview(bytes((byte,))))) == []
+        assert not assembler.is_between_messages
+
+
+def test_a_message_too_long_is_refused_by_its_prefix() -> None:
+    """Before any of its body arrived."""
+    with pytest.raises(ServingError) as caught:
+        list(MessageAssembler(10).feed(memoryview(b"\0\0\0\0\x0b")))
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    """Only 0 and 1 are defined."""
+    with pytest.raises(ServingError) as caught:
+        list(MessageAssembler(10).feed(memoryview(b"\x02\0\0\0\0")))
+    assert caught.value.code is Code.INTERNAL
+
+
+def test_gzip_comes_back() -> None:
+    """The message is what was compressed, up to the bound exactly."""
+    assert gunzip(gzip.compress(b"x" * 1000), 1000) == b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (gzip.compress(b"x" * 1001), Code.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"\0" * (50 << 20)), Code.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"x" * 100)[:-4], Code.INTERNAL),
+        (gzip.compress(b"x") + b"more", Code.INTERNAL),
+        (zlib.compress(b"x"), Code.INTERNAL),
+        (b"", Code.INTERNAL),
+    ],
+    ids=["too long", "bomb", "truncated", "trailing", "zlib", "empty"],
+)
+def test_bad_gzip_fails_the_call(body: bytes, code: Code) -> None:
+    """Bombs stop at the bound, damage is told apart."""
+    with pytest.raises(ServingError) as caught:
+        gunzip(body, 1000)
+    assert caught.value.code is code

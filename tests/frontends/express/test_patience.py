@@ -1,0 +1,43 @@
+"""Annoyances are tolerated in proportion to the requests that come with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.express.patience import Annoyance, Patience
+
+
+def test_a_flood_runs_out_of_patience() -> None:
+    """The bucket's worth of frames, then ENHANCE_YOUR_CALM."""
+    patience = Patience(0.0)
+    for _ in range(400):
+        patience.spend(Annoyance.RST_STREAM, 0.0, 0)
+    with pytest.raises(ConnectionFault) as caught:
+        patience.spend(Annoyance.RST_STREAM, 0.0, 0)
+    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_client_that_gets_answers_may_cancel_as_often() -> None:
+    """Hedged requests are cancelled by the thousand, and are no attack."""
+    patience = Patience(0.0)
+    for num_answered in range(1, 20_000):
+        patience.spend(Annoyance.RST_STREAM, 0.0, num_answered)
+
+
+def test_time_restores_patience() -> None:
+    """A slow trickle of pings never closes a connection."""
+    patience = Patience(0.0)
+    for second in range(5000):
+        for _ in range(20):
+            patience.spend(Annoyance.PING, float(second), 0)
+
+
+def test_long_silence_earns_no_more_than_the_bucket() -> None:
+    """Waiting a day does not pay for a flood."""
+    patience = Patience(0.0)
+    patience.spend(Annoyance.PING, 86_400.0, 10**9)
+    for _ in range(399):
+        patience.spend(Annoyance.PING, 86_400.0, 10**9)
+    with pytest.raises(ConnectionFault):
+        patience.spend(Annoyance.PING, 86_400.0, 10**9)

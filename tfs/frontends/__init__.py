@@ -1,0 +1,1 @@
+"""Front ends: what turns the outside world's requests into calls on handlers."""

@@ -1,0 +1,1 @@
+"""gRPC: two transports behind one seam, ``tfs.core.call.Transport``."""

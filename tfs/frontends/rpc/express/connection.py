@@ -1,0 +1,1103 @@
+"""One client's HTTP/2 connection, without a socket (RFC 9113, gRPC over HTTP/2).
+
+Bytes go in through :meth:`Connection.receive`; what they mean comes out as calls of
+a :class:`ConnectionEvents`, in order and on the same stack; what is to be sent
+collects in :attr:`Connection.out`. The caller owns the socket, the clock and the
+calls; this class owns stream states, flow control both ways, HPACK and limits.
+
+The ordinary request, one cached header block and one DATA frame that ends the
+stream, takes a path of its own through ``receive``: it is most of the traffic, and
+every table look-up it skips is one whose answer is a constant.
+
+A peer that breaks the rules ends the connection, never the caller: ``receive``
+does not raise for anything the peer sends, it queues GOAWAY and sets ``is_closed``.
+Exceptions raised by the events object do pass through.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NoReturn, Protocol
+
+from tfs.core.errors import Internal, ServingError
+from tfs.frontends.rpc.express import frames, response
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
+from tfs.frontends.rpc.express.frames import (
+    ACK,
+    DEFAULT_FRAME_SIZE,
+    END_HEADERS,
+    END_STREAM,
+    HEAD_SIZE,
+    LARGEST_WINDOW,
+    PADDED,
+    PREFACE,
+    PRIORITIZED,
+    ConnectionFault,
+    ErrorCode,
+    FrameType,
+    Setting,
+    unpack_head,
+    unpack_uint32,
+)
+from tfs.frontends.rpc.express.hpack_cache import HeadCache
+from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
+from tfs.frontends.rpc.express.messages import PREFIX_SIZE, MessageAssembler
+from tfs.frontends.rpc.express.patience import Annoyance, Patience
+from tfs.frontends.rpc.express.peer_settings import PeerSettings
+from tfs.frontends.rpc.express.request_head import (
+    HttpRefusal,
+    MalformedHead,
+    RequestHead,
+)
+from tfs.frontends.rpc.express.stream_state import (
+    Reaction,
+    Signal,
+    Step,
+    StreamState,
+    received,
+    step,
+)
+
+_unpack_prefix = Struct(">BI").unpack_from
+_pack_prefix = Struct(">BI").pack
+
+# What the table says about the ordinary request, looked up once.
+_OPENED: Final = step(StreamState.IDLE, Signal.RECEIVE_HEADERS).next_state
+_REQUESTED: Final = step(_OPENED, Signal.RECEIVE_DATA_END).next_state
+
+_BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
+_MAX_RECENT_RESETS: Final = 1024
+_SMALL_CONTINUATION: Final = 512
+_TINY_INCREMENT: Final = 64
+_LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
+_DRAIN_PING: Final = b"tfsdrain"
+_KEEPALIVE_PING: Final = b"tfsalive"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may ask of us. Immutable.
+
+    Attributes:
+        max_concurrent_streams: Calls at a time, including those cut off whose work
+            still runs.
+        max_requests_per_round: Requests taken from one ``receive``.
+        max_message_bytes: Longest request message.
+        max_header_list_bytes: Longest header list, by RFC 7541's count; a header
+            block may be as long on the wire.
+        max_frame_size: Longest DATA payload we announce to take.
+        max_continuations: CONTINUATION frames per header block.
+        preferred_window: What a connection's receive window is raised to if the
+            budget allows.
+        max_queued_bytes: Answers waiting for the client's windows; above, new
+            streams are refused.
+
+    """
+
+    max_concurrent_streams: int = 1024
+    max_requests_per_round: int = 128
+    max_message_bytes: int = 64 << 20
+    max_header_list_bytes: int = 16_384
+    max_frame_size: int = 262_144
+    max_continuations: int = 16
+    preferred_window: int = 1 << 20
+    max_queued_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if not DEFAULT_FRAME_SIZE <= self.max_frame_size <= frames.LARGEST_FRAME_SIZE:
+            raise ValueError(f"max_frame_size out of range: {self.max_frame_size}")
+        if not 0 < self.preferred_window <= LARGEST_WINDOW:
+            raise ValueError(f"preferred_window out of range: {self.preferred_window}")
+        for name in (
+            "max_concurrent_streams",
+            "max_requests_per_round",
+            "max_message_bytes",
+            "max_header_list_bytes",
+            "max_continuations",
+            "max_queued_bytes",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive: {getattr(self, name)}")
+
+
+class Stream:
+    """One call's stream. Confined to the serving loop; made by the connection.
+
+    Attributes:
+        id: The stream id.
+        head: The request's headers.
+        state: Its row in the transition table.
+        owner: For the events object to use.
+        opened_s: When its headers arrived.
+        received_bytes: DATA payload so far, prefixes included, padding not.
+        held_bytes: Of these, what still counts against the receive budget.
+        send_window: What we may send on it; negative after SETTINGS shrank it.
+        has_sent_headers: Whether the response headers are out.
+        progress_s: When its outbox last shrank, or began to fill.
+
+    """
+
+    __slots__ = (
+        "assembler",
+        "end_block",
+        "has_sent_headers",
+        "head",
+        "held_bytes",
+        "id",
+        "opened_s",
+        "outbox",
+        "outbox_bytes",
+        "owner",
+        "progress_s",
+        "received_bytes",
+        "send_window",
+        "state",
+    )
+
+    def __init__(
+        self,
+        stream_id: int,
+        head: RequestHead,
+        state: StreamState,
+        send_window: int,
+        now_s: float,
+    ) -> None:
+        self.id = stream_id
+        self.head = head
+        self.state = state
+        self.send_window = send_window
+        self.opened_s = now_s
+        self.owner: object = None
+        self.received_bytes = 0
+        self.held_bytes = 0
+        self.has_sent_headers = False
+        self.assembler: MessageAssembler | None = None
+        # The answer's parts that flow control holds back, and how it then ends.
+        self.outbox: deque[memoryview] | None = None
+        self.outbox_bytes = 0
+        self.end_block: bytes | None = None
+        self.progress_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.id} {self.state.name} {self.head.path}>"
+
+
+class ConnectionEvents(Protocol):
+    """What a connection tells its owner, from within ``receive``.
+
+    For each stream: ``on_open`` first; then any number of ``on_message``, then
+    ``on_end``, or all of it at once as ``on_request``; ``on_reset`` at most once,
+    as the last. A stream that the owner has answered or reset brings nothing more.
+    The owner may call any sending method from within these.
+    """
+
+    def on_open(self, stream: Stream) -> None:
+        """A request's headers arrived and were checked."""
+        ...
+
+    def on_request(self, stream: Stream, message: bytes) -> None:
+        """One whole uncompressed message arrived and the client sends no more."""
+        ...
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None:
+        """A whole message arrived."""
+        ...
+
+    def on_end(self, stream: Stream) -> None:
+        """The client sends no more messages."""
+        ...
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None:
+        """The request cannot be read: answer with ``error``."""
+        ...
+
+    def on_reset(self, stream: Stream) -> None:
+        """The stream is gone, by the client's wish or fault, or with the connection."""
+        ...
+
+
+class Connection:
+    """The state of one connection. Confined to the serving loop.
+
+    Attributes:
+        out: Finished frames in sending order; the owner takes them away.
+        has_large_output: Whether ``out`` holds parts better not joined; the owner
+            resets it.
+        streams: The live streams by id.
+        is_closed: GOAWAY is queued with an error, or the drain is over: send what
+            is in ``out``, then close the socket.
+        fault: Why the peer was cut off, if it was.
+        num_cut_off: Calls that ended early whose work still runs; they count
+            against ``max_concurrent_streams``. Kept by the owner.
+        num_answered: Requests answered in full.
+        queued_bytes: Answers held back by flow control.
+
+    Args:
+        events: Is told what the peer does.
+        budget: The server's receive budget.
+        limits: What the peer may ask.
+        now_s: The time.
+
+    """
+
+    __slots__ = (
+        "_accept_limit",
+        "_announced",
+        "_block",
+        "_block_ends",
+        "_block_frames",
+        "_block_since_s",
+        "_block_stream_id",
+        "_blocked",
+        "_budget",
+        "_by_block",
+        "_cache",
+        "_data_ends",
+        "_data_left",
+        "_data_stream_id",
+        "_events",
+        "_is_draining",
+        "_last_stream_id",
+        "_limits",
+        "_max_message_bytes",
+        "_now_s",
+        "_pad_left",
+        "_patience",
+        "_peer",
+        "_ping_mark",
+        "_resets",
+        "_rest",
+        "_rest_since_s",
+        "_saw_preface",
+        "_saw_settings",
+        "_send_window",
+        "_sent_chunks",
+        "_window",
+        "fault",
+        "has_large_output",
+        "is_closed",
+        "num_answered",
+        "num_cut_off",
+        "out",
+        "queued_bytes",
+        "streams",
+    )
+
+    def __init__(
+        self,
+        events: ConnectionEvents,
+        budget: ReceiveBudget,
+        limits: ConnectionLimits,
+        now_s: float,
+    ) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.is_closed = False
+        self.fault: ConnectionFault | None = None
+        self.num_cut_off = 0
+        self.num_answered = 0
+        self.queued_bytes = 0
+        self.has_large_output = False
+        self._events = events
+        self._budget = budget
+        self._limits = limits
+        self._max_message_bytes = limits.max_message_bytes
+        self._now_s = now_s
+        self._peer = PeerSettings()
+        self._send_window = frames.DEFAULT_WINDOW
+        self._window = ReceiveWindow(budget, limits.preferred_window)
+        self._patience = Patience(now_s)
+        self._cache = HeadCache(
+            HpackDecoder(max_list_bytes=limits.max_header_list_bytes)
+        )
+        self._by_block = self._cache.by_block
+        self._rest = b""  # received, not parsed
+        self._rest_since_s = now_s
+        self._saw_preface = False
+        self._saw_settings = False
+        # A DATA frame of which only a part has arrived.
+        self._data_stream_id = 0
+        self._data_left = 0
+        self._pad_left = 0
+        self._data_ends = False
+        # A header block that waits for CONTINUATION.
+        self._block_stream_id = 0
+        self._block = bytearray()
+        self._block_ends = False
+        self._block_frames = 0
+        self._block_since_s = now_s
+        self._last_stream_id = 0
+        self._accept_limit = LARGEST_WINDOW  # the GOAWAY we sent
+        self._is_draining = False
+        self._resets: OrderedDict[int, None] = OrderedDict()
+        self._blocked: dict[int, Stream] = {}
+        self._sent_chunks = 0
+        self._ping_mark = -1
+        self.out: list[bytes | memoryview] = [
+            frames.settings(
+                {
+                    Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                    Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW,
+                    Setting.MAX_FRAME_SIZE: limits.max_frame_size,
+                    Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+                }
+            )
+        ]
+        update = self._window.refill()
+        if update:
+            self.out.append(update)
+
+    # -- what the sweep of timeouts asks -----------------------------------------
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the client's preface and SETTINGS arrived."""
+        return self._saw_settings
+
+    @property
+    def stuck_since_s(self) -> float | None:
+        """Since when a header block or a frame other than DATA is unfinished."""
+        if self._block_stream_id:
+            return self._block_since_s
+        return self._rest_since_s if self._rest else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no call and no trace of one."""
+        return not self.streams and not self.num_cut_off
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the client waits for a window that the budget has not got."""
+        return self._window.is_starved
+
+    @property
+    def has_sendable(self) -> bool:
+        """Whether :meth:`fill` would produce DATA now."""
+        if self._send_window <= 0:
+            return False
+        return any(stream.send_window > 0 for stream in self._blocked.values())
+
+    def blocked_streams(self) -> list[Stream]:
+        """Returns the streams whose answers wait for windows or their turn."""
+        return list(self._blocked.values())
+
+    # -- receiving ----------------------------------------------------------------
+
+    def receive(self, data: bytes, now_s: float) -> bool:
+        """Takes bytes from the peer; may be empty, to go on after True.
+
+        Returns:
+            Whether whole frames are left because the bound of requests per round
+            was reached: call again, with no new bytes, in the next round.
+
+        """
+        if self.is_closed:
+            return False
+        self._now_s = now_s
+        if self._rest:
+            data = self._rest + data
+        try:
+            index, has_more = self._parse(data)
+        except ConnectionFault as fault:
+            self.terminate(fault)
+            return False
+        if self.is_closed:
+            return False
+        if index or not self._rest:
+            self._rest_since_s = now_s
+        self._rest = data[index:]
+        if self._window.size < self._window.low_water:
+            self.refill()
+        return has_more
+
+    def refill(self) -> None:
+        """Raises the client's window again, as far as the budget allows."""
+        if not self.is_closed:
+            update = self._window.refill()
+            if update:
+                self.out.append(update)
+
+    def _parse(self, data: bytes) -> tuple[int, bool]:
+        index = 0
+        size = len(data)
+        if not self._saw_preface:
+            if size < len(PREFACE):
+                if not PREFACE.startswith(data):
+                    self._reject_preface(data)
+                return 0, False
+            if not data.startswith(PREFACE):
+                self._reject_preface(data)
+            self._saw_preface = True
+            index = len(PREFACE)
+        num_left = self._limits.max_requests_per_round
+        streams = self.streams
+        by_block = self._by_block
+        events = self._events
+        window = self._window
+        while True:
+            if self._data_stream_id:
+                index = self._continue_data(data, index, size)
+                if self._data_stream_id or self.is_closed:
+                    return index, False
+            if size - index < HEAD_SIZE:
+                return index, False
+            word, flags, stream_id = unpack_head(data, index)
+            payload = index + HEAD_SIZE
+            length = word >> 8
+            frame_type = word & 0xFF
+            end = payload + length
+            if frame_type == 0:
+                stream = streams.get(stream_id)
+                if (
+                    stream is not None
+                    and flags == END_STREAM
+                    and end <= size
+                    and length >= PREFIX_SIZE
+                    and stream.assembler is None
+                    and stream.state is _OPENED
+                    and self._block_stream_id == 0
+                    and length <= window.size
+                ):
+                    flag, body = _unpack_prefix(data, payload)
+                    announced = stream.head.content_length
+                    if (
+                        flag == 0
+                        and body == length - PREFIX_SIZE
+                        and body <= self._max_message_bytes
+                        and (announced is None or announced == length)
+                    ):
+                        window.size -= length
+                        stream.held_bytes = length
+                        stream.received_bytes = length
+                        stream.state = _REQUESTED
+                        events.on_request(stream, data[payload + PREFIX_SIZE : end])
+                        index = end
+                        if self.is_closed:
+                            return index, False
+                        continue
+            elif frame_type == 1 and end <= size and flags == END_HEADERS and num_left:
+                head = by_block.get(data[payload:end])
+                if (
+                    head is not None
+                    and stream_id & 1
+                    and self._last_stream_id < stream_id <= self._accept_limit
+                    and self._saw_settings
+                    and self._block_stream_id == 0
+                    and len(streams) + self.num_cut_off
+                    < self._limits.max_concurrent_streams
+                    and self.queued_bytes <= self._limits.max_queued_bytes
+                ):
+                    num_left -= 1
+                    self._last_stream_id = stream_id
+                    stream = streams[stream_id] = Stream(
+                        stream_id, head, _OPENED, self._peer.initial_window, self._now_s
+                    )
+                    events.on_open(stream)
+                    index = end
+                    if self.is_closed:
+                        return index, False
+                    continue
+            # Anything else, by the book.
+            stream_id &= LARGEST_WINDOW  # without the reserved bit
+            self._check(frame_type, flags, stream_id, length)
+            if frame_type == FrameType.DATA:
+                if flags & PADDED and length and payload >= size:
+                    return index, False  # the pad length has not arrived
+                index = self._begin_data(data, payload, flags, stream_id, length)
+                continue
+            if end > size:
+                return index, False
+            if frame_type in _BLOCK_FRAMES:
+                if num_left == 0:
+                    return index, True
+                num_left -= 1
+            self._on_frame(frame_type, flags, stream_id, data[payload:end])
+            index = end
+            if self.is_closed:
+                return index, False
+
+    def _reject_preface(self, data: bytes) -> NoReturn:
+        if data[:1].isalpha() and not PREFACE.startswith(data[:4]):
+            self.out.clear()  # SETTINGS would only confuse it
+            self.out.append(response.HTTP_1_ANSWER)
+            self.is_closed = True
+            raise ConnectionFault(ErrorCode.HTTP_1_1_REQUIRED, "client speaks HTTP/1")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 preface")
+
+    def _check(self, frame_type: int, flags: int, stream_id: int, length: int) -> None:
+        if length > self._limits.max_frame_size:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "frame too large")
+        frames.check_head(frame_type, flags, stream_id, length)
+        if not self._saw_settings and frame_type != FrameType.SETTINGS:
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, "SETTINGS must be the first frame"
+            )
+        if self._block_stream_id and (
+            frame_type != FrameType.CONTINUATION or stream_id != self._block_stream_id
+        ):
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, "a header block was left unfinished"
+            )
+        if (
+            frame_type != FrameType.DATA
+            and length > self._limits.max_header_list_bytes + 256
+        ):
+            # Only DATA is taken as it comes; anything else would sit in memory.
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, "header or control frame too large"
+            )
+
+    def _state_of(self, stream_id: int) -> StreamState:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            return stream.state
+        if stream_id > self._last_stream_id and stream_id & 1:
+            return StreamState.IDLE
+        if stream_id in self._resets:
+            return StreamState.RESET
+        if not stream_id & 1:
+            return StreamState.IDLE  # ours to open, and we never do
+        return StreamState.CLOSED
+
+    def _step(self, stream_id: int, signal: Signal) -> Step:
+        """Returns what the table says, having done what is not ACCEPT or IGNORE."""
+        verdict = step(self._state_of(stream_id), signal)
+        if verdict.reaction is Reaction.CLOSE_CONNECTION:
+            raise ConnectionFault(
+                verdict.error, f"{signal.name} in state {verdict.next_state.name}"
+            )
+        if verdict.reaction is Reaction.RESET_STREAM:
+            self._reset_by_fault(stream_id, verdict.error)
+        return verdict
+
+    def _on_frame(
+        self, frame_type: int, flags: int, stream_id: int, payload: bytes
+    ) -> None:
+        if frame_type == FrameType.HEADERS:
+            self._on_headers(flags, stream_id, payload)
+        elif frame_type == FrameType.WINDOW_UPDATE:
+            self._on_window_update(stream_id, payload)
+        elif frame_type == FrameType.SETTINGS:
+            self._on_settings(flags, payload)
+        elif frame_type == FrameType.PING:
+            self._on_ping(flags, payload)
+        elif frame_type == FrameType.RST_STREAM:
+            self._on_rst_stream(stream_id)
+        elif frame_type == FrameType.CONTINUATION:
+            self._on_continuation(flags, stream_id, payload)
+        elif frame_type == FrameType.GOAWAY:
+            self._annoyed(Annoyance.IGNORED_FRAME)  # it closes when it is done
+        elif stream_id:
+            self._step(stream_id, received(frame_type, ends_stream=False))
+            self._annoyed(
+                Annoyance.PRIORITY
+                if frame_type == FrameType.PRIORITY
+                else Annoyance.IGNORED_FRAME
+            )
+        else:
+            self._annoyed(Annoyance.IGNORED_FRAME)
+
+    # -- DATA
+
+    def _begin_data(
+        self, data: bytes, payload: int, flags: int, stream_id: int, length: int
+    ) -> int:
+        """Takes in a DATA frame's head; returns the index behind it."""
+        ends = bool(flags & END_STREAM)
+        self._step(stream_id, received(FrameType.DATA, ends))
+        pad = 0
+        if flags & PADDED:
+            if length == 0:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
+            pad = data[payload]
+            if pad >= length:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+            self._window.receive(1)
+            self._budget.release(1)
+            payload += 1
+            length -= 1
+        if length == pad and not ends:
+            self._annoyed(Annoyance.EMPTY_DATA)
+        self._data_stream_id = stream_id
+        self._data_left = length - pad
+        self._pad_left = pad
+        self._data_ends = ends
+        return payload
+
+    def _continue_data(self, data: bytes, index: int, size: int) -> int:
+        """Takes what has arrived of the DATA frame begun; returns the new index."""
+        stream_id = self._data_stream_id
+        count = min(size - index, self._data_left)
+        if count:
+            self._window.receive(count)
+            self._data_left -= count
+            self._on_payload(stream_id, memoryview(data)[index : index + count])
+            index += count
+        if self._data_left == 0 and self._pad_left:
+            count = min(size - index, self._pad_left)
+            self._window.receive(count)
+            self._budget.release(count)
+            self._pad_left -= count
+            index += count
+        if self._data_left == 0 and self._pad_left == 0:
+            self._data_stream_id = 0
+            if self._data_ends:
+                stream = self.streams.get(stream_id)
+                if stream is not None:
+                    self._on_stream_end(stream, Signal.RECEIVE_DATA_END)
+        return index
+
+    def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.state is not _OPENED:
+            # Reset or answered meanwhile: in nobody's way any more.
+            self._budget.release(len(chunk))
+            return
+        stream.held_bytes += len(chunk)
+        stream.received_bytes += len(chunk)
+        if stream.assembler is None:
+            stream.assembler = MessageAssembler(self._max_message_bytes)
+        try:
+            for is_compressed, message in stream.assembler.feed(chunk):
+                self._events.on_message(stream, message, is_compressed)
+                if stream.id not in self.streams:
+                    return
+        except ServingError as error:
+            self._events.on_fault(stream, error)
+
+    def _on_stream_end(self, stream: Stream, signal: Signal) -> None:
+        stream.state = step(stream.state, signal).next_state
+        announced = stream.head.content_length
+        if announced is not None and announced != stream.received_bytes:
+            self._reset_by_fault(stream.id, ErrorCode.PROTOCOL_ERROR)
+            return
+        assembler = stream.assembler
+        if assembler is not None and not assembler.is_between_messages:
+            self._events.on_fault(
+                stream, Internal("the request ended within a message")
+            )
+            return
+        self._events.on_end(stream)
+
+    # -- HEADERS
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        start, end = 0, len(payload)
+        if flags & PADDED:
+            if not payload:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
+            start = 1
+            end -= payload[0]
+        if flags & PRIORITIZED:
+            if end - start >= 5 and (
+                unpack_uint32(payload, start)[0] & LARGEST_WINDOW == stream_id
+            ):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "depends on itself")
+            start += 5
+        if start > end:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+        block = payload[start:end]
+        ends = bool(flags & END_STREAM)
+        if flags & END_HEADERS:
+            self._on_block(stream_id, block, ends)
+            return
+        self._block_stream_id = stream_id
+        self._block = bytearray(block)
+        self._block_ends = ends
+        self._block_frames = 0
+        self._block_since_s = self._now_s
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self._block_stream_id:
+            self._step(stream_id, Signal.RECEIVE_CONTINUATION)  # always closes
+        self._block += payload
+        self._block_frames += 1
+        if len(payload) < _SMALL_CONTINUATION and not flags & END_HEADERS:
+            self._annoyed(Annoyance.SMALL_CONTINUATION)
+        if (
+            self._block_frames > self._limits.max_continuations
+            or len(self._block) > self._limits.max_header_list_bytes + 256
+        ):
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
+            )
+        if flags & END_HEADERS:
+            block = bytes(self._block)
+            self._block_stream_id = 0
+            self._block = bytearray()
+            self._on_block(stream_id, block, self._block_ends)
+
+    def _on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "even stream id")
+        if stream_id <= self._last_stream_id:
+            self._on_late_block(stream_id, block, ends)
+            return
+        verdict = self._step(stream_id, received(FrameType.HEADERS, ends))
+        self._last_stream_id = stream_id
+        head = self._by_block.get(block)
+        if head is None:
+            try:
+                head = self._cache.decode(block)
+            except MalformedHead:
+                self._refuse(stream_id, ErrorCode.PROTOCOL_ERROR, ends)
+                self._annoyed(Annoyance.STREAM_ERROR)
+                return
+        if stream_id > self._accept_limit:
+            self._remember_reset(stream_id)  # GOAWAY told it: never processed
+            return
+        if (
+            len(self.streams) + self.num_cut_off >= self._limits.max_concurrent_streams
+            or self.queued_bytes > self._limits.max_queued_bytes
+        ):
+            self._refuse(stream_id, ErrorCode.REFUSED_STREAM, ends)
+            self._annoyed(Annoyance.REFUSED_STREAM)
+            return
+        stream = self.streams[stream_id] = Stream(
+            stream_id, head, verdict.next_state, self._peer.initial_window, self._now_s
+        )
+        self._events.on_open(stream)
+        if ends and stream_id in self.streams:
+            if head.content_length:
+                self._reset_by_fault(stream_id, ErrorCode.PROTOCOL_ERROR)
+            else:
+                self._events.on_end(stream)
+
+    def _on_late_block(self, stream_id: int, block: bytes, ends: bool) -> None:
+        """A second header block: trailers, or a fault; HPACK wants it either way."""
+        self._cache.skip(block)
+        stream = self.streams.get(stream_id)
+        signal = received(FrameType.HEADERS, ends)
+        verdict = self._step(stream_id, signal)
+        if verdict.reaction is Reaction.ACCEPT and stream is not None:
+            self._on_stream_end(stream, signal)
+        else:
+            self._annoyed(Annoyance.IGNORED_FRAME)
+
+    # -- the rest
+
+    def _on_rst_stream(self, stream_id: int) -> None:
+        verdict = self._step(stream_id, Signal.RECEIVE_RST_STREAM)
+        if verdict.reaction is Reaction.ACCEPT:
+            stream = self.streams[stream_id]
+            self._drop(stream, verdict.next_state)
+            self._events.on_reset(stream)
+        self._annoyed(Annoyance.RST_STREAM)
+
+    def _on_window_update(self, stream_id: int, payload: bytes) -> None:
+        increment = unpack_uint32(payload)[0] & LARGEST_WINDOW
+        if stream_id == 0:
+            if increment == 0:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            self._send_window += increment
+            if self._send_window > LARGEST_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window overflow")
+        else:
+            verdict = self._step(stream_id, Signal.RECEIVE_WINDOW_UPDATE)
+            if verdict.reaction is Reaction.ACCEPT:
+                stream = self.streams[stream_id]
+                stream.send_window += increment
+                if increment == 0:
+                    self._reset_by_fault(stream_id, ErrorCode.PROTOCOL_ERROR)
+                elif stream.send_window > LARGEST_WINDOW:
+                    self._reset_by_fault(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        if increment < _TINY_INCREMENT:
+            self._annoyed(Annoyance.TINY_WINDOW_UPDATE)
+
+    def _on_settings(self, flags: int, payload: bytes) -> None:
+        if flags & ACK:
+            self._annoyed(Annoyance.IGNORED_FRAME)
+            return
+        if self._saw_settings:
+            self._annoyed(Annoyance.SETTINGS)
+        self._saw_settings = True
+        moved = self._peer.update(payload)
+        if moved:
+            for stream in self.streams.values():
+                stream.send_window += moved
+                if stream.send_window > LARGEST_WINDOW:
+                    raise ConnectionFault(
+                        ErrorCode.FLOW_CONTROL_ERROR, "window overflow by SETTINGS"
+                    )
+        self.out.append(frames.SETTINGS_ACK)
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if not flags & ACK:
+            # Clients measure their bandwidth with a PING after what we send.
+            mark = self.num_answered + self._sent_chunks
+            if mark == self._ping_mark:
+                self._annoyed(Annoyance.PING)
+            self._ping_mark = mark
+            self.out.append(frames.ping(payload, ack=True))
+        elif payload == _DRAIN_PING and self._is_draining:
+            self.finish_drain()
+        else:
+            self._annoyed(Annoyance.IGNORED_FRAME)
+
+    def _annoyed(self, what: Annoyance) -> None:
+        self._patience.spend(what, self._now_s, self.num_answered)
+
+    # -- ending streams and the connection ------------------------------------------
+
+    def _drop(self, stream: Stream, state: StreamState) -> None:
+        """Takes a stream out of every table; its bytes stay held."""
+        stream.state = state
+        if self.streams.pop(stream.id, None) is None:
+            return
+        if stream.outbox is not None:
+            self._blocked.pop(stream.id, None)
+            self.queued_bytes -= stream.outbox_bytes
+            stream.outbox = None
+            stream.outbox_bytes = 0
+
+    def _remember_reset(self, stream_id: int) -> None:
+        self._resets[stream_id] = None
+        if len(self._resets) > _MAX_RECENT_RESETS:
+            self._resets.popitem(last=False)
+
+    def _refuse(self, stream_id: int, code: ErrorCode, ends: bool) -> None:
+        """Resets a stream that never came to be."""
+        self.out.append(frames.rst_stream(stream_id, code))
+        if not ends:
+            self._remember_reset(stream_id)
+
+    def _reset_by_fault(self, stream_id: int, code: ErrorCode) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.reset(stream, code)
+            self._events.on_reset(stream)
+        self._annoyed(Annoyance.STREAM_ERROR)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Sends RST_STREAM and forgets the stream; brings no event."""
+        if stream.id not in self.streams:
+            return
+        self._drop(stream, step(stream.state, Signal.SEND_RST_STREAM).next_state)
+        self._remember_reset(stream.id)
+        self.out.append(frames.rst_stream(stream.id, code))
+
+    def release(self, stream: Stream) -> None:
+        """Gives the bytes a stream holds back to the budget; idempotent."""
+        self._budget.used_bytes -= stream.held_bytes
+        stream.held_bytes = 0
+
+    def begin_drain(self) -> None:
+        """Announces that no new streams are wanted (GOAWAY), in two steps.
+
+        The first GOAWAY accepts everything, because requests may be under way; the
+        PING that follows it is answered when the client has seen it, and then
+        :meth:`finish_drain` draws the line. The owner calls that too, after a time.
+        """
+        if self._is_draining or self.is_closed:
+            return
+        self._is_draining = True
+        self.out.append(frames.goaway(LARGEST_WINDOW, ErrorCode.NO_ERROR, "draining"))
+        self.out.append(frames.ping(_DRAIN_PING))
+
+    def finish_drain(self) -> None:
+        """Accepts no stream beyond those seen; idempotent."""
+        if self.is_closed or self._accept_limit != LARGEST_WINDOW:
+            return
+        self._accept_limit = self._last_stream_id
+        self.out.append(
+            frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR, "draining")
+        )
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the line is drawn and every stream has ended."""
+        return self._accept_limit != LARGEST_WINDOW and not self.streams
+
+    def ping(self) -> None:
+        """Asks the client for a sign of life."""
+        self.out.append(frames.ping(_KEEPALIVE_PING))
+
+    def terminate(self, fault: ConnectionFault) -> None:
+        """Ends the connection for ``fault``: GOAWAY, and every stream is gone."""
+        if not self.is_closed:
+            self.out.append(
+                frames.goaway(self._last_stream_id, fault.code, fault.reason)
+            )
+        self.fault = self.fault or fault
+        self.close()
+
+    def close(self) -> None:
+        """Forgets every stream (each brings ``on_reset``) and the window; idempotent."""
+        self.is_closed = True
+        self._rest = b""
+        while self.streams:
+            stream = next(iter(self.streams.values()))
+            self._drop(stream, StreamState.CLOSED)
+            self._events.on_reset(stream)
+        self._window.close()
+
+    # -- sending --------------------------------------------------------------------
+
+    def send_reply(self, stream: Stream, message: bytes) -> None:
+        """Answers a call with one message and OK; no headers were sent before."""
+        size = len(message)
+        total = size + PREFIX_SIZE
+        stream_id = stream.id
+        if (
+            total <= self._send_window
+            and total <= stream.send_window
+            and total <= self._peer.max_frame_size
+            and not self._blocked
+        ):
+            self._send_window -= total
+            out = self.out
+            out.append(response.before_message(stream_id, size))
+            out.append(message)
+            out.append(response.ok_trailers(stream_id))
+            if size > 8192:
+                self.has_large_output = True
+            if stream.state is _REQUESTED:  # the table: SEND_END closes it
+                stream.state = StreamState.CLOSED
+                del self.streams[stream_id]
+                self.num_answered += 1
+            else:
+                self._ended(stream)
+        else:
+            self.send_message(stream, message)
+            self.send_end(stream, response.OK_TRAILERS_BLOCK)
+
+    def send_message(self, stream: Stream, message: bytes) -> None:
+        """Sends one message, or queues what the client's windows do not take."""
+        self._check_sending(stream, Signal.SEND_DATA)
+        if not stream.has_sent_headers:
+            stream.has_sent_headers = True
+            self.out.append(response.headers(stream.id))
+        if stream.outbox is None:
+            stream.outbox = deque()
+        if not stream.outbox:
+            stream.progress_s = self._now_s
+            self._blocked[stream.id] = stream
+        total = len(message) + PREFIX_SIZE
+        prefix = _pack_prefix(0, len(message))
+        if total <= 4096:
+            stream.outbox.append(memoryview(prefix + message))
+        else:
+            stream.outbox.append(memoryview(prefix))
+            stream.outbox.append(memoryview(message))
+        stream.outbox_bytes += total
+        self.queued_bytes += total
+
+    def send_end(self, stream: Stream, block: bytes) -> None:
+        """Ends our side with trailers, once the outbox is empty."""
+        self._check_sending(stream, Signal.SEND_END)
+        if stream.outbox:
+            stream.end_block = block
+            return
+        if not stream.has_sent_headers and block is response.OK_TRAILERS_BLOCK:
+            block = response.HEAD_BLOCK + block
+        self.out.append(response.trailers(stream.id, block))
+        self._ended(stream)
+
+    def send_error(self, stream: Stream, error: ServingError) -> None:
+        """Ends a call with an error; what the outbox still holds is not sent."""
+        self._check_sending(stream, Signal.SEND_END)
+        if stream.outbox:
+            self.queued_bytes -= stream.outbox_bytes
+            self._blocked.pop(stream.id, None)
+            stream.outbox = None
+            stream.outbox_bytes = 0
+        self.out.append(
+            response.trailers(
+                stream.id, response.error_block(error, not stream.has_sent_headers)
+            )
+        )
+        self._ended(stream)
+
+    def send_refusal(self, stream: Stream, refusal: HttpRefusal) -> None:
+        """Answers what is not gRPC with a plain HTTP response."""
+        self._check_sending(stream, Signal.SEND_END)
+        head, body = response.http_refusal(refusal)
+        if len(body) <= min(self._send_window, stream.send_window):
+            self._send_window -= len(body)
+            self.out.append(
+                frames.frame(FrameType.HEADERS, END_HEADERS, stream.id, head)
+                + frames.frame(FrameType.DATA, END_STREAM, stream.id, body)
+            )
+        else:
+            self.out.append(response.trailers(stream.id, head))
+        self._ended(stream)
+
+    def fill(self, max_bytes: int) -> None:
+        """Moves queued answers into ``out``, as far as windows and the bound allow.
+
+        Streams take turns, so that a large answer does not hold up the others.
+        """
+        blocked = self._blocked
+        while blocked and max_bytes > 0 and self._send_window > 0:
+            progressed = False
+            for stream in list(blocked.values()):
+                size = min(
+                    stream.outbox_bytes,
+                    stream.send_window,
+                    self._send_window,
+                    self._peer.max_frame_size,
+                    _LARGEST_CHUNK,
+                )
+                if size <= 0:
+                    continue
+                progressed = True
+                max_bytes -= size
+                self._send_chunk(stream, size)
+                if not stream.outbox:
+                    del blocked[stream.id]
+                    if stream.end_block is not None:
+                        self.out.append(response.trailers(stream.id, stream.end_block))
+                        self._ended(stream)
+                else:
+                    blocked[stream.id] = blocked.pop(stream.id)  # to the end
+                if max_bytes <= 0 or self._send_window <= 0:
+                    break
+            if not progressed:
+                break
+
+    def _send_chunk(self, stream: Stream, size: int) -> None:
+        out = self.out
+        outbox = stream.outbox
+        assert outbox is not None
+        out.append(frames.frame_head(FrameType.DATA, 0, stream.id, size))
+        self._sent_chunks += 1
+        self._send_window -= size
+        stream.send_window -= size
+        stream.outbox_bytes -= size
+        stream.progress_s = self._now_s
+        self.queued_bytes -= size
+        if size > 8192:
+            self.has_large_output = True
+        while size:
+            part = outbox[0]
+            if len(part) <= size:
+                out.append(part)
+                size -= len(part)
+                outbox.popleft()
+            else:
+                out.append(part[:size])
+                outbox[0] = part[size:]
+                size = 0
+
+    def _check_sending(self, stream: Stream, signal: Signal) -> None:
+        if (
+            stream.id not in self.streams
+            or stream.end_block is not None
+            or step(stream.state, signal).reaction is Reaction.FORBID
+        ):
+            raise RuntimeError(f"{signal.name} on {stream!r}")
+
+    def _ended(self, stream: Stream) -> None:
+        """Our side has ended: closes the stream, by RST if the client has not."""
+        self.num_answered += 1
+        state = step(stream.state, Signal.SEND_END).next_state
+        if state is StreamState.HALF_CLOSED_LOCAL:
+            # The answer is complete; the rest of the request is of no use.
+            stream.state = state
+            self.reset(stream, ErrorCode.NO_ERROR)
+        else:
+            self._drop(stream, state)

@@ -1,0 +1,109 @@
+"""Receive windows, granted out of one budget for the whole server.
+
+The promise is made per connection: stream windows are as wide as HTTP/2 allows, so
+a connection's window is the only limit to what its client may send. Every byte a
+client may still send us, and every byte it sent that is not done with, is in
+``ReceiveBudget.used_bytes``. A byte that arrives moves from one to the other and
+changes nothing; only granting anew asks the budget. What a message claims its
+length to be is never a reason to grant or allocate anything.
+
+The first 65,535 bytes of each connection are HTTP/2's own and cannot be refused:
+they count, but may take the budget over its limit, by at most the number of
+connections times 64 KB. Nothing else does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.frontends.rpc.express.frames import (
+    DEFAULT_WINDOW,
+    ConnectionFault,
+    ErrorCode,
+    window_update,
+)
+
+
+class ReceiveBudget:
+    """Bytes that clients may send, or have sent, at any time. Loop-confined.
+
+    Attributes:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        used_bytes: Windows granted and bytes held.
+
+    """
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        if limit_bytes < DEFAULT_WINDOW:
+            raise ValueError(f"receive budget below one window: {limit_bytes}")
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    @property
+    def free_bytes(self) -> int:
+        """What may still be granted; not below 0."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+    def release(self, num_bytes: int) -> None:
+        """Takes note that bytes held are done with."""
+        self.used_bytes -= num_bytes
+
+
+class ReceiveWindow:
+    """One connection's window for what its client sends. Loop-confined.
+
+    Attributes:
+        size: What the client may still send, bytes.
+        target: What the window is refilled to.
+        is_starved: Whether the last refill was refused, whole or in part, for want
+            of budget.
+
+    """
+
+    __slots__ = ("_budget", "is_starved", "low_water", "size", "target")
+
+    # A share of the free budget, so that the first connections leave some.
+    _LARGEST_SHARE: Final = 8
+
+    def __init__(self, budget: ReceiveBudget, preferred: int) -> None:
+        self._budget = budget
+        self.size = DEFAULT_WINDOW
+        budget.used_bytes += DEFAULT_WINDOW
+        share = budget.free_bytes // self._LARGEST_SHARE
+        self.target = max(DEFAULT_WINDOW, min(preferred, share))
+        self.low_water = self.target // 2
+        self.is_starved = False
+
+    def receive(self, num_bytes: int) -> None:
+        """Takes note of ``num_bytes`` of DATA payload, padding included.
+
+        Raises:
+            ConnectionFault: More than was granted.
+
+        """
+        if num_bytes > self.size:
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window allows"
+            )
+        self.size -= num_bytes
+
+    def refill(self) -> bytes:
+        """Returns the WINDOW_UPDATE to send, empty if none is due or affordable."""
+        wanted = self.target - self.size
+        if wanted < self.low_water:
+            return b""
+        granted = min(wanted, self._budget.free_bytes)
+        self.is_starved = granted < wanted
+        # A trickle would cost more frames than it moves bytes.
+        if granted < wanted and granted < 16_384:
+            return b""
+        self.size += granted
+        self._budget.used_bytes += granted
+        return window_update(0, granted)
+
+    def close(self) -> None:
+        """Gives back what was granted and never used."""
+        self._budget.used_bytes -= self.size
+        self.size = 0

@@ -1,0 +1,194 @@
+"""HTTP/2 frames (RFC 9113, sections 4 and 6): names, limits and wire form.
+
+Everything here is pure. The receiving side checks a frame's nine-byte head with
+:func:`check_head` before a byte of its payload is used; the sending side is a set
+of functions that return finished frames.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_SIZE: Final = 9
+DEFAULT_FRAME_SIZE: Final = 16_384
+LARGEST_FRAME_SIZE: Final = (1 << 24) - 1
+DEFAULT_WINDOW: Final = 65_535
+LARGEST_WINDOW: Final = (1 << 31) - 1
+
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITIZED: Final = 0x20
+
+unpack_head: Final = struct.Struct(">IBI").unpack_from
+"""(length << 8 | type, flags, reserved bit and stream id) of a frame head."""
+
+pack_uint32: Final = struct.Struct(">I").pack
+unpack_uint32: Final = struct.Struct(">I").unpack_from
+_pack_head = struct.Struct(">IBI").pack
+_unpack_setting = struct.Struct(">HI").iter_unpack
+
+
+class FrameType(enum.IntEnum):
+    """The frame types of RFC 9113; anything above CONTINUATION is an extension."""
+
+    DATA = 0
+    HEADERS = 1
+    PRIORITY = 2
+    RST_STREAM = 3
+    SETTINGS = 4
+    PUSH_PROMISE = 5
+    PING = 6
+    GOAWAY = 7
+    WINDOW_UPDATE = 8
+    CONTINUATION = 9
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a stream or a connection ended (RFC 9113, section 7)."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class Setting(enum.IntEnum):
+    """The settings of RFC 9113; unknown ones are ignored."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+class ConnectionFault(Exception):
+    """The peer broke the protocol (or our patience); the connection must close.
+
+    Attributes:
+        code: Goes into GOAWAY.
+        reason: For GOAWAY's debug data and the log; no peer data in it.
+
+    """
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+_FIXED_SIZES: Final[Mapping[int, int]] = {
+    FrameType.PRIORITY: 5,
+    FrameType.RST_STREAM: 4,
+    FrameType.PING: 8,
+    FrameType.WINDOW_UPDATE: 4,
+}
+_ON_STREAM_ONLY: Final = frozenset(
+    (
+        FrameType.DATA,
+        FrameType.HEADERS,
+        FrameType.PRIORITY,
+        FrameType.RST_STREAM,
+        FrameType.PUSH_PROMISE,
+        FrameType.CONTINUATION,
+    )
+)
+_ON_CONNECTION_ONLY: Final = frozenset(
+    (FrameType.SETTINGS, FrameType.PING, FrameType.GOAWAY)
+)
+
+
+def check_head(frame_type: int, flags: int, stream_id: int, size: int) -> None:
+    """Checks what RFC 9113 section 6 says about a frame's size and stream.
+
+    Raises:
+        ConnectionFault: FRAME_SIZE_ERROR or PROTOCOL_ERROR. PRIORITY of a wrong
+            size, only a stream error there, is treated as one of the connection.
+
+    """
+    if stream_id == 0 and frame_type in _ON_STREAM_ONLY:
+        raise ConnectionFault(
+            ErrorCode.PROTOCOL_ERROR, f"{FrameType(frame_type).name} on stream 0"
+        )
+    if stream_id != 0 and frame_type in _ON_CONNECTION_ONLY:
+        raise ConnectionFault(
+            ErrorCode.PROTOCOL_ERROR, f"{FrameType(frame_type).name} on a stream"
+        )
+    fixed_size = _FIXED_SIZES.get(frame_type)
+    if fixed_size is not None and size != fixed_size:
+        raise ConnectionFault(
+            ErrorCode.FRAME_SIZE_ERROR,
+            f"{FrameType(frame_type).name} of {size} bytes, not {fixed_size}",
+        )
+    if frame_type == FrameType.SETTINGS and (
+        size % 6 or (flags & ACK and size) or size > 6 * 64
+    ):
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {size} bytes")
+    if frame_type == FrameType.GOAWAY and size < 8:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {size} bytes")
+
+
+def frame(frame_type: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """Returns one whole frame."""
+    return _pack_head(len(payload) << 8 | frame_type, flags, stream_id) + payload
+
+
+def frame_head(frame_type: int, flags: int, stream_id: int, size: int) -> bytes:
+    """Returns the nine bytes before a payload of ``size`` bytes."""
+    return _pack_head(size << 8 | frame_type, flags, stream_id)
+
+
+def settings(values: Mapping[Setting, int]) -> bytes:
+    """Returns a SETTINGS frame."""
+    payload = b"".join(struct.pack(">HI", key, value) for key, value in values.items())
+    return frame(FrameType.SETTINGS, 0, 0, payload)
+
+
+SETTINGS_ACK: Final = frame(FrameType.SETTINGS, ACK, 0)
+
+
+def parse_settings(payload: bytes) -> Iterable[tuple[int, int]]:
+    """Returns the (identifier, value) pairs in order; the size was checked."""
+    return _unpack_setting(payload)
+
+
+def ping(payload: bytes, ack: bool = False) -> bytes:
+    """Returns a PING frame around eight bytes."""
+    return frame(FrameType.PING, ACK if ack else 0, 0, payload)
+
+
+def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
+    """Returns a GOAWAY frame; the reason travels as debug data."""
+    return frame(
+        FrameType.GOAWAY,
+        0,
+        0,
+        pack_uint32(last_stream_id) + pack_uint32(code) + reason.encode(),
+    )
+
+
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """Returns an RST_STREAM frame."""
+    return frame(FrameType.RST_STREAM, 0, stream_id, pack_uint32(code))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    """Returns a WINDOW_UPDATE frame; ``increment`` is 1 to 2^31-1."""
+    return frame(FrameType.WINDOW_UPDATE, 0, stream_id, pack_uint32(increment))

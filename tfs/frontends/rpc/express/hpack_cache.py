@@ -1,0 +1,73 @@
+"""A connection's header blocks, decoded and checked once.
+
+gRPC clients repeat the same few header blocks on a connection, so most requests
+need one dictionary look-up instead of HPACK. That is sound only while equal bytes
+mean equal headers, hence the rule: a block is kept only if decoding it left the
+dynamic table as it was, and any change of the table (insertion, eviction, size
+update) empties the cache.
+"""
+
+from __future__ import annotations
+
+from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
+from tfs.frontends.rpc.express.request_head import RequestHead, parse_head
+
+
+class HeadCache:
+    """From header block to request head. Confined to the serving loop.
+
+    Attributes:
+        by_block: The blocks that may be looked up instead of decoded; a reader
+            that misses calls :meth:`decode`.
+
+    """
+
+    __slots__ = ("_decoder", "_max_bytes", "_size_bytes", "by_block")
+
+    def __init__(self, decoder: HpackDecoder, max_bytes: int = 65_536) -> None:
+        self.by_block: dict[bytes, RequestHead] = {}
+        self._decoder = decoder
+        self._max_bytes = max_bytes  # of blocks and of what they expand to
+        self._size_bytes = 0
+
+    def decode(self, block: bytes) -> RequestHead:
+        """Returns the head in ``block``, which was not found in ``by_block``.
+
+        Raises:
+            ConnectionFault: HPACK broke; the connection must close.
+            MalformedHead: Only the stream is at fault; the table is in step.
+
+        """
+        decoder = self._decoder
+        generation = decoder.generation
+        headers = decoder.decode(block)
+        changed = decoder.generation != generation
+        if changed:
+            self._clear()
+        head = parse_head(headers, decoder.was_cut)
+        if not changed:
+            weight = len(block) + decoder.list_bytes
+            if self._size_bytes + weight > self._max_bytes:
+                self._clear()
+            if weight <= self._max_bytes:
+                self.by_block[block] = head
+                self._size_bytes += weight
+        return head
+
+    def skip(self, block: bytes) -> None:
+        """Decodes a block whose headers nobody wants, to keep the table in step.
+
+        Raises:
+            ConnectionFault: HPACK broke; the connection must close.
+
+        """
+        if block in self.by_block:  # decoding it would change nothing
+            return
+        generation = self._decoder.generation
+        self._decoder.decode(block)
+        if self._decoder.generation != generation:
+            self._clear()
+
+    def _clear(self) -> None:
+        self.by_block.clear()
+        self._size_bytes = 0

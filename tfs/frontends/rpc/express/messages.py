@@ -1,0 +1,108 @@
+"""gRPC's length-prefixed messages, cut out of DATA payloads however they are split.
+
+A message is one flag byte, four bytes of length and the body. The buffer of an
+unfinished message grows with the bytes that arrived; the announced length only
+decides when it is whole, and whether it is too long to begin with.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from tfs.core.errors import Internal, ResourceExhausted, ServingError
+
+PREFIX_SIZE: Final = 5
+_GZIP_WINDOW = 31  # zlib's word for "gzip container, largest window"
+
+
+class MessageAssembler:
+    """Cuts one stream's DATA payloads into messages. Loop-confined.
+
+    Attributes:
+        num_messages: Whole messages so far.
+
+    Args:
+        max_message_bytes: Longest body taken, as sent (compressed or not).
+
+    """
+
+    __slots__ = ("_body", "_max_message_bytes", "_missing", "_prefix", "num_messages")
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self.num_messages = 0
+        self._max_message_bytes = max_message_bytes
+        self._prefix = bytearray()
+        self._body: bytearray | None = None
+        self._missing = 0
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether everything fed so far made whole messages."""
+        return not self._prefix
+
+    def feed(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
+        """Yields (compressed flag, body) of each message that ``chunk`` completes.
+
+        Raises:
+            ServingError: RESOURCE_EXHAUSTED, the message is too long; INTERNAL, the
+                flag byte is neither 0 nor 1. The call must fail with it.
+
+        """
+        while True:
+            if self._body is None:
+                wanted = PREFIX_SIZE - len(self._prefix)
+                self._prefix += chunk[:wanted]
+                if len(self._prefix) < PREFIX_SIZE:
+                    return
+                chunk = chunk[wanted:]
+                self._missing = int.from_bytes(self._prefix[1:], "big")
+                if self._prefix[0] > 1:
+                    raise Internal("a message's compressed flag is neither 0 nor 1")
+                if self._missing > self._max_message_bytes:
+                    raise too_large(self._missing, self._max_message_bytes)
+                self._body = bytearray()
+            part = chunk[: self._missing]
+            self._body += part
+            self._missing -= len(part)
+            if self._missing:
+                return
+            chunk = chunk[len(part) :]
+            is_compressed = self._prefix[0] == 1
+            body = memoryview(self._body).toreadonly()
+            self._body = None
+            self._prefix = bytearray()
+            self.num_messages += 1
+            yield is_compressed, body
+
+
+def too_large(size_bytes: int, max_bytes: int) -> ServingError:
+    """Returns the error of a message that is longer than the server takes."""
+    return ResourceExhausted(
+        f"received message larger than max ({size_bytes} vs. {max_bytes} bytes)"
+    )
+
+
+def gunzip(body: bytes | memoryview, max_bytes: int) -> bytes:
+    """Returns the message in a gzip container; output never exceeds ``max_bytes``.
+
+    Blocks for about 1 ms per megabyte of output: not for the serving loop.
+
+    Raises:
+        ServingError: RESOURCE_EXHAUSTED, it expands too far; INTERNAL, it is not
+            one whole gzip stream.
+
+    """
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        message = inflater.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise Internal(f"cannot decompress the request: {error}") from None
+    if len(message) > max_bytes:
+        raise ResourceExhausted(
+            f"decompressed message larger than max ({max_bytes} bytes)"
+        )
+    if not inflater.eof or inflater.unused_data:
+        raise Internal("cannot decompress the request: not one gzip stream")
+    return message

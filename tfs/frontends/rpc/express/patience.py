@@ -1,0 +1,66 @@
+"""How much a connection may annoy before it is closed.
+
+The known HTTP/2 floods (rapid reset CVE-2023-44487, CONTINUATION CVE-2024-27316,
+PING, SETTINGS, empty frames) all make the server work without asking it for
+anything. Each such frame costs points; points come back with time and with every
+request that is answered. A client that cancels often but also gets answers never
+runs out; one that only annoys is closed after a few hundred frames.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+
+
+class Annoyance(enum.IntEnum):
+    """What costs points, and how many."""
+
+    PING = 5
+    SETTINGS = 20
+    RST_STREAM = 5
+    STREAM_ERROR = 10
+    EMPTY_DATA = 5
+    SMALL_CONTINUATION = 20
+    TINY_WINDOW_UPDATE = 2
+    PRIORITY = 2
+    IGNORED_FRAME = 1
+    REFUSED_STREAM = 5
+
+
+class Patience:
+    """A leaky bucket of points for one connection. Loop-confined."""
+
+    __slots__ = ("_at_s", "_left", "_max_points", "_per_request", "_per_s", "_seen")
+
+    def __init__(
+        self,
+        now_s: float,
+        max_points: float = 2000.0,
+        points_per_s: float = 100.0,
+        points_per_request: float = 5.0,
+    ) -> None:
+        self._left = max_points
+        self._max_points = max_points
+        self._per_s = points_per_s
+        self._per_request = points_per_request
+        self._at_s = now_s
+        self._seen = 0
+
+    def spend(self, what: Annoyance, now_s: float, num_answered: int) -> None:
+        """Charges for ``what``; ``num_answered`` counts requests since the start.
+
+        Raises:
+            ConnectionFault: ENHANCE_YOUR_CALM; the points are used up.
+
+        """
+        earned = (now_s - self._at_s) * self._per_s
+        earned += (num_answered - self._seen) * self._per_request
+        self._at_s = now_s
+        self._seen = num_answered
+        self._left = min(self._max_points, self._left + earned) - what
+        if self._left < 0:
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, f"too many {what.name} without requests"
+            )

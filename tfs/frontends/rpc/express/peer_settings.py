@@ -1,0 +1,64 @@
+"""What the client told us about itself in SETTINGS (RFC 9113, section 6.5)."""
+
+from __future__ import annotations
+
+from tfs.frontends.rpc.express.frames import (
+    DEFAULT_FRAME_SIZE,
+    DEFAULT_WINDOW,
+    LARGEST_FRAME_SIZE,
+    LARGEST_WINDOW,
+    ConnectionFault,
+    ErrorCode,
+    Setting,
+    parse_settings,
+)
+
+
+class PeerSettings:
+    """The settings that concern a server that pushes nothing. Loop-confined.
+
+    HEADER_TABLE_SIZE needs no answer from an encoder that never indexes;
+    MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing; MAX_HEADER_LIST_SIZE
+    is advice, and our header lists are short.
+
+    Attributes:
+        initial_window: Send window of a new stream, bytes.
+        max_frame_size: Largest payload the peer takes.
+
+    """
+
+    __slots__ = ("initial_window", "max_frame_size")
+
+    def __init__(self) -> None:
+        self.initial_window = DEFAULT_WINDOW
+        self.max_frame_size = DEFAULT_FRAME_SIZE
+
+    def update(self, payload: bytes) -> int:
+        """Applies a SETTINGS payload in order.
+
+        Returns:
+            By how much the windows of the open streams move; may be negative.
+
+        Raises:
+            ConnectionFault: A value is out of its range.
+
+        """
+        before = self.initial_window
+        for key, value in parse_settings(payload):
+            if key == Setting.INITIAL_WINDOW_SIZE:
+                if value > LARGEST_WINDOW:
+                    raise ConnectionFault(
+                        ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE too large"
+                    )
+                self.initial_window = value
+            elif key == Setting.MAX_FRAME_SIZE:
+                if not DEFAULT_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
+                    raise ConnectionFault(
+                        ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range"
+                    )
+                self.max_frame_size = value
+            elif key == Setting.ENABLE_PUSH and value > 1:
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1"
+                )
+        return self.initial_window - before
