@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tfs.core.dtype import FLOAT32, INT64
+from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FeatureKind, Method, TensorSpec
 from tfs.export.derive import derive
@@ -17,6 +17,11 @@ class Double(nn.Module):
     def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> object:
         y = 2 * x
         return y if bias is None else y + bias
+
+
+def tensor(value: object) -> torch.Tensor:
+    assert isinstance(value, torch.Tensor)
+    return value
 
 
 class Named(NamedTuple):
@@ -76,14 +81,16 @@ def test_default_makes_an_input_optional_for_callers() -> None:
     )
     found = derive(Double(), options)
     assert found.signature.defaults["bias"].shape == (1,)
-    assert torch.equal(found.outputs["output"], 2 * found.example["x"] + 1)
+    assert torch.equal(
+        tensor(found.outputs["output"]), 2 * tensor(found.example["x"]) + 1
+    )
 
 
 def test_single_row_example_gets_a_second_different_row() -> None:
     """Probes need two rows that differ; they are made of the author's values."""
     found = derive(Double(), SignatureOptions(torch.arange(3.0)[None]))
-    assert found.example["x"].tolist() == [[0, 1, 2], [2, 0, 1]]
-    assert found.outputs["output"].shape == (2, 3)
+    assert tensor(found.example["x"]).tolist() == [[0, 1, 2], [2, 0, 1]]
+    assert tensor(found.outputs["output"]).shape == (2, 3)
 
 
 def test_named_tuple_output_names_its_outputs() -> None:
@@ -188,3 +195,20 @@ def test_options_are_checked_when_they_are_made(
     """A wrong option fails where it was written."""
     with pytest.raises(InvalidArgument, match=message):
         SignatureOptions(torch.rand(1), **options)  # type: ignore[arg-type]
+
+
+class Lengths(nn.Module):
+    def forward(self, words: list[bytes]) -> dict[str, object]:
+        return {
+            "length": torch.tensor([len(word) for word in words]),
+            "upper": [word.decode().upper() for word in words],
+        }
+
+
+def test_strings_are_lists_of_bytes_on_both_sides() -> None:
+    """A list of strings stands for a string tensor."""
+    found = derive(Lengths(), SignatureOptions({"words": ["a", "bcd"]}))
+    assert found.signature.inputs == {"words": TensorSpec(STRING, (-1,))}
+    assert found.signature.outputs["upper"] == TensorSpec(STRING, (-1,))
+    assert found.example["words"] == [b"a", b"bcd"]
+    assert found.outputs["upper"] == [b"A", b"BCD"]

@@ -18,7 +18,7 @@ from tests.models.two_ways import TwoWays
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.export import DependencyReport, PackageRules, SignatureOptions, explain, save
-from tfs.export.calling import same
+from tfs.export.values import same
 
 ROOT = Path(__file__).resolve().parents[2]
 

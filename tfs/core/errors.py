@@ -9,6 +9,7 @@ values as often as they are raised: a task ends with outputs *or* a
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 
@@ -84,6 +85,40 @@ class InvalidArgument(ServingError):
     """The request is wrong whatever the state of the server."""
 
     code = Code.INVALID_ARGUMENT
+
+
+class InvalidItems(InvalidArgument):
+    """Some rows of a call are wrong; none was computed.
+
+    Whoever joined several requests into the call fails those that own a wrong row,
+    with :meth:`within`, and runs the others again without them.
+
+    Attributes:
+        rows: What is wrong, by row of the call; at least one.
+        context: The version and signature, for the message.
+
+    """
+
+    def __init__(self, rows: Mapping[int, str], context: str = "") -> None:
+        first = min(rows)
+        more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+        who = f"{context}: " if context else ""
+        super().__init__(f"{who}row {first} is invalid: {rows[first]}{more}")
+        self.rows = dict(rows)
+        self.context = context
+
+    def within(self, start: int, stop: int) -> InvalidItems | None:
+        """Returns the error of the request that owns rows ``start`` to ``stop``.
+
+        Its rows are counted from ``start``; None if all of them are valid.
+        """
+        own = {
+            row - start: why for row, why in self.rows.items() if start <= row < stop
+        }
+        return InvalidItems(own, self.context) if own else None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return InvalidItems, (self.rows, self.context)
 
 
 class DeadlineExceeded(ServingError):

@@ -5,7 +5,9 @@
 
 from tfs.export.dependency_report import Action, DependencyReport, ModuleReport
 from tfs.export.package import PackageRules, explain
+from tfs.export.reseal import reseal
 from tfs.export.save import save
+from tfs.export.save_python import save_python
 from tfs.export.signature_options import SignatureOptions
 
 __all__ = [
@@ -15,5 +17,7 @@ __all__ = [
     "PackageRules",
     "SignatureOptions",
     "explain",
+    "reseal",
     "save",
+    "save_python",
 ]

@@ -12,10 +12,9 @@ from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.signature_options import ExampleInputs
+from tfs.export.values import Value, Values, as_strings, is_strings
 
 log = logging.getLogger(__name__)
-
-Tensors = dict[str, torch.Tensor]
 
 
 @contextlib.contextmanager
@@ -41,7 +40,7 @@ def evaluation(module: nn.Module) -> Iterator[None]:
 
 def name_inputs(
     function: Callable[..., object], example_inputs: ExampleInputs, where: str
-) -> Tensors:
+) -> Values:
     """Returns the example inputs by the names of the function's parameters.
 
     Raises:
@@ -89,14 +88,16 @@ def name_inputs(
         raise InvalidArgument(
             f"no example input for {', '.join(map(repr, required))} of {where}"
         )
-    return {name: _tensor(name, value, where) for name, value in named.items()}
+    return {name: _input(name, value, where) for name, value in named.items()}
 
 
-def _tensor(name: str, value: object, where: str) -> torch.Tensor:
+def _input(name: str, value: object, where: str) -> Value:
+    if is_strings(value):
+        return as_strings(value)
     if not isinstance(value, torch.Tensor):
         raise InvalidArgument(
             f"example input {name!r} of {where} is a {type(value).__name__}; "
-            "use a torch.Tensor"
+            "use a torch.Tensor, or a list of strings"
         )
     if value.layout is not torch.strided or value.is_quantized:
         raise InvalidArgument(
@@ -106,7 +107,7 @@ def _tensor(name: str, value: object, where: str) -> torch.Tensor:
     return value
 
 
-def run(function: Callable[..., object], inputs: Mapping[str, torch.Tensor]) -> object:
+def run(function: Callable[..., object], inputs: Mapping[str, Value]) -> object:
     """Calls with fixed random numbers and no gradients; the caller's stay as is."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -115,11 +116,11 @@ def run(function: Callable[..., object], inputs: Mapping[str, torch.Tensor]) -> 
 
 def name_outputs(
     result: object, names: Sequence[str] | None, single: str, where: str
-) -> Tensors:
+) -> Values:
     """Returns what a call gave, by name.
 
     Args:
-        result: A tensor, a tuple or list of tensors, or a mapping.
+        result: A tensor, a tuple or list of tensors, or a mapping; strings as lists.
         names: The author's names; for a mapping, the entries to serve.
         single: The name of one unnamed tensor.
         where: What was called, for messages.
@@ -137,7 +138,7 @@ def name_outputs(
                 f"{', '.join(map(repr, missing))}"
             )
         return {name: _output(name, result[name], where) for name in wanted}
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, torch.Tensor) or is_strings(result):
         parts: list[object] = [result]
         own = [single]
     elif isinstance(result, tuple | list):
@@ -163,22 +164,12 @@ def name_outputs(
     }
 
 
-def _output(name: str, value: object, where: str) -> torch.Tensor:
+def _output(name: str, value: object, where: str) -> Value:
+    if is_strings(value):
+        return as_strings(value)
     if not isinstance(value, torch.Tensor):
         raise InvalidArgument(
             f"output {name!r} of {where} is a {type(value).__name__}, not a tensor; "
             "return tensors only, or name in output_names those to serve"
         )
     return value
-
-
-def same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors are equal bit for bit, NaN included."""
-    if left.dtype != right.dtype or left.shape != right.shape:
-        return False
-    if left.numel() == 0:
-        return True
-    left, right = left.detach().contiguous(), right.detach().contiguous()
-    return torch.equal(
-        left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
-    )

@@ -22,10 +22,17 @@ from tfs.core.signature import (
     Signature,
     TensorSpec,
 )
-from tfs.core.tensor_view import TensorView
-from tfs.export.calling import Tensors, name_inputs, name_outputs, run
+from tfs.export.calling import name_inputs, name_outputs, run
 from tfs.export.signature_options import SignatureOptions
-from tfs.export.tensor_bytes import dtype_of, tensor_bytes
+from tfs.export.values import (
+    Value,
+    Values,
+    dtype_of,
+    first_row,
+    joined,
+    shape_of,
+    view_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +56,8 @@ class Derived:
     """
 
     signature: Signature
-    example: Tensors
-    outputs: Tensors
+    example: Values
+    outputs: Values
 
 
 def derive(module: nn.Module, options: SignatureOptions) -> Derived:
@@ -73,7 +80,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     # Hooks run for forward only when the module itself is called.
     call = module if options.call == "forward" else function
 
-    def called(inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    def called(inputs: Mapping[str, Value]) -> Values:
         result = run(call, inputs)
         return name_outputs(result, options.output_names, _SINGLE_OUTPUT[method], where)
 
@@ -104,7 +111,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
         unsure = resized is None
         observed += [] if resized is None else [resized]
     inputs = {
-        name: _spec(tensor, options, name, where) for name, tensor in example.items()
+        name: _spec(value, options, name, where) for name, value in example.items()
     }
     specs = {
         name: _output_spec(name, [each[name] for each in observed], options, unsure)
@@ -115,10 +122,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
         method=method,
         inputs=inputs,
         outputs=specs,
-        defaults={
-            name: TensorView(dtype_of(value), tuple(value.shape), tensor_bytes(value))
-            for name, value in options.defaults.items()
-        },
+        defaults={name: view_of(value) for name, value in options.defaults.items()},
         labels=tuple(options.labels),
         features=_features(method, inputs, options),
         batched=options.batched,
@@ -126,11 +130,14 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     return Derived(signature, example, outputs)
 
 
-def _described(inputs: Mapping[str, torch.Tensor]) -> str:
-    return ", ".join(f"{n}: {t.dtype} {list(t.shape)}" for n, t in inputs.items())
+def _described(inputs: Mapping[str, Value]) -> str:
+    return ", ".join(
+        f"{name}: {dtype_of(value)}{list(shape_of(value))}"
+        for name, value in inputs.items()
+    )
 
 
-def _check_options(options: SignatureOptions, example: Tensors, where: str) -> None:
+def _check_options(options: SignatureOptions, example: Values, where: str) -> None:
     mentioned = {
         "dynamic": options.dynamic,
         "pad": options.pad,
@@ -152,20 +159,21 @@ def _check_options(options: SignatureOptions, example: Tensors, where: str) -> N
             )
     for name, dimensions in options.dynamic.items():
         for dimension in dimensions:
-            if not 0 <= dimension < example[name].dim():
+            rank = len(shape_of(example[name]))
+            if not 0 <= dimension < rank:
                 raise InvalidArgument(
                     f"dynamic dimension {dimension} of {name!r}: the example has "
-                    f"{example[name].dim()} dimensions"
+                    f"{rank} dimensions"
                 )
 
 
 def _check_rows(
-    example: Tensors, outputs: Tensors, options: SignatureOptions, where: str
+    example: Values, outputs: Values, options: SignatureOptions, where: str
 ) -> int:
     """Returns the number of rows all inputs and outputs share."""
     sizes = {
-        name: (tensor.shape[0] if tensor.dim() else None)
-        for name, tensor in example.items()
+        name: next(iter(shape_of(value)), None)
+        for name, value in example.items()
         if name not in options.defaults
     }
     shared = set(sizes.values())
@@ -177,10 +185,11 @@ def _check_rows(
             "batched=False"
         )
     rows = next(size for size in shared if size is not None)
-    for name, tensor in outputs.items():
-        if not tensor.dim() or tensor.shape[0] != rows:
+    for name, value in outputs.items():
+        shape = shape_of(value)
+        if not shape or shape[0] != rows:
             raise InvalidArgument(
-                f"output {name!r} of {where} has shape {list(tensor.shape)} for "
+                f"output {name!r} of {where} has shape {list(shape)} for "
                 f"{rows} rows; dimension 0 of every output must be the batch, or "
                 "pass batched=False"
             )
@@ -188,12 +197,12 @@ def _check_rows(
 
 
 def _two_rows(
-    called: Callable[[Mapping[str, torch.Tensor]], Tensors],
-    example: Tensors,
-    outputs: Tensors,
+    called: Callable[[Mapping[str, Value]], Values],
+    example: Values,
+    outputs: Values,
     rows: int,
     options: SignatureOptions,
-) -> tuple[Tensors, Tensors, Tensors | None]:
+) -> tuple[Values, Values, Values | None]:
     """Returns an example of two rows or more, its outputs, and those of another size.
 
     One row given: a second is made from it, by moving its elements around, which
@@ -202,36 +211,45 @@ def _two_rows(
     """
     batch = [name for name in example if name not in options.defaults]
     if rows > 1:
-        one = {n: t[:1] if n in batch else t for n, t in example.items()}
+        one = {n: first_row(v) if n in batch else v for n, v in example.items()}
         return example, outputs, _try(called, one)
-    for second in (_moved, torch.clone):
-        two = {
-            name: torch.cat([tensor, second(tensor)]) if name in batch else tensor
-            for name, tensor in example.items()
+    moved, repeated = (
+        {
+            name: joined(value, second(value)) if name in batch else value
+            for name, value in example.items()
         }
-        result = _try(called, two)
-        if result is not None and (
-            second is torch.clone or _as_finite(result, outputs)
-        ):
-            return two, result, outputs
+        for second in (_moved, lambda row: row)
+    )
+    result = _try(called, moved)
+    if result is not None and _as_finite(result, outputs):
+        return moved, result, outputs
+    result = _try(called, repeated)
+    if result is not None:
+        return repeated, result, outputs
     return example, outputs, None
 
 
-def _moved(row: torch.Tensor) -> torch.Tensor:
+def _moved(row: Value) -> Value:
+    if not isinstance(row, torch.Tensor):
+        return row
     return row.reshape(-1).roll(1).reshape(row.shape)
 
 
-def _as_finite(result: Tensors, outputs: Tensors) -> bool:
+def _as_finite(result: Values, outputs: Values) -> bool:
+    """Whether nothing became NaN or infinite that was not before."""
     return all(
-        bool(torch.isfinite(result[name]).all()) or not bool(torch.isfinite(o).all())
-        for name, o in outputs.items()
-        if o.dtype.is_floating_point and name in result
+        _is_finite(result[name]) or not _is_finite(value)
+        for name, value in outputs.items()
     )
 
 
+def _is_finite(value: Value) -> bool:
+    return not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all())
+
+
 def _try(
-    called: Callable[[Mapping[str, torch.Tensor]], Tensors], inputs: Tensors
-) -> Tensors | None:
+    called: Callable[[Mapping[str, Value]], Values], inputs: Values
+) -> Values | None:
     try:
         return called(inputs)
     except Exception as error:
@@ -239,22 +257,22 @@ def _try(
         return None
 
 
-def _check_batch(outputs: Tensors, other: Tensors, where: str) -> None:
-    for name, tensor in outputs.items():
-        sized = other[name]
-        if sized.dim() != tensor.dim() or sized.shape[0] == tensor.shape[0]:
+def _check_batch(outputs: Values, other: Values, where: str) -> None:
+    for name, value in outputs.items():
+        shape, sized = shape_of(value), shape_of(other[name])
+        if len(sized) != len(shape) or sized[0] == shape[0]:
             raise InvalidArgument(
-                f"output {name!r} of {where} has shape {list(tensor.shape)} and "
-                f"{list(sized.shape)} for different numbers of rows; dimension 0 "
+                f"output {name!r} of {where} has shape {list(shape)} and "
+                f"{list(sized)} for different numbers of rows; dimension 0 "
                 "must be the batch, or pass batched=False"
             )
 
 
 def _other_sizes(
-    called: Callable[[Mapping[str, torch.Tensor]], Tensors],
-    example: Tensors,
+    called: Callable[[Mapping[str, Value]], Values],
+    example: Values,
     options: SignatureOptions,
-) -> Tensors | None:
+) -> Values | None:
     """Returns outputs for smaller dynamic dimensions; None if no other size worked."""
     shorter: list[Callable[[int], int]] = [
         lambda size: size - 1,
@@ -264,9 +282,12 @@ def _other_sizes(
         smaller = dict(example)
         for name, dimensions in options.dynamic.items():
             for dimension in dimensions:
-                size = shorten(smaller[name].shape[dimension])
+                value = smaller[name]
+                if not isinstance(value, torch.Tensor):
+                    continue
+                size = shorten(value.shape[dimension])
                 if size > 0:
-                    smaller[name] = smaller[name].narrow(dimension, 0, size)
+                    smaller[name] = value.narrow(dimension, 0, size)
         result = _try(called, smaller)
         if result is not None:
             return result
@@ -277,37 +298,36 @@ def _other_sizes(
     return None
 
 
-def _spec(
-    tensor: torch.Tensor, options: SignatureOptions, name: str, where: str
-) -> TensorSpec:
+def _spec(value: Value, options: SignatureOptions, name: str, where: str) -> TensorSpec:
     try:
-        dtype = dtype_of(tensor)
+        dtype = dtype_of(value)
     except ValueError as error:
         raise InvalidArgument(f"input {name!r} of {where}: {error}") from error
     free = set(options.dynamic.get(name, ()))
     if options.batched:
         free.add(0)
     shape = tuple(
-        FREE if index in free else size for index, size in enumerate(tensor.shape)
+        FREE if index in free else size for index, size in enumerate(shape_of(value))
     )
     return TensorSpec(dtype, shape, options.pad.get(name), options.mask.get(name))
 
 
 def _output_spec(
-    name: str, observed: list[torch.Tensor], options: SignatureOptions, unsure: bool
+    name: str, observed: list[Value], options: SignatureOptions, unsure: bool
 ) -> TensorSpec:
     first = observed[0]
     try:
         dtype = dtype_of(first)
     except ValueError as error:
         raise InvalidArgument(f"output {name!r}: {error}") from error
-    if any(other.dim() != first.dim() for other in observed):
+    shapes = [shape_of(other) for other in observed]
+    if len({len(shape) for shape in shapes}) > 1:
         raise InvalidArgument(f"output {name!r} changes its number of dimensions")
     shape = []
-    for index, size in enumerate(first.shape):
+    for index, sizes in enumerate(zip(*shapes, strict=True)):
         is_batch = options.batched and index == 0
-        varies = any(other.shape[index] != size for other in observed)
-        shape.append(FREE if is_batch or varies or unsure else size)
+        varies = len(set(sizes)) > 1
+        shape.append(FREE if is_batch or varies or unsure else sizes[0])
     return TensorSpec(dtype, tuple(shape))
 
 

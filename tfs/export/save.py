@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import importlib.metadata
 import logging
 import os
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 import torch
 from torch import nn
 from torch.package.importer import Importer
-from torch.package.package_importer import PackageImporter
 
-from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
-from tfs.core.signature import (
-    DEFAULT_SIGNATURE,
-    ExampleSlot,
-    FeatureSpec,
-    Signature,
-)
-from tfs.core.version_directory import (
-    BATCHING_PARAMETERS,
-    EXAMPLES,
-    Producer,
-    commit,
-    new_version,
-)
-from tfs.export.calling import evaluation, name_outputs, run, same
+from tfs.core.errors import DataLoss, InvalidArgument
+from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
+from tfs.core.version_directory import EXAMPLES, commit
+from tfs.export.calling import evaluation, name_outputs, run
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive
-from tfs.export.package import PACKAGE, RESOURCE, PackageRules, write_package
+from tfs.export.examples import place_examples
+from tfs.export.package import PackageRules
+from tfs.export.payload import (
+    PackageWriter,
+    PayloadWriter,
+    ProgramWriter,
+    ScriptWriter,
+)
+from tfs.export.publish import Extras, producer, publish
 from tfs.export.signature_options import ExampleInputs, SignatureOptions
-from tfs.export.tensor_bytes import tensor_bytes
-from tfs.export.version_number import next_version
+from tfs.export.values import same
+from tfs.export.verify import differing_outputs
 
 log = logging.getLogger(__name__)
-
-_ALIGNMENT_BYTES: Final = 64
 
 
 def save(
@@ -71,6 +60,7 @@ def save(
     assets: str | os.PathLike[str] | None = None,
     batching_parameters: str | None = None,
     report: Callable[[DependencyReport], object] | None = None,
+    platform: str = "torch_package",
 ) -> str:
     """Writes a new version of a model: code, weights, signature and examples.
 
@@ -114,6 +104,11 @@ def save(
         assets: A folder to copy to the version's ``assets/``.
         batching_parameters: Text of a BatchingParameters message for this version.
         report: Called with the tree of packaged modules before anything is committed.
+        platform: The form: "torch_package" (any Python, the default), "torch_export"
+            (one graph), "aotinductor" (that graph compiled for this processor, served
+            by torch_export) or "torchscript". The rules about modules matter for
+            torch_package only. A graph may round differently; its outputs are
+            compared with a tolerance.
 
     Returns:
         The new version's directory.
@@ -143,24 +138,16 @@ def save(
         **signatures,
     }
     rules = PackageRules(intern, extern, mock, include, sources, resources, importers)
+    writer = _writer(platform, rules, report)
+    extras = Extras(assets, batching_parameters)
     with evaluation(module):
         derived = {key: derive(module, each) for key, each in options.items()}
-        number = next_version(base) if version is None else version
-        while True:
-            try:
-                with new_version(base, number) as folder:
-                    _fill(
-                        folder, module, options, derived, rules, report,
-                        assets, batching_parameters,
-                    )  # fmt: skip
-                break
-            except FailedPrecondition:
-                # Somebody else took the number between the listing and the rename.
-                if version is not None:
-                    raise
-                number = max(number + 1, next_version(base))
-    final = os.path.join(base, str(number))
-    log.info("event=version_exported path=%s platform=torch_package", final)
+        final = publish(
+            base,
+            version,
+            lambda folder: _fill(folder, module, options, derived, writer, extras),
+        )
+    log.info("event=version_exported path=%s platform=%s", final, platform)
     return final
 
 
@@ -169,107 +156,66 @@ def _fill(
     module: nn.Module,
     options: Mapping[str, SignatureOptions],
     derived: Mapping[str, Derived],
-    rules: PackageRules,
-    report: Callable[[DependencyReport], object] | None,
-    assets: str | os.PathLike[str] | None,
-    batching_parameters: str | None,
+    writer: PayloadWriter,
+    extras: Extras,
 ) -> None:
-    archive = os.path.join(folder, "model.pt")
-    found = write_package(module, archive, rules)
-    log.debug("event=packaged modules=\n%s", found)
-    if report is not None:
-        report(found)
-    verify_package(archive, module, options, derived)
+    entry = writer.write(folder, module, options, derived)
     signatures, examples = place_examples(derived)
     Path(folder, EXAMPLES).write_bytes(examples)
-    if assets is not None:
-        shutil.copytree(assets, os.path.join(folder, "assets"))
-    if batching_parameters is not None:
-        Path(folder, BATCHING_PARAMETERS).write_text(
-            batching_parameters, encoding="utf-8"
-        )
-    entry: dict[str, object] = {"package": PACKAGE, "resource": RESOURCE}
-    methods = {k: o.call for k, o in options.items() if o.call != "forward"}
-    if methods:
-        entry["methods"] = methods
-    commit(folder, "torch_package", signatures, entry, producer())
+    extras.write(folder)
+    differing = differing_outputs(
+        folder, writer.platform, entry, signatures, derived, is_exact=writer.is_exact
+    )
+    if differing:
+        _judge(module, options, derived, differing)
+    commit(folder, writer.platform, signatures, entry, producer())
 
 
-def producer() -> Producer:
-    """Returns who writes versions here and now."""
-    try:
-        own = importlib.metadata.version("tfs")
-    except importlib.metadata.PackageNotFoundError:
-        own = ""
-    now = dt.datetime.now(dt.UTC)
-    return Producer(own, str(torch.__version__), now.isoformat(timespec="seconds"))
-
-
-def place_examples(
-    derived: Mapping[str, Derived],
-) -> tuple[dict[str, Signature], bytes]:
-    """Returns the signatures with their examples' places, and the examples' bytes."""
-    signatures = {}
-    blob = bytearray()
-    for key, each in derived.items():
-        slots = {}
-        for name, tensor in each.example.items():
-            blob += bytes(-len(blob) % _ALIGNMENT_BYTES)
-            slots[name] = ExampleSlot(tuple(tensor.shape), len(blob))
-            blob += tensor_bytes(tensor)
-        signatures[key] = replace(each.signature, examples=slots)
-    return signatures, bytes(blob)
-
-
-def verify_package(
-    archive: str,
+def _judge(
     module: nn.Module,
     options: Mapping[str, SignatureOptions],
     derived: Mapping[str, Derived],
+    differing: Mapping[str, list[str]],
 ) -> None:
-    """Loads the archive hermetically and compares its outputs with the module's.
-
-    Raises:
-        InvalidArgument: It does not load or run.
-        DataLoss: An output differs, though the module itself repeats its own.
-
-    """
-    name = type(module).__name__
-    try:
-        loaded = PackageImporter(archive).load_pickle(PACKAGE, RESOURCE)
-    except Exception as error:
-        raise InvalidArgument(
-            f"{name} was packaged but cannot be loaded back: {type(error).__name__}: "
-            f"{error}. If a mocked module is needed after all, intern or extern it"
-        ) from error
-    for key, each in derived.items():
-        option = options[key]
-        where = f"{name}.{option.call}"
-        call = loaded if option.call == "forward" else getattr(loaded, option.call)
-        try:
-            result = run(call, each.example)
-        except Exception as error:
-            raise InvalidArgument(
-                f"{where} works here but not from its package: "
-                f"{type(error).__name__}: {error}. If a mocked module is needed after "
-                "all, intern or extern it; if one is missing, include it"
-            ) from error
-        names = list(each.outputs)
-        outputs = name_outputs(result, names, names[0], where)
-        different = [n for n, o in each.outputs.items() if not same(o, outputs[n])]
-        if not different:
-            continue
-        own = module if option.call == "forward" else getattr(module, option.call)
-        again = name_outputs(run(own, each.example), names, names[0], where)
-        if all(same(each.outputs[n], again[n]) for n in different):
+    """Raises unless the module itself does not repeat the outputs that differ."""
+    for key, names in differing.items():
+        call = options[key].call
+        where = f"{type(module).__name__}.{call}"
+        function = module if call == "forward" else getattr(module, call)
+        expected = derived[key].outputs
+        again = name_outputs(
+            run(function, derived[key].example),
+            list(expected),
+            next(iter(expected)),
+            where,
+        )
+        if all(same(expected[name], again[name]) for name in names):
             raise DataLoss(
-                f"{where} gives other values for {', '.join(map(repr, different))} "
-                "when loaded from its package; does it depend on something outside "
+                f"{where} gives other values for {', '.join(map(repr, names))} "
+                "when loaded from its archive; does it depend on something outside "
                 "the module, such as a global variable?"
             )
         log.warning(
             "event=outputs_not_repeatable module=%s outputs=%s differ from call to "
-            "call, so the package could not be compared",
-            name,
-            ",".join(different),
+            "call, so the archive could not be compared",
+            type(module).__name__,
+            ",".join(names),
         )
+
+
+def _writer(
+    platform: str,
+    rules: PackageRules,
+    report: Callable[[DependencyReport], object] | None,
+) -> PayloadWriter:
+    writers: dict[str, PayloadWriter] = {
+        "torch_package": PackageWriter(rules, report),
+        "torch_export": ProgramWriter(),
+        "aotinductor": ProgramWriter(is_compiled=True),
+        "torchscript": ScriptWriter(),
+    }
+    if platform not in writers:
+        raise InvalidArgument(
+            f"a module cannot be saved as {platform!r}; use one of {', '.join(writers)}"
+        )
+    return writers[platform]

@@ -11,10 +11,9 @@ import torch
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FeatureSpec, Method
 
-ExampleInputs: TypeAlias = (
-    torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
-)
-"""One tensor, tensors in the order of the parameters, or tensors by name."""
+ExampleInputs: TypeAlias = torch.Tensor | Sequence[object] | Mapping[str, object]
+"""One tensor, tensors in the order of the parameters, or tensors by name. A list of
+strings stands for a string tensor, which the model gets as a list of bytes."""
 
 
 @dataclass(frozen=True, slots=True)

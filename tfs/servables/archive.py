@@ -106,6 +106,16 @@ def is_archive_of(path: str, *kinds: ArchiveKind) -> bool:
         return False
 
 
+def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> str:
+    """Returns what to say of an archive that something else wrote."""
+    if found is ArchiveKind.CHECKPOINT:
+        return (
+            "the file was written by torch.save, which keeps no code; write the "
+            "version with tfs.export.save"
+        )
+    return f"the file was written by {found.value}, not by {wanted.value}"
+
+
 def _inner(name: str) -> str:
     """Returns a record's name without the folder that torch puts around all."""
     return name.partition("/")[2] or name

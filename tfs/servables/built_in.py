@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from tfs.servables.hashmap import Hashmap
 from tfs.servables.platform import Platform
+from tfs.servables.python_model import PythonModel
 from tfs.servables.registry import PlatformRegistry
+from tfs.servables.torch_export import TorchExport
 from tfs.servables.torch_package import TorchPackage
+from tfs.servables.torchscript import TorchScript
 
 
 def built_in_platforms() -> tuple[Platform, ...]:
     """Returns them; none imports torch before a version of it is loaded."""
-    return (TorchPackage(), Hashmap())
+    return (TorchPackage(), TorchScript(), TorchExport(), PythonModel(), Hashmap())
 
 
 def default_registry(*, allow_model_code: bool = True) -> PlatformRegistry:

@@ -16,6 +16,7 @@ from tfs.servables.archive import (
     archive_resources,
     inspect_archive,
     is_archive_of,
+    wrong_kind,
 )
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
@@ -78,13 +79,3 @@ def _find_entry(archive: str) -> dict[str, object]:
         )
     folder, _, resource = pickles[0].rpartition("/")
     return {"package": folder.replace("/", "."), "resource": resource}
-
-
-def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> str:
-    """Returns what to say of an archive that something else wrote."""
-    if found is ArchiveKind.CHECKPOINT:
-        return (
-            "the file was written by torch.save, which keeps no code; write the "
-            "version with tfs.export.save"
-        )
-    return f"the file was written by {found.value}, not by {wanted.value}"

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.core.conformance.servable import run_task
+from tests.servables.fakes import ID, FakeInterpreter
+from tfs.core.dtype import FLOAT32, STRING
+from tfs.core.errors import (
+    DataLoss,
+    InvalidArgument,
+    InvalidItems,
+    NotFound,
+    ServingError,
+)
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import read_manifest
+from tfs.export import save_python
+from tfs.export.save_python import write_safetensors
+from tfs.runtime.guest.python import read_safetensors
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.servables.platform import LoadContext
+from tfs.servables.python_model import PythonModel
+
+SORTING = Path(__file__).parent / "sorting_servable.py"
+EXAMPLE = {"numbers": torch.tensor([[2.0, 1, 3], [6, 5, 4]]), "names": ["ann", "bob"]}
+
+Load = Callable[[str], Servable]
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    interpreter = InlineInterpreter("inline-python")
+    interpreter.start()
+    loaders: list[Loader[Servable]] = []
+
+    def loaded(path: str) -> Servable:
+        loader = PythonModel().loader(path, LoadContext(lambda _: interpreter))
+        loader.load(ID)
+        loaders.append(loader)
+        return loader.servable
+
+    yield loaded
+    for loader in loaders:
+        loader.unload()
+    interpreter.close()
+
+
+def inputs(
+    rows: Sequence[Sequence[float]], names: Sequence[bytes]
+) -> dict[str, TensorView]:
+    flat = [number for row in rows for number in row]
+    return {
+        "numbers": TensorView(
+            FLOAT32, (len(rows), 3), struct.pack(f"<{len(flat)}f", *flat)
+        ),
+        "names": TensorView(STRING, (len(names),), tuple(names)),
+    }
+
+
+def test_class_is_validated_prepared_called_and_finished(
+    tmp_path: Path, load: Load
+) -> None:
+    """Each step that the class has runs, in that order, with weights at hand."""
+    path = save_python(
+        SORTING, tmp_path, weights={"scale": torch.tensor(2.0)}, example_inputs=EXAMPLE
+    )
+    outcome = run_task(load(path), DEFAULT_SIGNATURE, inputs([[3, 1, 2]], [b"eve"]))
+    assert not isinstance(outcome, ServingError), outcome
+    assert outcome["sorted"].data == struct.pack("<3f", 2, 4, 6)
+    assert outcome["greeting"].data == (b"hello eve",)
+    examples = read_manifest(path).signatures[DEFAULT_SIGNATURE].examples
+    assert examples["names"].value == (b"ann", b"bob")
+
+
+def test_invalid_rows_are_named_and_nothing_is_computed(
+    tmp_path: Path, load: Load
+) -> None:
+    """Whoever joined requests learns which rows to take out, and why."""
+    servable = load(save_python(SORTING, tmp_path))
+    bad = inputs([[1, 2, 3], [1, -2, 3], [1, 2, 3]], [b"a", b"b", b""])
+    outcome = run_task(servable, DEFAULT_SIGNATURE, bad)
+    assert isinstance(outcome, InvalidItems)
+    assert outcome.rows == {1: "numbers must not be negative", 2: "the name is empty"}
+    assert "row 1 is invalid: numbers must not be negative (and 1 more" in str(outcome)
+    own = outcome.within(2, 3)
+    assert own is not None
+    assert own.rows == {0: "the name is empty"}
+    assert outcome.within(0, 1) is None
+    again = pickle.loads(pickle.dumps(outcome))
+    assert (again.rows, again.message) == (outcome.rows, outcome.message)
+
+
+def test_class_without_manifest_says_its_signatures_itself(
+    tmp_path: Path, load: Load
+) -> None:
+    """A file dropped into a directory is enough; nothing of it runs to describe it."""
+    (tmp_path / "servable.py").write_text(SORTING.read_text())
+    found = PythonModel().describe(str(tmp_path))
+    assert list(found.signatures[DEFAULT_SIGNATURE].inputs) == ["numbers", "names"]
+    load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\n", "one class with predict"),
+        ("class A:\n  pass\n", "one class with predict"),
+        ("class A:\n  def predict(self): pass\n", "has no signatures"),
+        ("raise RuntimeError('boom')\n", "cannot be run: RuntimeError: boom"),
+        ("class A:\n  signatures = 3\n  def predict(self): pass\n", "must be a dict"),
+    ],
+)
+def test_file_that_cannot_serve_is_refused_when_saved(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    """The author learns what is missing, and nothing is written."""
+    place = tmp_path / "mine.py"
+    place.write_text(source)
+    with pytest.raises(InvalidArgument, match=message):
+        save_python(place, tmp_path / "base")
+    assert not (tmp_path / "base").exists()
+
+
+def test_load_that_fails_is_refused_when_saved(tmp_path: Path) -> None:
+    """The version is loaded once before it appears."""
+    place = tmp_path / "mine.py"
+    place.write_text(
+        SORTING.read_text().replace(
+            'scale = version.weights.get("scale")', 'raise OSError("no disk")'
+        )
+    )
+    with pytest.raises(ServingError, match="no disk"):
+        save_python(place, tmp_path / "base")
+    assert not list((tmp_path / "base").iterdir())
+
+
+@pytest.mark.parametrize("make", ["write", "save_file"])
+def test_safetensors_are_read_and_written_as_others_do(
+    tmp_path: Path, make: str
+) -> None:
+    """The reader, which needs no library, agrees with the format's own."""
+    tensors = {
+        "a": torch.arange(6, dtype=torch.int64).view(2, 3),
+        "b": torch.rand(3, dtype=torch.bfloat16),
+        "c": torch.tensor([True, False, True]),
+        "empty": torch.empty(0, 4),
+        "scalar": torch.tensor(1.5, dtype=torch.float64),
+    }
+    path = tmp_path / "weights.safetensors"
+    if make == "write":
+        write_safetensors(tensors, str(path))
+    else:
+        save_file(tensors, path)
+    ours = read_safetensors(bytearray(path.read_bytes()))
+    theirs = load_file(path)
+    assert ours.keys() == theirs.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(ours[name], tensor)
+        assert torch.equal(theirs[name], tensor)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff" * 8,
+        b"\x02\0\0\0\0\0\0\0{}"[:9],
+        b'\x45\0\0\0\0\0\0\0{"a": {"dtype": "F32", "shape": [4], '
+        b'"data_offsets": [0, 16]}}             ',
+        b'\x3d\0\0\0\0\0\0\0{"a": {"dtype": "X1", "shape": [0], "data_offsets": [0, 0]}}',
+    ],
+)
+def test_damaged_safetensors_are_refused(data: bytes) -> None:
+    """A length that lies leads to an error, not to memory beyond the file."""
+    with pytest.raises(ValueError, match=r".+"):
+        read_safetensors(bytearray(data))
+
+
+def test_checkpoint_with_code_in_it_is_refused(tmp_path: Path, load: Load) -> None:
+    """weights.pt is read with weights_only: a pickle that runs something is damage."""
+    (tmp_path / "servable.py").write_text(SORTING.read_text())
+    torch.save({"scale": torch.tensor(3.0)}, tmp_path / "weights.pt")
+    load(str(tmp_path))
+    with open(tmp_path / "weights.pt", "wb") as file:
+        pickle.dump(Path(), file)
+    with pytest.raises(DataLoss, match="weights cannot be read"):
+        load(str(tmp_path))
+
+
+def test_two_versions_keep_their_modules_apart(tmp_path: Path, load: Load) -> None:
+    """Globals of one version are not the other's."""
+    text = (
+        "COUNT = [0]\n"
+        "class Counter:\n"
+        "  signatures = {'serving_default': {'method': 'predict',"
+        " 'inputs': {'x': {'dtype': 'float32', 'shape': [-1, 3]}},"
+        " 'outputs': {'n': {'dtype': 'int64', 'shape': [-1]}}}}\n"
+        "  def predict(self, x):\n"
+        "    COUNT[0] += 1\n"
+        "    return [COUNT[0]] * len(x)\n"
+    )
+    servables = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "servable.py").write_text(text)
+        servables.append(load(str(tmp_path / name)))
+    x = {"x": inputs([[1, 2, 3]], [b"a"])["numbers"]}
+    counts = []
+    for servable in (*servables, servables[0]):
+        outcome = run_task(servable, DEFAULT_SIGNATURE, x)
+        assert not isinstance(outcome, ServingError), outcome
+        counts.append(outcome["n"].data)
+    assert counts == [struct.pack("<q", n) for n in (1, 1, 2)]
+
+
+def test_estimate_counts_everything_beside_the_code(tmp_path: Path) -> None:
+    """Weights and assets are what a class is likely to hold in memory."""
+    context = LoadContext(lambda _: FakeInterpreter())
+    with pytest.raises(NotFound):
+        PythonModel().loader(str(tmp_path), context).estimate_resources()
+    (tmp_path / "servable.py").write_text(SORTING.read_text())
+    small = PythonModel().loader(str(tmp_path), context).estimate_resources()
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "big").write_bytes(bytes(1 << 20))
+    large = PythonModel().loader(str(tmp_path), context).estimate_resources()
+    (more,) = (q for r, q in large.items())
+    (less,) = (q for r, q in small.items())
+    assert more - less == 2 << 20

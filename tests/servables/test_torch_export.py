@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.core.conformance.servable import run_task
+from tests.models.digits import DigitClassifier
+from tests.servables.fakes import ID
+from tfs.core.dtype import FLOAT32, INT64
+from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.export import save
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.servables.exported_signature import read_exported_signature
+from tfs.servables.platform import LoadContext
+from tfs.servables.torch_export import TorchExport
+from tfs.servables.torchscript import TorchScript
+
+PIXELS = torch.rand(2, 64)
+
+
+class TwoInputs(nn.Module):
+    def forward(
+        self, tokens: torch.Tensor, scale: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled = tokens * scale
+        return scaled.sum(1), scaled
+
+
+@pytest.fixture
+def inline() -> Iterator[InlineInterpreter]:
+    interpreter = InlineInterpreter("inline-export")
+    interpreter.start()
+    yield interpreter
+    interpreter.close()
+
+
+def answered(
+    platform: TorchExport | TorchScript, path: str, inline: InlineInterpreter
+) -> dict[str, TensorView]:
+    loader = platform.loader(path, LoadContext(lambda _: inline))
+    loader.load(ID)
+    view = TensorView(FLOAT32, (2, 64), PIXELS.numpy().tobytes())
+    outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"pixels": view})
+    loader.unload()
+    assert not isinstance(outcome, ServingError), outcome
+    return dict(outcome)
+
+
+def assert_close(view: TensorView, expected: torch.Tensor) -> None:
+    assert isinstance(view.data, bytes)
+    found = torch.frombuffer(bytearray(view.data), dtype=torch.float32)
+    torch.testing.assert_close(found.view(expected.shape), expected)
+
+
+@pytest.mark.parametrize(
+    "platform",
+    [
+        "torch_export",
+        "torchscript",
+        pytest.param(
+            "aotinductor",
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.timeout(180),
+                pytest.mark.skipif(
+                    shutil.which("g++") is None,
+                    reason="AOTInductor compiles with g++, which is not here",
+                ),
+            ],
+        ),
+    ],
+)
+def test_graph_gives_the_modules_numbers(
+    tmp_path: Path, inline: InlineInterpreter, platform: str
+) -> None:
+    """A module saved as a graph answers as it did, up to rounding."""
+    module = DigitClassifier()
+    path = save(module, PIXELS, tmp_path, platform=platform)
+    served = TorchScript() if platform == "torchscript" else TorchExport()
+    outputs = answered(served, path, inline)
+    assert_close(outputs["output"], module.eval()(PIXELS).detach())
+
+
+def test_exported_program_tells_its_signature_without_a_manifest(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """A .pt2 file written without TFS, dropped into a directory, is served."""
+    module = DigitClassifier().eval()
+    program = torch.export.export(
+        module, (PIXELS,), dynamic_shapes={"pixels": {0: torch.export.Dim("b")}}
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    (signature,) = TorchExport().describe(str(tmp_path)).signatures.values()
+    assert signature.inputs == {"pixels": TensorSpec(FLOAT32, (-1, 64))}
+    assert signature.outputs == {"output": TensorSpec(FLOAT32, (-1, 10))}
+    assert signature.batched
+    outputs = answered(TorchExport(), str(tmp_path), inline)
+    assert_close(outputs["output"], module(PIXELS).detach())
+
+
+def test_signature_of_a_program_with_free_inner_sizes(tmp_path: Path) -> None:
+    """Symbols become free dimensions; without a common first one there is no batch."""
+    batch, length = torch.export.Dim("b"), torch.export.Dim("n")
+    tokens, scale = torch.ones(2, 5, dtype=torch.int64), torch.rand(2, 5)
+    program = torch.export.export(
+        TwoInputs(),
+        (tokens, scale),
+        dynamic_shapes={
+            "tokens": {0: batch, 1: length},
+            "scale": {0: batch, 1: length},
+        },
+    )
+    torch.export.save(program, tmp_path / "free.pt2")
+    signature = read_exported_signature(str(tmp_path / "free.pt2"))
+    assert signature.batched
+    assert signature.inputs["tokens"] == TensorSpec(INT64, (-1, -1))
+    assert list(signature.outputs) == ["output_0", "output_1"]
+    fixed = torch.export.export(TwoInputs(), (tokens, scale))
+    torch.export.save(fixed, tmp_path / "fixed.pt2")
+    signature = read_exported_signature(str(tmp_path / "fixed.pt2"))
+    assert not signature.batched
+    assert signature.inputs["tokens"].shape == (2, 5)
+
+
+def test_damaged_program_is_data_loss(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """A program that torch cannot read says so, with the version of torch."""
+    path = Path(save(DigitClassifier(), PIXELS, tmp_path, platform="torch_export"))
+    (path / "servable.json").rename(tmp_path / "servable.json")
+    with zipfile.ZipFile(path / "model.pt2", "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/models/model.json", "{}")
+    with pytest.raises(InvalidArgument, match="does not tell its signature"):
+        TorchExport().describe(str(path))
+    (path / "signatures.json").write_text(
+        '{"serving_default": {"method": "predict", "inputs": {"pixels": '
+        '{"dtype": "float32", "shape": [-1, 64]}}, "outputs": {"output": '
+        '{"dtype": "float32", "shape": [-1, 10]}}}}'
+    )
+    loader = TorchExport().loader(str(path), LoadContext(lambda _: inline))
+    with pytest.raises(DataLoss, match=r"torch 2\."):
+        loader.load(ID)
+
+
+def test_only_compiled_programs_run_code(tmp_path: Path) -> None:
+    """A graph cannot do anything but compute; machine code can."""
+    path = save(DigitClassifier(), PIXELS, tmp_path, platform="torch_export")
+    assert not TorchExport().runs_code(path)
+
+
+def test_control_flow_that_is_no_graph_is_refused_with_the_way_out(
+    tmp_path: Path,
+) -> None:
+    """What torch.export cannot take goes into a package."""
+    with pytest.raises(InvalidArgument, match="Save it as torch_package"):
+        save(Looping(), PIXELS, tmp_path, platform="torch_export")
+
+
+class Looping(nn.Module):
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        while bool(pixels.sum() > 1):
+            pixels = pixels / 2
+        return pixels

@@ -1,0 +1,178 @@
+"""The forms in which a module can be stored, each written into a version directory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FREE, Signature
+from tfs.export.dependency_report import DependencyReport
+from tfs.export.derive import Derived
+from tfs.export.package import PACKAGE, RESOURCE, PackageRules, write_package
+from tfs.export.signature_options import SignatureOptions
+
+
+class PayloadWriter(Protocol):
+    """Writes one form. Immutable."""
+
+    @property
+    def platform(self) -> str:
+        """What serves it."""
+        ...
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the same kernels run, so that outputs must agree bit for bit."""
+        ...
+
+    def write(
+        self,
+        folder: str,
+        module: nn.Module,
+        options: Mapping[str, SignatureOptions],
+        derived: Mapping[str, Derived],
+    ) -> dict[str, object]:
+        """Writes the payload of ``module`` and returns the manifest's entry.
+
+        Raises:
+            InvalidArgument: The module does not go into this form; says why.
+
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackageWriter:
+    """Code, weights and object in one torch.package archive."""
+
+    rules: PackageRules = field(default_factory=PackageRules)
+    report: Callable[[DependencyReport], object] | None = None
+
+    platform = "torch_package"
+    is_exact = True
+
+    def write(
+        self,
+        folder: str,
+        module: nn.Module,
+        options: Mapping[str, SignatureOptions],
+        derived: Mapping[str, Derived],
+    ) -> dict[str, object]:
+        found = write_package(module, os.path.join(folder, "model.pt"), self.rules)
+        if self.report is not None:
+            self.report(found)
+        return {"package": PACKAGE, "resource": RESOURCE, **_methods(options)}
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptWriter:
+    """TorchScript: a module that is scripted already, or can be."""
+
+    platform = "torchscript"
+    is_exact = False
+
+    def write(
+        self,
+        folder: str,
+        module: nn.Module,
+        options: Mapping[str, SignatureOptions],
+        derived: Mapping[str, Derived],
+    ) -> dict[str, object]:
+        name = type(module).__name__
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                scripted: Any = (
+                    module
+                    if isinstance(module, torch.jit.ScriptModule)
+                    else torch.jit.script(module)
+                )
+                scripted.save(os.path.join(folder, "model.pt"))
+            except Exception as error:
+                raise InvalidArgument(
+                    f"{name} cannot be scripted: {error}\nPass the result of "
+                    "torch.jit.trace instead, or save it as torch_package, which "
+                    "takes any Python"
+                ) from error
+        return dict(_methods(options))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramWriter:
+    """torch.export, or the same compiled for this processor by AOTInductor."""
+
+    is_compiled: bool = False
+
+    platform = "torch_export"
+    is_exact = False
+
+    def write(
+        self,
+        folder: str,
+        module: nn.Module,
+        options: Mapping[str, SignatureOptions],
+        derived: Mapping[str, Derived],
+    ) -> dict[str, object]:
+        name = type(module).__name__
+        if len(options) != 1 or next(iter(options.values())).call != "forward":
+            raise InvalidArgument(f"{name}: torch_export stores one method, forward")
+        (each,) = derived.values()
+        path = os.path.join(folder, "model.pt2")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                program = torch.export.export(
+                    module,
+                    (),
+                    dict(each.example),
+                    dynamic_shapes=_dynamic_shapes(each.signature),
+                    strict=False,
+                )
+            except Exception as error:
+                raise InvalidArgument(
+                    f"{name} cannot be exported as one graph: {error}\nSave it as "
+                    "torch_package, which takes any Python"
+                ) from error
+            if not self.is_compiled:
+                torch.export.save(program, path)
+                return {}
+            try:
+                from torch._inductor import aoti_compile_and_package
+
+                aoti_compile_and_package(program, package_path=path)
+            except Exception as error:
+                raise InvalidArgument(
+                    f"{name} cannot be compiled here: {type(error).__name__}: {error}"
+                ) from error
+        return {}
+
+
+def _dynamic_shapes(signature: Signature) -> dict[str, dict[int, Any]]:
+    """Returns torch.export's description of the free dimensions.
+
+    The batch is one symbol everywhere; torch finds out by itself which of the others
+    must be equal.
+    """
+    batch = torch.export.Dim("batch") if signature.batched else None
+    shapes: dict[str, dict[int, Any]] = {}
+    for name, spec in signature.inputs.items():
+        shapes[name] = {
+            index: batch
+            if index == 0 and batch is not None and name not in signature.defaults
+            else torch.export.Dim.AUTO
+            for index, size in enumerate(spec.shape)
+            if size == FREE
+        }
+    return shapes
+
+
+def _methods(options: Mapping[str, SignatureOptions]) -> dict[str, object]:
+    methods = {k: o.call for k, o in options.items() if o.call != "forward"}
+    return {"methods": methods} if methods else {}

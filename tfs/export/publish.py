@@ -1,0 +1,89 @@
+"""Publishes a version: its number, what lies beside the payload, who wrote it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.version_directory import BATCHING_PARAMETERS, Producer, new_version
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What an author may put beside any payload. Immutable.
+
+    Attributes:
+        assets: A folder to copy to ``assets/``.
+        batching_parameters: Text of a BatchingParameters message.
+
+    """
+
+    assets: str | os.PathLike[str] | None = None
+    batching_parameters: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.assets is not None and not os.path.isdir(self.assets):
+            raise InvalidArgument(f"assets must be a folder: {self.assets}")
+
+    def write(self, folder: str) -> None:
+        """Writes them into a version that is being filled."""
+        if self.assets is not None:
+            shutil.copytree(self.assets, os.path.join(folder, "assets"))
+        if self.batching_parameters is not None:
+            Path(folder, BATCHING_PARAMETERS).write_text(
+                self.batching_parameters, encoding="utf-8"
+            )
+
+
+def publish(base_path: str, version: int | None, fill: Callable[[str], object]) -> str:
+    """Makes a version appear whole, filled by ``fill``; returns its directory.
+
+    Args:
+        base_path: The model's directory; created if absent.
+        version: The number; None takes the next free one, and the one after that if
+            somebody else takes it meanwhile.
+        fill: Gets the folder to fill; writes the manifest last.
+
+    Raises:
+        FailedPrecondition: The version exists already. It was not touched.
+
+    """
+    number = next_version(base_path) if version is None else version
+    while True:
+        try:
+            with new_version(base_path, number) as folder:
+                fill(folder)
+        except FailedPrecondition:
+            final = os.path.join(base_path, str(number))
+            if version is not None or not os.path.lexists(final):
+                raise
+            number = max(number + 1, next_version(base_path))
+        else:
+            return os.path.join(base_path, str(number))
+
+
+def next_version(base_path: str) -> int:
+    """Returns one more than the highest numbered entry of ``base_path``, at least 1."""
+    try:
+        names = os.listdir(base_path)
+    except FileNotFoundError:
+        return 1
+    return max((int(n) for n in names if n.isascii() and n.isdigit()), default=0) + 1
+
+
+def producer() -> Producer:
+    """Returns who writes versions here and now."""
+    try:
+        own = importlib.metadata.version("tfs")
+    except importlib.metadata.PackageNotFoundError:
+        own = ""
+    now = dt.datetime.now(dt.UTC)
+    return Producer(own, str(torch.__version__), now.isoformat(timespec="seconds"))

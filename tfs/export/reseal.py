@@ -1,0 +1,84 @@
+"""``reseal``: a version that was edited by hand becomes a version of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import torch
+
+from tfs.core.example_inputs import read_example
+from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import (
+    Manifest,
+    commit,
+    payload_files,
+    read_manifest,
+)
+from tfs.export.publish import producer, publish
+from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
+from tfs.runtime.guest.model_source import PLATFORMS, ModelSource
+
+
+def reseal(
+    folder: str | os.PathLike[str],
+    base_path: str | os.PathLike[str],
+    version: int | None = None,
+) -> str:
+    """Publishes the edited files of a version directory as a new version.
+
+    For packages that were unzipped, edited and zipped again, changed tables and
+    assets: the digests of the old manifest no longer fit, its signatures still do.
+    The new version is loaded, and called on its examples, before it appears. Blocks.
+
+    Args:
+        folder: A version directory with its manifest; it stays as it is.
+        base_path: The model's directory; created if absent.
+        version: The new number; None takes the next free one.
+
+    Returns:
+        The new version's directory.
+
+    Raises:
+        NotFound: The folder has no manifest.
+        ServingError: The edited version does not load or run. Nothing was written.
+        FailedPrecondition: The version exists already. It was not touched.
+
+    """
+    place = os.fspath(folder)
+    manifest = read_manifest(place)
+
+    def fill(target: str) -> None:
+        for name in payload_files(place):
+            copy = os.path.join(target, name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copyfile(os.path.join(place, name), copy)
+        if manifest.platform in PLATFORMS:
+            _try(target, manifest)
+        commit(
+            target, manifest.platform, manifest.signatures, manifest.entry, producer()
+        )
+
+    return publish(os.fspath(base_path), version, fill)
+
+
+def _try(folder: str, manifest: Manifest) -> None:
+    source = ModelSource(
+        ServableId("edited", 0),
+        folder,
+        manifest.platform,
+        manifest.entry,
+        manifest.signatures,
+    )
+    files = VersionFiles.stage(source)
+    try:
+        model = load_guest_model(source, files)
+    finally:
+        files.close()
+    try:
+        with torch.inference_mode():
+            for key, signature in manifest.signatures.items():
+                if signature.examples:
+                    model.call(key, read_example(folder, signature))
+    finally:
+        model.close()

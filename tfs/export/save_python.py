@@ -1,0 +1,262 @@
+"""``save_python``: a version of a class in a file, for what is not an ``nn.Module``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import torch
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE, Signature
+from tfs.core.version_directory import EXAMPLES, commit, read_signatures
+from tfs.export.derive import Derived
+from tfs.export.examples import place_examples
+from tfs.export.publish import Extras, producer, publish
+from tfs.export.values import Values, as_strings, is_strings, view_of
+from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
+
+log = logging.getLogger(__name__)
+
+SOURCE: Final = "servable.py"
+_WEIGHTS: Final = ("weights.safetensors", "weights.pt")
+_SAFETENSORS_NAMES: Final[Mapping[torch.dtype, str]] = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+
+
+def save_python(
+    source: str | os.PathLike[str],
+    base_path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    signatures: Mapping[str, Signature] | None = None,
+    class_name: str | None = None,
+    methods: Mapping[str, str] = MappingProxyType({}),
+    weights: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None = None,
+    example_inputs: Mapping[str, object] | None = None,
+    assets: str | os.PathLike[str] | None = None,
+    batching_parameters: str | None = None,
+) -> str:
+    """Writes a new version from a Python file with a class that serves.
+
+    The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
+    ``validate(self, **item)``, ``preprocess`` and ``postprocess`` (see
+    :mod:`tfs.runtime.guest.python`). Its code runs here once: the version is loaded,
+    and called if there are example inputs, before it appears by one rename. Blocks.
+
+    Args:
+        source: The file; stored as ``servable.py``. It may import what every server
+            has, nothing that lies beside it.
+        base_path: The model's directory; created if absent.
+        version: The version's number; None takes the next free one.
+        signatures: By key; None takes the class's ``signatures``: a dict in the form
+            of a manifest, or a method without arguments that returns one.
+        class_name: Which class; None takes the only one with ``predict``.
+        methods: By signature key, the method to call instead of ``predict``.
+        weights: Tensors to store as safetensors, or a file of weights
+            (``.safetensors``, or ``.pt`` that loads with ``weights_only=True``).
+        example_inputs: Inputs of ``serving_default`` by name, with at least two
+            different rows if possible.
+        assets: A folder to copy to ``assets/``.
+        batching_parameters: Text of a BatchingParameters message for this version.
+
+    Returns:
+        The new version's directory.
+
+    Raises:
+        InvalidArgument: The class cannot be loaded, described or called; says why.
+            Nothing was written.
+        FailedPrecondition: The version exists already. It was not touched.
+
+    """
+    place = os.fspath(source)
+    if not os.path.isfile(place):
+        raise InvalidArgument(f"no such file: {place}")
+    found = (
+        dict(signatures)
+        if signatures is not None
+        else class_signatures(place, class_name)
+    )
+    entry: dict[str, object] = {}
+    if class_name is not None:
+        entry["class"] = class_name
+    if methods:
+        entry["methods"] = dict(methods)
+    extras = Extras(assets, batching_parameters)
+    example = _example(example_inputs, found)
+
+    def fill(folder: str) -> None:
+        shutil.copyfile(place, os.path.join(folder, SOURCE))
+        _write_weights(weights, folder)
+        extras.write(folder)
+        placed = dict(found)
+        if example:
+            derived = Derived(found[DEFAULT_SIGNATURE], example, {})
+            examples, blob = place_examples({DEFAULT_SIGNATURE: derived})
+            placed.update(examples)
+            Path(folder, EXAMPLES).write_bytes(blob)
+        _try(folder, entry, placed, example)
+        commit(folder, "python", placed, entry, producer())
+
+    final = publish(os.fspath(base_path), version, fill)
+    log.info("event=version_exported path=%s platform=python", final)
+    return final
+
+
+def class_signatures(path: str, class_name: str | None = None) -> dict[str, Signature]:
+    """Runs a ``servable.py`` and returns what its class says of its signatures.
+
+    Raises:
+        InvalidArgument: There is no such class, or it does not say.
+
+    """
+    module = types.ModuleType("servable")
+    module.__file__ = path
+    try:
+        exec(
+            compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(module)
+        )
+    except Exception as error:
+        raise InvalidArgument(
+            f"{path} cannot be run: {type(error).__name__}: {error}"
+        ) from error
+    classes = [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and (name == class_name if class_name else hasattr(value, "predict"))
+    ]
+    if len(classes) != 1:
+        raise InvalidArgument(
+            f"{path} must define {class_name or 'one class with predict'}; found "
+            f"{', '.join(kind.__name__ for kind in classes) or 'none'}"
+        )
+    form = getattr(classes[0], "signatures", None)
+    if form is None:
+        raise InvalidArgument(
+            f"{classes[0].__name__} has no signatures: give it a dict of that name in "
+            "the form of a manifest, or pass signatures"
+        )
+    if callable(form):
+        form = classes[0]().signatures()
+    if not isinstance(form, Mapping):
+        raise InvalidArgument(f"{classes[0].__name__}.signatures must be a dict")
+    return {
+        str(key): value
+        if isinstance(value, Signature)
+        else read_signatures({key: json.loads(json.dumps(value))}, path)[key]
+        for key, value in form.items()
+    }
+
+
+def _example(
+    example_inputs: Mapping[str, object] | None, signatures: Mapping[str, Signature]
+) -> Values:
+    if example_inputs is None:
+        return {}
+    signature = signatures.get(DEFAULT_SIGNATURE)
+    if signature is None:
+        raise InvalidArgument(f"example_inputs belong to {DEFAULT_SIGNATURE}")
+    example: Values = {}
+    for name, value in example_inputs.items():
+        if is_strings(value):
+            example[name] = as_strings(value)
+        elif isinstance(value, torch.Tensor):
+            example[name] = value
+        else:
+            raise InvalidArgument(
+                f"example input {name!r} is a {type(value).__name__}; use a tensor or "
+                "a list of strings"
+            )
+    views = {name: view_of(value) for name, value in example.items()}
+    signature.check_inputs(signature.with_defaults(views))
+    return example
+
+
+def _try(
+    folder: str,
+    entry: Mapping[str, object],
+    signatures: Mapping[str, Signature],
+    example: Values,
+) -> None:
+    """Loads the version as an interpreter will, and calls it on the example."""
+    source = ModelSource(ServableId("export", 0), folder, "python", entry, signatures)
+    files = VersionFiles.stage(source)
+    try:
+        model = load_guest_model(source, files)
+    finally:
+        files.close()
+    try:
+        if example:
+            views = {name: view_of(value) for name, value in example.items()}
+            signature = signatures[DEFAULT_SIGNATURE]
+            with torch.inference_mode():
+                model.call(DEFAULT_SIGNATURE, signature.with_defaults(views))
+    finally:
+        model.close()
+
+
+def _write_weights(
+    weights: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None, folder: str
+) -> None:
+    if weights is None:
+        return
+    if isinstance(weights, Mapping):
+        write_safetensors(weights, os.path.join(folder, _WEIGHTS[0]))
+        return
+    place = os.fspath(weights)
+    suffix = os.path.splitext(place)[1]
+    for name in _WEIGHTS:
+        if name.endswith(suffix) and suffix:
+            shutil.copyfile(place, os.path.join(folder, name))
+            return
+    raise InvalidArgument(f"weights must be a .safetensors or a .pt file: {place}")
+
+
+def write_safetensors(tensors: Mapping[str, torch.Tensor], path: str) -> None:
+    """Writes tensors as a safetensors file, aligned for mapping.
+
+    Raises:
+        InvalidArgument: The format has no name for a tensor's type.
+
+    """
+    header: dict[str, object] = {}
+    # The largest element first, so that every tensor lies at a multiple of its own.
+    names = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    offset = 0
+    for name in names:
+        tensor = tensors[name]
+        if tensor.dtype not in _SAFETENSORS_NAMES:
+            raise InvalidArgument(f"weights: {name!r} is {tensor.dtype}")
+        header[name] = {
+            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
+        offset += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(view_of(tensors[name]).data)  # type: ignore[arg-type]  # no strings

@@ -1,0 +1,103 @@
+"""What models take and give: tensors, and strings as nested lists of bytes."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, TypeVar, cast
+
+import torch
+
+from tfs.core.dtype import STRING, DType
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.torch_tensor import DTYPE_OF, Strings, flatten, to_view
+
+Value: TypeAlias = "torch.Tensor | Strings"
+Values: TypeAlias = "dict[str, Value]"
+V = TypeVar("V", bound=Value)
+
+_ROUNDING: Final = {"rtol": 1e-3, "atol": 1e-4}
+
+
+def is_strings(value: object) -> bool:
+    """Whether it is a str or bytes, or nested lists of them; an empty list is not."""
+    if isinstance(value, str | bytes):
+        return True
+    return (
+        isinstance(value, list | tuple) and bool(value) and all(map(is_strings, value))
+    )
+
+
+def as_strings(value: object) -> Strings:
+    """Returns nested lists of bytes, as a model on a server gets them."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    return [as_strings(part) for part in cast("list[object]", value)]
+
+
+def view_of(value: Value) -> TensorView:
+    """Returns dtype, shape and a copy of the elements.
+
+    Raises:
+        ValueError: The type cannot be served (a quantized tensor), or lists are
+            ragged.
+
+    """
+    if not isinstance(value, torch.Tensor):
+        return flatten(value)
+    if value.dtype not in DTYPE_OF:
+        raise ValueError(f"{value.dtype} cannot be served")
+    return to_view(value.detach())
+
+
+def dtype_of(value: Value) -> DType:
+    """Returns the element type.
+
+    Raises:
+        ValueError: It cannot be served.
+
+    """
+    if not isinstance(value, torch.Tensor):
+        return STRING
+    if value.dtype not in DTYPE_OF:
+        raise ValueError(f"{value.dtype} cannot be served")
+    return DTYPE_OF[value.dtype]
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """Returns the sizes of all dimensions."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    return flatten(value).shape
+
+
+def first_row(value: Value) -> Value:
+    """Returns row 0, as a batch of one."""
+    return value[:1]
+
+
+def joined(first: Value, second: Value) -> Value:
+    """Returns the rows of both."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.cat([first, second])
+    return cast("list[Strings]", first) + cast("list[Strings]", second)
+
+
+def same(left: Value, right: Value) -> bool:
+    """Whether two values are equal bit for bit, NaN included."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return left == right
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return view_of(left) == view_of(right)
+
+
+def close(left: Value, right: Value) -> bool:
+    """Whether two values differ by no more than another order of rounding gives."""
+    if same(left, right):
+        return True
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return False
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return torch.allclose(left.cpu(), right.cpu(), equal_nan=True, **_ROUNDING)

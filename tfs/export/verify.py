@@ -1,0 +1,94 @@
+"""Loads a version as a server's interpreter will, before it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.export.derive import Derived
+from tfs.export.values import Value, close, view_of
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.torch_tensor import to_torch
+
+_HINT = (
+    "If a mocked module is needed after all, intern or extern it; if one is missing, "
+    "include it"
+)
+
+
+def differing_outputs(
+    folder: str,
+    platform: str,
+    entry: Mapping[str, object],
+    signatures: Mapping[str, Signature],
+    derived: Mapping[str, Derived],
+    *,
+    is_exact: bool,
+) -> dict[str, list[str]]:
+    """Calls every signature on its example; returns outputs that differ, by signature.
+
+    Raises:
+        InvalidArgument: The payload does not load, or does not run outside of the
+            author's program.
+
+    """
+    device = _device(derived)
+    source = ModelSource(
+        ServableId("export", 0), folder, platform, entry, signatures, device
+    )
+    differing = {}
+    files = VersionFiles.stage(source)
+    try:
+        model = load_guest_model(source, files)
+    except ServingError as error:
+        raise InvalidArgument(
+            f"it was packaged but cannot be loaded back: {error.message}. {_HINT}"
+        ) from error
+    finally:
+        files.close()
+    try:
+        for key, each in derived.items():
+            outputs = _outputs(model, key, each)
+            names = [
+                name
+                for name, value in each.outputs.items()
+                if view_of(value) != outputs[name]
+                and (is_exact or not close(_on_cpu(value), to_torch(outputs[name])))
+            ]
+            if names:
+                differing[key] = names
+    finally:
+        model.close()
+    return differing
+
+
+def _outputs(model: GuestModel, key: str, each: Derived) -> Tensors:
+    """Runs the example under the conditions of ``calling.run``."""
+    inputs = {name: view_of(value) for name, value in each.example.items()}
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(0)
+        try:
+            return model.call(key, inputs)
+        except ServingError as error:
+            raise InvalidArgument(
+                f"it works here but not from its package: {error.message}. {_HINT}"
+            ) from error
+
+
+def _on_cpu(value: Value) -> Value:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _device(derived: Mapping[str, Derived]) -> str:
+    """Returns where the author's example lies, so that the same kernels run."""
+    for each in derived.values():
+        for value in each.example.values():
+            if isinstance(value, torch.Tensor):
+                return str(value.device)
+    return "cpu"

@@ -1,0 +1,275 @@
+"""Platform ``python``: a class in ``servable.py`` and, if it wants, weights.
+
+For models that are not one ``nn.Module``: tokenizers, pipelines, scikit-learn.
+
+    class Servable:
+        signatures = {"serving_default": {...}}         # as in a manifest
+        def load(self, version): ...                    # a Version; once
+        def predict(self, **inputs): ...                # a dict, a tuple or one value
+        def validate(self, **item): ...                 # optional: one row; ValueError
+        def preprocess(self, **inputs): ...             # optional: predict's inputs
+        def postprocess(self, outputs): ...             # optional: predict's result
+
+Only ``predict`` is required. Inputs are tensors; strings are nested lists of bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
+from tfs.core.signature import Signature
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+from tfs.runtime.guest.torch_callable import TorchCallable
+
+SOURCE: Final = "servable.py"
+SAFETENSORS: Final = "weights.safetensors"
+CHECKPOINT: Final = "weights.pt"
+
+_SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What ``load`` gets: where the version lies and its weights. Immutable.
+
+    Attributes:
+        path: The version directory, absolute.
+        device: Where to compute: "cpu" or "cuda[:i]".
+        weights: Tensors by name, on ``device``; empty without a weights file. On the
+            CPU those of ``weights.safetensors`` are shared with other interpreters
+            until they are written to.
+
+    """
+
+    path: str
+    device: str
+    weights: Mapping[str, torch.Tensor]
+
+    @property
+    def assets(self) -> str:
+        """The folder ``assets/`` of the version; it may be absent."""
+        return os.path.join(self.path, "assets")
+
+
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+    """Runs the version's code and loads its object; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The weights are damaged.
+        InvalidArgument: The file defines no usable class.
+
+    """
+    module = _import(source, files[SOURCE])
+    try:
+        servable = _class_of(source, module)()
+        weights, written_pages = _weights(source, files)
+        prepare = getattr(servable, "load", None)
+        if prepare is not None:
+            prepare(Version(source.path, source.device, weights))
+        functions = _functions(source, servable)
+    except BaseException:
+        _forget(module)
+        raise
+    return TorchCallable(
+        source, functions, written_pages=written_pages, on_close=lambda: _forget(module)
+    )
+
+
+def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
+    """Runs ``servable.py`` as a module of its own, whatever others are loaded."""
+    with open(file.path, encoding="utf-8") as opened:
+        text = opened.read()
+    place = os.path.join(source.path, SOURCE)
+    module = types.ModuleType("tfs_servable")
+    # Dataclasses and pickles look their module up by name, so the name is unique.
+    module.__name__ = f"tfs_servable_{id(module):x}"
+    module.__file__ = place
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(text, place, "exec"), module.__dict__)
+    except BaseException:
+        _forget(module)
+        raise
+    return module
+
+
+def _forget(module: types.ModuleType) -> None:
+    sys.modules.pop(module.__name__, None)
+    module.__dict__.clear()
+    module.__name__ = "tfs_servable_closed"
+
+
+def _class_of(source: ModelSource, module: types.ModuleType) -> Callable[[], object]:
+    wanted = source.text("class", "")
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and (name == wanted or (not wanted and hasattr(value, "predict")))
+    }
+    if len(found) != 1:
+        what = f"class {wanted!r}" if wanted else "one class with a method 'predict'"
+        raise InvalidArgument(
+            f"{source.id.slashed}: {SOURCE} must define {what}; found "
+            f"{', '.join(found) or 'none'}"
+        )
+    (kind,) = found.values()
+    return kind
+
+
+def _functions(
+    source: ModelSource, servable: object
+) -> dict[str, Callable[..., object]]:
+    methods = source.texts("methods")
+    functions = {}
+    for name, signature in source.signatures.items():
+        method = methods.get(name, "predict")
+        predict = getattr(servable, method, None)
+        if not callable(predict):
+            raise InvalidArgument(
+                f"{source.id.slashed}: signature {name!r} needs a method {method!r}"
+            )
+        who = f"{source.id.slashed}, signature {name!r}"
+        functions[name] = _pipeline(servable, predict, signature, who)
+    return functions
+
+
+def _pipeline(
+    servable: object, predict: Callable[..., object], signature: Signature, who: str
+) -> Callable[..., object]:
+    """Returns validate, preprocess, predict and postprocess as one call."""
+    validate = getattr(servable, "validate", None) if signature.batched else None
+    preprocess = getattr(servable, "preprocess", None)
+    postprocess = getattr(servable, "postprocess", None)
+
+    def call(**inputs: Any) -> object:
+        if validate is not None:
+            _validate(validate, inputs, signature, who)
+        if preprocess is not None:
+            inputs = dict(preprocess(**inputs))
+        outputs = predict(**inputs)
+        return outputs if postprocess is None else postprocess(outputs)
+
+    return call
+
+
+def _validate(
+    validate: Callable[..., object],
+    inputs: Mapping[str, Any],
+    signature: Signature,
+    who: str,
+) -> None:
+    """Shows every row to ``validate``; what it refuses fails that row's request only.
+
+    Raises:
+        InvalidItems: With every refused row.
+
+    """
+    rows = {n: value for n, value in inputs.items() if n not in signature.defaults}
+    num_rows = len(next(iter(rows.values()))) if rows else 0
+    wrong = {}
+    for row in range(num_rows):
+        try:
+            validate(**{name: value[row] for name, value in rows.items()})
+        except ServingError as error:
+            wrong[row] = error.message
+        except ValueError as error:
+            wrong[row] = str(error) or "refused without a reason"
+    if wrong:
+        raise InvalidItems(wrong, who)
+
+
+def _weights(
+    source: ModelSource, files: VersionFiles
+) -> tuple[Mapping[str, torch.Tensor], Callable[[], int]]:
+    who = source.id.slashed
+    try:
+        if SAFETENSORS in files.files:
+            file = files[SAFETENSORS]
+            mapping = file.map()
+            weights = read_safetensors(mapping)
+            if source.device != "cpu":
+                weights = {n: t.to(source.device) for n, t in weights.items()}
+                return weights, lambda: 0
+            return weights, lambda: num_written_pages(mapping) or 0
+        if CHECKPOINT in files.files:
+            loaded = torch.load(
+                files[CHECKPOINT].path, map_location=source.device, weights_only=True
+            )
+            return loaded, lambda: 0
+    except Exception as error:
+        raise DataLoss(
+            f"{who}: its weights cannot be read: {one_line(error)}"
+        ) from error
+    return {}, lambda: 0
+
+
+def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a safetensors file as views of a writable buffer.
+
+    Raises:
+        ValueError: It is not such a file, or damaged.
+
+    """
+    header_bytes = int.from_bytes(buffer[:8], "little")
+    start = 8 + header_bytes
+    if len(buffer) < 8 or start > len(buffer):
+        raise ValueError("the header is cut short")
+    header = json.loads(bytes(buffer[8:start]))
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype = _SAFETENSORS_DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise ValueError(f"tensor {name!r} is of unknown type {entry['dtype']!r}")
+        shape = tuple(map(int, entry["shape"]))
+        begin, end = map(int, entry["data_offsets"])
+        num = math.prod(shape)
+        if not 0 <= begin <= end <= len(buffer) - start or end - begin != (
+            num * dtype.itemsize
+        ):
+            raise ValueError(f"tensor {name!r} lies outside the file")
+        if not num:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            continue
+        flat: torch.Tensor | None = None
+        with contextlib.suppress(ValueError):  # not aligned for its type
+            flat = torch.frombuffer(
+                buffer, dtype=dtype, count=num, offset=start + begin
+            )
+        if flat is None:
+            piece = bytearray(buffer[start + begin : start + end])
+            flat = torch.frombuffer(piece, dtype=dtype)
+        tensors[name] = flat.view(shape)
+    return tensors

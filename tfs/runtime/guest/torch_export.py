@@ -1,0 +1,129 @@
+"""Platform ``torch_export``: a ``.pt2`` archive of torch.export or AOTInductor.
+
+An exported program is a graph, run operator by operator; an AOTInductor package is
+the same graph compiled to machine code for this kind of processor. Both take
+positional arguments as they were exported, so inputs are put into that order here.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.torch_callable import TorchCallable
+
+ARCHIVE = "model.pt2"
+
+
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+    """Loads the program of a version; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The archive is damaged, or of another version of torch.
+        InvalidArgument: The program's arguments do not fit the signature.
+
+    """
+    path = files[ARCHIVE].path
+    who = source.id.slashed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if _is_compiled(path):
+                function = _load_compiled(source, path)
+            else:
+                function = _load_program(source, path)
+    except ServingError:
+        raise
+    except Exception as error:
+        raise DataLoss(
+            f"{who}: {ARCHIVE} cannot be loaded by torch {torch.__version__}: "
+            f"{one_line(error)}"
+        ) from error
+    return TorchCallable(source, dict.fromkeys(source.signatures, function))
+
+
+def _is_compiled(path: str) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any("data/aotinductor/" in name for name in archive.namelist())
+
+
+def _load_program(source: ModelSource, path: str) -> Callable[..., object]:
+    with open(path, "rb") as file:
+        program = torch.export.load(file)
+    if source.device != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, source.device)
+    call_signature = program.module_call_graph[0].signature
+    names = list(call_signature.forward_arg_names or ()) if call_signature else []
+    in_spec = program.call_spec.in_spec
+    return _by_name(source, program.module(), in_spec, names)
+
+
+def _load_compiled(source: ModelSource, path: str) -> Callable[..., object]:
+    from torch._inductor import aoti_load_package
+
+    with open(path, "rb") as file:
+        compiled = aoti_load_package(file)
+    in_spec = pytree.treespec_loads(compiled.loader.get_call_spec()[0])
+    return _by_name(source, compiled, in_spec, [])
+
+
+def _by_name(
+    source: ModelSource,
+    function: Callable[..., Any],
+    in_spec: pytree.TreeSpec | None,
+    names: Sequence[str],
+) -> Callable[..., object]:
+    """Returns ``function`` called with keywords, whatever it was exported with.
+
+    Positional arguments are named by the program; where it does not know, by the
+    manifest's entry ``args``, else by the signature's inputs in their order.
+    """
+    (signature, *others) = source.signatures.values()
+    if others:
+        raise InvalidArgument(
+            f"{source.id.slashed}: a {source.platform} version has one signature"
+        )
+    if in_spec is None:
+        raise InvalidArgument(f"{source.id.slashed}: the program takes no inputs")
+    positional, keywords = (in_spec.child(0), in_spec.child(1))
+    by_keyword = tuple(keywords.context or ())
+    children = [*positional.children(), *keywords.children()]
+    if not all(child.is_leaf() for child in children):
+        raise InvalidArgument(
+            f"{source.id.slashed}: the program takes tuples or dicts of tensors; "
+            "export it with one parameter per tensor"
+        )
+    given = source.entry.get("args")
+    ordered = (
+        [str(name) for name in given]
+        if isinstance(given, list | tuple)
+        else [name for name in names if name not in by_keyword]
+    )
+    if not set(ordered) <= signature.inputs.keys() or not ordered:
+        ordered = [name for name in signature.inputs if name not in by_keyword]
+    num_positional = positional.num_children
+    wanted = {*ordered, *by_keyword}
+    if len(ordered) != num_positional or wanted != signature.inputs.keys():
+        raise InvalidArgument(
+            f"{source.id.slashed}: the program takes {num_positional} arguments and "
+            f"the keywords {', '.join(by_keyword) or 'none'}; the signature's inputs "
+            f"are {', '.join(signature.inputs)}"
+        )
+
+    def call(**inputs: object) -> object:
+        return function(
+            *[inputs[name] for name in ordered],
+            **{name: inputs[name] for name in by_keyword},
+        )
+
+    return call

@@ -1,0 +1,42 @@
+"""Platform ``torchscript``: a scripted or traced module, ``model.pt``. No Python runs.
+
+Its tensors are read into memory of the interpreter: TorchScript's reader maps none.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from tfs.core.errors import DataLoss
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
+
+ARCHIVE = "model.pt"
+
+
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+    """Loads the module of a version; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The archive is damaged, or of a newer torch.
+        InvalidArgument: The manifest's entry names a method the module lacks.
+
+    """
+    try:
+        with warnings.catch_warnings():
+            # torch marks TorchScript itself as deprecated; serving it is no news.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = torch.jit.load(  # type: ignore[no-untyped-call]
+                files[ARCHIVE].path, map_location=source.device
+            )
+    except (RuntimeError, ValueError) as error:
+        raise DataLoss(
+            f"{source.id.slashed}: {ARCHIVE} cannot be read as TorchScript: "
+            f"{one_line(error)}"
+        ) from error
+    if module.training:
+        module.eval()
+    return TorchCallable(source, methods_of(source, module))

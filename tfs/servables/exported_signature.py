@@ -1,0 +1,125 @@
+"""Reads the signature out of an exported program, without torch and without running it.
+
+A ``.pt2`` archive describes its graph in JSON: names, element types and sizes of
+inputs and outputs, with symbols for the sizes that are free.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tfs.core.dtype import DTYPES, DType
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FREE, Method, Signature, TensorSpec
+
+_GRAPH: Final = "models/model.json"
+
+_DTYPE_BY_NUMBER: Final[Mapping[int, DType]] = {
+    number: DTYPES[name]
+    for number, name in {
+        1: "uint8",
+        2: "int8",
+        3: "int16",
+        4: "int32",
+        5: "int64",
+        6: "float16",
+        7: "float32",
+        8: "float64",
+        10: "complex64",
+        11: "complex128",
+        12: "bool",
+        13: "bfloat16",
+        28: "uint16",
+        29: "float8_e4m3fn",
+        30: "float8_e5m2",
+        31: "float8_e4m3fnuz",
+        32: "float8_e5m2fnuz",
+        34: "uint32",
+        35: "uint64",
+    }.items()
+}
+"""ScalarType of torch's export schema, version 8."""
+
+
+def read_exported_signature(path: str) -> Signature:
+    """Returns the one signature of the exported program at ``path``.
+
+    Inputs have the names of ``forward``'s parameters. A single output is called
+    "output", several "output_0" and so on. The first dimension is the batch if the
+    same symbol stands there in every input, and some in every output.
+
+    Raises:
+        InvalidArgument: The program takes or gives something else than tensors, or
+            is of a form not known here.
+
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            (name,) = [n for n in archive.namelist() if n.endswith("/" + _GRAPH)]
+            program = json.loads(archive.read(name))
+        module = program["graph_module"]
+        values = module["graph"]["tensor_values"]
+        given = [
+            _tensor_name(spec["user_input"]["arg"])
+            for spec in module["signature"]["input_specs"]
+            if "user_input" in spec
+        ]
+        names = (module["module_call_graph"][0]["signature"] or {}).get(
+            "forward_arg_names"
+        )
+        results = [
+            _tensor_name(spec["user_output"]["arg"])
+            for spec in module["signature"]["output_specs"]
+            if "user_output" in spec
+        ]
+        inputs = [(_spec(values[name]), _first_symbol(values[name])) for name in given]
+        outputs = [
+            (_spec(values[name]), _first_symbol(values[name])) for name in results
+        ]
+    except (KeyError, IndexError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidArgument(
+            "the exported program does not tell its signature "
+            f"({type(error).__name__}: {error}); put a signatures.json beside it"
+        ) from error
+    if not isinstance(names, list) or len(names) != len(given):
+        names = given
+    input_symbols = {symbol for _, symbol in inputs}
+    batched = bool(
+        len(input_symbols) == 1
+        and None not in input_symbols
+        and all(symbol is not None for _, symbol in outputs)
+    )
+    return Signature(
+        method=Method.PREDICT,
+        inputs={name: spec for name, (spec, _) in zip(names, inputs, strict=True)},
+        outputs={
+            name: spec
+            for name, (spec, _) in zip(_output_names(results), outputs, strict=True)
+        },
+        batched=batched,
+    )
+
+
+def _output_names(results: Sequence[str]) -> list[str]:
+    if len(results) == 1:
+        return ["output"]
+    return [f"output_{index}" for index in range(len(results))]
+
+
+def _tensor_name(argument: Mapping[str, Any]) -> str:
+    return str(argument["as_tensor"]["name"])
+
+
+def _spec(value: Mapping[str, Any]) -> TensorSpec:
+    shape = tuple(int(size.get("as_int", FREE)) for size in value["sizes"])
+    return TensorSpec(_DTYPE_BY_NUMBER[value["dtype"]], shape)
+
+
+def _first_symbol(value: Mapping[str, Any]) -> str | None:
+    """Returns what stands for the size of dimension 0; None if it is fixed."""
+    if not value["sizes"] or "as_int" in value["sizes"][0]:
+        return None
+    return str(value["sizes"][0]["as_expr"]["expr_str"])

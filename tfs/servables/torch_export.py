@@ -1,0 +1,68 @@
+"""Platform ``torch_export``: ``model.pt2``, of torch.export or AOTInductor."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable import Servable
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.version_directory import SIGNATURES
+from tfs.servables.archive import (
+    CODE_FACTOR,
+    ArchiveKind,
+    inspect_archive,
+    is_archive_of,
+    wrong_kind,
+)
+from tfs.servables.exported_signature import read_exported_signature
+from tfs.servables.model_loader import ModelLoader
+from tfs.servables.platform import LoadContext, VersionDescription, describe
+
+FILE: Final = "model.pt2"
+_KINDS: Final = (ArchiveKind.EXPORTED, ArchiveKind.AOTINDUCTOR)
+
+
+class TorchExport:
+    """See :class:`tfs.servables.platform.Platform`. Immutable."""
+
+    name: Final = "torch_export"
+
+    def recognizes(self, path: str) -> bool:
+        return is_archive_of(os.path.join(path, FILE), *_KINDS)
+
+    def runs_code(self, path: str) -> bool:
+        """Tells machine code (AOTInductor) from a graph, which cannot do anything."""
+        kind = inspect_archive(os.path.join(path, FILE)).kind
+        return kind is ArchiveKind.AOTINDUCTOR
+
+    def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
+        return ModelLoader(path, self, context)
+
+    def describe(self, path: str) -> VersionDescription:
+        """Returns the manifest's description, or what the program says of itself."""
+        return describe(path, self.name, self._own)
+
+    def estimate(self, path: str) -> ResourceAllocation:
+        """Returns the tensors, read into memory, and the file while it is read."""
+        contents = inspect_archive(os.path.join(path, FILE))
+        if contents.kind not in _KINDS:
+            raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.EXPORTED))
+        return ResourceAllocation.ram(
+            contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
+            contents.size_bytes,
+        )
+
+    def _own(self, path: str) -> VersionDescription:
+        if os.path.isfile(os.path.join(path, SIGNATURES)):
+            return VersionDescription({})
+        archive = os.path.join(path, FILE)
+        if inspect_archive(archive).kind is not ArchiveKind.EXPORTED:
+            raise InvalidArgument(
+                "an AOTInductor package does not tell its signature: write the version "
+                f"with tfs.export.save, or put a {SIGNATURES} beside it"
+            )
+        return VersionDescription({DEFAULT_SIGNATURE: read_exported_signature(archive)})
