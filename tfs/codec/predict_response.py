@@ -8,7 +8,7 @@ varints, and strings, are packed by protobuf.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tfs.codec import wire
 from tfs.codec.model_spec import ModelSpec, write_model_spec
@@ -57,12 +57,15 @@ def write_predict_response(
     return _write(model_name, version, signature_name, outputs, as_tensor_content)
 
 
+_Entry: TypeAlias = tuple[bytes, bytes | None]
+"""A map entry up to the elements; or up to the tensor, and the tensor up to them."""
+
 # Prefixes that recur: bounded, emptied when full. Written under the GIL.
 _MAX_REMEMBERED = 2048
 _frames: dict[
     tuple[str, DType, tuple[int, ...], int, str, str, bool], tuple[bytes, bytes]
 ] = {}
-_entries: dict[tuple[str, DType, tuple[int, ...], bool], bytes | None] = {}
+_entries: dict[tuple[str, DType, tuple[int, ...], bool], _Entry] = {}
 _specs: dict[tuple[str, int, str], bytes] = {}
 
 
@@ -74,20 +77,28 @@ def _write(
     as_tensor_content: bool,
 ) -> bytes:
     parts: list[Buffer] = []
+    is_raw = True
     for name, view in outputs.items():
         key = (name, view.dtype, view.shape, as_tensor_content)
-        try:
-            head = _entries[key]
-        except KeyError:
-            head = _entry_head(name, view, as_tensor_content)
-            _remember(_entries, key, head)
-        if head is None:
-            parts.append(_typed_entry(name, view))
-        else:
+        entry = _entries.get(key)
+        if entry is None:
+            entry = _raw_entry(name, view, as_tensor_content) or _typed_entry(
+                name, view
+            )
+            _remember(_entries, key, entry)
+        head, tensor_head = entry
+        if tensor_head is None:
             parts.append(head)
             parts.append(view.data)  # type: ignore[arg-type]  # raw, so no strings
+        else:
+            is_raw = False
+            typed = typed_field(BY_DTYPE[view.dtype], view.data)
+            tensor_size = wire.varint(len(tensor_head) + len(typed))
+            num_bytes = len(head) + len(tensor_size) + len(tensor_head) + len(typed)
+            parts += (b"\x0a", wire.varint(num_bytes), head, tensor_size, tensor_head)
+            parts.append(typed)
     spec = spec_field(model_name, version, signature_name)
-    if len(parts) == 2:
+    if is_raw and len(parts) == 2:
         frame = (bytes(parts[0]), spec)
         (name,) = outputs
         view = outputs[name]
@@ -108,33 +119,25 @@ def _write(
     return b"".join(parts)
 
 
-def _entry_head(name: str, view: TensorView, as_tensor_content: bool) -> bytes | None:
-    """Returns the map entry up to the elements; None if those are not raw."""
-    kind = BY_DTYPE[view.dtype]
-    head = raw_head(kind, view.shape, as_tensor_content=as_tensor_content)
+def _raw_entry(name: str, view: TensorView, as_tensor_content: bool) -> _Entry | None:
+    """Returns what precedes a tensor's elements; None if those are not raw."""
+    head = raw_head(
+        BY_DTYPE[view.dtype], view.shape, as_tensor_content=as_tensor_content
+    )
     if head is None:
         return None
     num_bytes = view.num_elements * view.dtype.item_bytes
-    before = wire.delimited(1, name.encode()) + b"\x12"
-    tensor_bytes = len(head) + num_bytes
-    before += wire.varint(tensor_bytes) + head
-    entry_bytes = len(before) + num_bytes
-    return b"\x0a" + wire.varint(entry_bytes) + before
+    tensor_bytes = wire.varint(len(head) + num_bytes)
+    before = wire.delimited(1, name.encode()) + b"\x12" + tensor_bytes + head
+    return b"\x0a" + wire.varint(len(before) + num_bytes) + before, None
 
 
-def _typed_entry(name: str, view: TensorView) -> bytes:
-    """Returns the whole map entry of a tensor whose elements need packing."""
-    kind = BY_DTYPE[view.dtype]
-    tensor = b"".join(
-        (
-            b"\x08",
-            wire.varint(kind.number),
-            shape_field(view.shape),
-            typed_field(kind, view.data),
-        )
-    )
-    return wire.delimited(
-        1, wire.delimited(1, name.encode()) + wire.delimited(2, tensor)
+def _typed_entry(name: str, view: TensorView) -> _Entry:
+    """Returns what precedes a tensor's size and its values, which need packing."""
+    number = wire.varint(BY_DTYPE[view.dtype].number)
+    return (
+        wire.delimited(1, name.encode()) + b"\x12",
+        b"\x08" + number + shape_field(view.shape),
     )
 
 
