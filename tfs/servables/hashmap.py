@@ -109,14 +109,7 @@ class HashmapServable:
     def __init__(self, servable_id: ServableId, table: LookupTable) -> None:
         self.id = servable_id
         self._table = table
-        outputs = {c.name: TensorSpec(c.dtype, (-1,)) for c in table.columns}
-        self._signatures = {
-            DEFAULT_SIGNATURE: Signature(
-                Method.PREDICT,
-                {table.key: TensorSpec(STRING, (-1,))},
-                {**outputs, FOUND: TensorSpec(BOOL, (-1,))},
-            )
-        }
+        self._signatures = table_signatures(table)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -148,6 +141,18 @@ class HashmapServable:
         found = bytes(index >= 0 for index in indexes)
         outputs[FOUND] = TensorView(BOOL, shape, found)
         return outputs
+
+
+def table_signatures(table: LookupTable) -> dict[str, Signature]:
+    """Returns the one signature of a table, by its key."""
+    outputs = {c.name: TensorSpec(c.dtype, (-1,)) for c in table.columns}
+    return {
+        DEFAULT_SIGNATURE: Signature(
+            Method.PREDICT,
+            {table.key: TensorSpec(STRING, (-1,))},
+            {**outputs, FOUND: TensorSpec(BOOL, (-1,))},
+        )
+    }
 
 
 def _shown(specs: Mapping[str, TensorSpec]) -> str:

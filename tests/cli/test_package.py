@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import argparse
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.adds_one import AddsOne
+from tfs.cli.package import add_parser
+from tfs.core.version_directory import read_manifest
+from tfs.export import save
+
+SORTING = Path(__file__).parents[1] / "servables" / "sorting_servable.py"
+
+
+def packaged(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["package", *arguments])
+    status: int = args.func(args)
+    return status
+
+
+def test_module_is_packaged_and_its_path_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output is the new version alone, for scripts; the tree goes beside."""
+    base = str(tmp_path / "base")
+    spec = "tests.models.for_command_line:net"
+    assert packaged(spec, "--out", base, "--method=classify", "--labels=a, b") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{base}/1\n"
+    assert "tests.models.for_command_line" in err
+    (signature,) = read_manifest(f"{base}/1").signatures.values()
+    assert signature.labels == ("a", "b")
+
+
+def test_explain_shows_the_tree_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status tells whether something is left to decide."""
+    assert packaged("tests.models.for_command_line:net", "--explain") == 0
+    assert "interned: your own code" in capsys.readouterr().out
+    assert packaged("tests.models.with_libraries:Plotting", "--explain") == 1
+    assert 'mock=["hypothesis.**"]' in capsys.readouterr().out
+
+
+def test_python_file_is_packaged(tmp_path: Path) -> None:
+    """A class in a file needs no more than its signatures."""
+    assert packaged(str(SORTING), "--out", str(tmp_path)) == 0
+    assert read_manifest(str(tmp_path / "1")).platform == "python"
+
+
+def test_table_is_packaged_under_its_served_name(tmp_path: Path) -> None:
+    """Whatever the file was called, the version holds table.csv."""
+    (tmp_path / "prices.csv").write_text("item,price\na,1\n")
+    base = tmp_path / "base"
+    assert packaged(str(tmp_path / "prices.csv"), "--out", str(base)) == 0
+    manifest = read_manifest(str(base / "1"))
+    assert (manifest.platform, list(manifest.files)) == ("hashmap", ["table.csv"])
+
+
+def test_edited_package_is_published_again(tmp_path: Path) -> None:
+    """Unzip, edit, zip: the signatures stay, the digests are new."""
+    path = Path(save(AddsOne(), torch.ones(2, 3), tmp_path / "base"))
+    edited = tmp_path / "edited"
+    shutil.copytree(path, edited)
+    with (
+        zipfile.ZipFile(path / "model.pt") as old,
+        zipfile.ZipFile(edited / "model.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info).replace(b"x + 1", b"x + 5"))
+    assert packaged(str(edited), "--out", str(tmp_path / "base")) == 0
+    before, after = (read_manifest(str(tmp_path / "base" / n)) for n in "12")
+    assert before.signatures == after.signatures
+    assert before.files["model.pt"] != after.files["model.pt"]
+
+
+def test_edit_that_breaks_the_model_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing mistake in the edited source shows before the version does."""
+    path = Path(save(AddsOne(), torch.ones(2, 3), tmp_path / "base"))
+    edited = tmp_path / "edited"
+    shutil.copytree(path, edited)
+    with (
+        zipfile.ZipFile(path / "model.pt") as old,
+        zipfile.ZipFile(edited / "model.pt", "w") as new,
+    ):
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info).replace(b"x + 1", b"y + 1"))
+    assert packaged(str(edited), "--out", str(tmp_path / "base")) == 1
+    assert "NameError" in capsys.readouterr().err
+    assert not (tmp_path / "base" / "2").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tests.models.for_command_line:net"], "--out"),
+        (["nothing", "--out=base"], "no such file or directory"),
+        (["tests.models.absent:net", "--out=base"], "No module named"),
+        (["tests.models.for_command_line:absent", "--out=base"], "absent"),
+        (["tests.models.for_command_line:number", "--out=base"], "no nn.Module"),
+        (["tests.models.for_command_line:net", "--explain", "--resource=a"], "NAME="),
+    ],
+)
+def test_mistake_is_one_line_and_status_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    """No traceback for what the person at the keyboard can correct."""
+    monkeypatch.chdir(tmp_path)
+    assert packaged(*arguments) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("tfs package: ")
+    assert message in err

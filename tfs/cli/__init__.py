@@ -1,0 +1,1 @@
+"""The command line. Heavy imports stay inside the commands."""

@@ -1,0 +1,252 @@
+"""``tfs package``: makes a version of a model from code, a file or an edited version."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfs.core.errors import InvalidArgument, ServingError
+
+if TYPE_CHECKING:
+    from tfs.export import DependencyReport
+
+_EPILOG = """\
+SPEC is one of
+  my.module:net      an nn.Module, or a function without arguments that returns one
+  servable.py        a Python file with a class that has `predict`
+  table.csv, .json   a lookup table
+  path/to/1/         a version directory whose files were edited: published again
+
+examples
+  tfs package nets:resnet --example nets:images --out /models/resnet
+  tfs package nets:resnet --explain
+  tfs package servable.py --weights weights.safetensors --out /models/tokens
+"""
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command; ``run`` is its ``func``."""
+    parser = subparsers.add_parser(
+        "package",
+        help="make a servable version of a model",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("spec", metavar="SPEC", help="what to package, see below")
+    parser.add_argument("--out", metavar="BASE", help="the model's directory")
+    parser.add_argument(
+        "--version", type=int, help="its number; default: the next free one"
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show which modules would be packaged and why; write nothing",
+    )
+    model = parser.add_argument_group("of an nn.Module")
+    model.add_argument(
+        "--example",
+        metavar="MODULE:NAME",
+        help="example inputs, or a function that returns them; default: "
+        "`example_inputs` beside the model",
+    )
+    model.add_argument(
+        "--form",
+        default="torch_package",
+        choices=("torch_package", "torch_export", "aotinductor", "torchscript"),
+        help="how to store it; default: torch_package",
+    )
+    model.add_argument(
+        "--method", default="predict", choices=("predict", "classify", "regress")
+    )
+    model.add_argument("--labels", help="class names in score order, with commas")
+    model.add_argument("--output_names", help="names of the outputs, with commas")
+    model.add_argument(
+        "--unbatched", action="store_true", help="dimension 0 is not the batch"
+    )
+    for rule, meaning in (
+        ("intern", "put the source of these modules into the archive"),
+        ("extern", "import these from the server's environment"),
+        ("mock", "replace these by stubs"),
+        ("include", "put in modules that nothing imports visibly"),
+    ):
+        model.add_argument(
+            f"--{rule}", action="append", default=[], metavar="GLOB", help=meaning
+        )
+    model.add_argument(
+        "--resource",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="put a file into the archive under a name",
+    )
+    beside = parser.add_argument_group("beside the model")
+    beside.add_argument("--weights", help="of a servable.py: .safetensors or .pt")
+    beside.add_argument("--assets", metavar="DIR", help="copied to assets/")
+    beside.add_argument("--batching_parameters_file", metavar="FILE")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit status, 1 with a message on a mistake."""
+    try:
+        return _run(args)
+    except ServingError as error:
+        print(f"tfs package: {error.message}", file=sys.stderr)
+        return 1
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.explain:
+        from tfs.export import PackageRules, explain
+
+        module, _ = _module(args.spec)
+        found = explain(module, PackageRules(**_rules(args)))
+        print(found.tree())
+        if found.unresolved:
+            print(f"\n{found.advice()}")
+        return 1 if found.unresolved else 0
+    if not args.out:
+        raise InvalidArgument("--out names the model's directory; or use --explain")
+    print(_write(args))
+    return 0
+
+
+def _write(args: argparse.Namespace) -> str:
+    spec: str = args.spec
+    batching_parameters = None
+    if args.batching_parameters_file:
+        batching_parameters = _text(args.batching_parameters_file)
+    if os.path.isdir(spec):
+        from tfs.export import reseal
+
+        return reseal(spec, args.out, args.version)
+    suffix = os.path.splitext(spec)[1]
+    if suffix in (".csv", ".json"):
+        return _write_table(spec, args.out, args.version)
+    if suffix == ".py":
+        from tfs.export import save_python
+
+        return save_python(
+            spec,
+            args.out,
+            args.version,
+            weights=args.weights,
+            assets=args.assets,
+            batching_parameters=batching_parameters,
+        )
+    from tfs.export import save
+
+    module, home = _module(spec)
+    return save(
+        module,
+        _example(args.example, home),
+        args.out,
+        args.version,
+        method=args.method,
+        labels=_names(args.labels) or (),
+        output_names=_names(args.output_names),
+        batched=not args.unbatched,
+        assets=args.assets,
+        batching_parameters=batching_parameters,
+        platform=args.form,
+        report=_print_report,
+        **_rules(args),
+    )
+
+
+def _write_table(path: str, base_path: str, version: int | None) -> str:
+    from tfs.core.version_directory import commit
+    from tfs.export.publish import producer, publish
+    from tfs.servables.hashmap import table_signatures
+    from tfs.servables.lookup_table import read_table
+
+    target = f"table{os.path.splitext(path)[1]}"
+    text = _text(path)
+
+    def fill(folder: str) -> None:
+        file = Path(folder, target)
+        file.write_text(text, encoding="utf-8")
+        signatures = table_signatures(read_table(str(file)))
+        commit(folder, "hashmap", signatures, {}, producer())
+
+    return publish(base_path, version, fill)
+
+
+def _print_report(report: DependencyReport) -> None:
+    print(report.tree(), file=sys.stderr)
+
+
+def _rules(args: argparse.Namespace) -> dict[str, Any]:
+    resources: dict[str, bytes] = {}
+    for each in args.resource:
+        name, separator, file = each.partition("=")
+        if not separator:
+            raise InvalidArgument(f"--resource {each}: write NAME=FILE")
+        try:
+            resources[name] = Path(file).read_bytes()
+        except OSError as error:
+            raise InvalidArgument(f"--resource {each}: {error.strerror}") from error
+    return {
+        "intern": args.intern,
+        "extern": args.extern,
+        "mock": args.mock,
+        "include": args.include,
+        "resources": resources,
+    }
+
+
+def _module(spec: str) -> tuple[Any, str]:
+    """Returns the model, and the name of the module it was found in."""
+    value = _import(spec)
+    # An nn.Module can be called too; a class or function makes one.
+    is_made = hasattr(value, "named_parameters") and not isinstance(value, type)
+    made = value if is_made or not callable(value) else value()
+    if not hasattr(made, "named_parameters"):
+        raise InvalidArgument(f"{spec} is no nn.Module and gives none")
+    return made, spec.partition(":")[0]
+
+
+def _example(spec: str | None, home: str) -> Any:
+    value = _import(spec or f"{home}:example_inputs")
+    return value() if callable(value) else value
+
+
+def _import(spec: str) -> Any:
+    """Returns what ``module:name`` stands for; the current folder is searched first.
+
+    Raises:
+        InvalidArgument: There is no such thing.
+
+    """
+    name, separator, attribute = spec.partition(":")
+    if not separator:
+        raise InvalidArgument(
+            f"{spec}: no such file or directory, and no MODULE:NAME either"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        value: Any = importlib.import_module(name)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(f"{spec}: {error}") from error
+    return value
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path}: {error}") from error
