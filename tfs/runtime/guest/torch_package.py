@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import linecache
 import mmap
+import sys
+import types
 import zipfile
 
 import torch
@@ -67,12 +69,32 @@ def open_package(file: SealedFile, who: str) -> PackageImporter:
 
     """
     try:
-        return PackageImporter(MappedReader(file))
+        importer = PackageImporter(MappedReader(file))
     except (RuntimeError, zipfile.BadZipFile) as error:
         raise DataLoss(
             f"{who}: {ARCHIVE} is not a torch.package archive or is damaged; "
             "write the version again"
         ) from error
+    importer.modules = _Modules(importer)
+    return importer
+
+
+class _Modules(dict[str, types.ModuleType]):
+    """A package's modules, known to Python under their mangled names as well.
+
+    Dataclasses, typing and pickle look a class's module up in ``sys.modules`` and
+    fail where it is absent; a mangled name (``<torch_package_0>.nets``) can be
+    imported by nobody else.
+    """
+
+    def __init__(self, importer: PackageImporter) -> None:
+        super().__init__(importer.modules)
+        self._prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
+
+    def __setitem__(self, name: str, module: types.ModuleType) -> None:
+        super().__setitem__(name, module)
+        if sys.modules.get(name) is not module:  # not an extern one
+            sys.modules[self._prefix + name] = module
 
 
 def close_package(importer: PackageImporter) -> None:
@@ -81,7 +103,15 @@ def close_package(importer: PackageImporter) -> None:
     prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
     for name in [name for name in linecache.cache if name.startswith(prefix)]:
         del linecache.cache[name]
+    for name in [name for name in sys.modules if name.startswith(prefix)]:
+        del sys.modules[name]
     importer.modules.clear()
+    # Whoever prints an old traceback asks for source, which would import it again.
+    importer.get_source = _no_source  # type: ignore[method-assign]
+
+
+def _no_source(module_name: str) -> str:
+    raise ImportError(f"{module_name} was unloaded")
 
 
 class MappedReader(torch._C.PyTorchFileReader):
