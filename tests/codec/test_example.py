@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.codec.mutation import mutated
 from tfs.codec import wire
 from tfs.codec.example import (
     ExampleInput,
@@ -356,7 +359,45 @@ REQUESTS = st.lists(
 ).map(b"".join)
 
 
+def some_requests() -> list[bytes]:
+    messages = []
+    for form in ("example_list", "example_list_with_context"):
+        message = classification_pb2.ClassificationRequest()
+        message.model_spec.name = "m"
+        part = getattr(message.input, form)
+        part.examples.add().CopyFrom(an_example({"f": [1.0, 2.0], "g": [b"x"]}))
+        part.examples.add().CopyFrom(an_example({"f": [3], "h": []}))
+        if form != "example_list":
+            part.context.CopyFrom(an_example({"c": [5, 6]}))
+        messages.append(message.SerializeToString())
+    return messages
+
+
+def test_what_protobuf_accepts_is_read_as_protobuf_reads_it() -> None:
+    """On changed messages too; what it refuses ends in INVALID_ARGUMENT or is unused."""
+    messages = some_requests()
+    num_accepted = 0
+    for number in range(4_000):
+        message = mutated(messages[number % 2], number)
+        try:
+            proto = classification_pb2.ClassificationRequest.FromString(message)
+        except DecodeError:
+            with contextlib.suppress(InvalidArgument):
+                read_example_request(message)
+            continue
+        num_accepted += 1
+        request = read_example_request(message)
+        form = proto.input.WhichOneof("kind")
+        parsed = getattr(proto.input, form) if form else input_pb2.ExampleList()
+        assert [
+            example_pb2.Example.FromString(each) for each in request.input.examples
+        ] == list(parsed.examples), message.hex()
+        assert (request.model_spec is not None) == proto.HasField("model_spec")
+    assert num_accepted > 1_000
+
+
 @given(REQUESTS)
+@settings(deadline=None)
 def test_repeated_parts_are_merged_as_protobuf_merges_them(message: bytes) -> None:
     """Inputs in parts, lists in parts, a oneof that changes its mind."""
     proto = classification_pb2.ClassificationRequest.FromString(message)

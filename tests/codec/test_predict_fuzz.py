@@ -8,13 +8,13 @@ company of all those before it.
 
 from __future__ import annotations
 
-import random
 import struct
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.codec.mutation import mutated
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import predict_request, wire
 from tfs.codec.predict_request import (
@@ -154,29 +154,6 @@ MESSAGES = st.one_of(
               st.lists(ENTRIES, min_size=1, max_size=3)),
     st.lists(st.one_of(SPECS, ENTRIES, ENTRIES, OTHERS), max_size=5).map(b"".join),
 )  # fmt: skip
-
-
-def mutated(message: bytes, seed: int) -> bytes:
-    """Changes, drops, inserts, doubles or cuts some bytes."""
-    rng = random.Random(seed)
-    data = bytearray(message)
-    for _ in range(rng.randrange(3)):
-        where = rng.randrange(len(data) + 1)
-        match rng.randrange(6):
-            case 0 if data:
-                data[where % len(data)] ^= 1 << rng.randrange(8)
-            case 1 if data:
-                data[where % len(data)] = rng.choice((0, 1, 0x12, 0x7F, 0x80, 0xFF))
-            case 2:
-                del data[where : where + rng.randrange(4)]
-            case 3:
-                data[where:where] = rng.randbytes(rng.randrange(4))
-            case 4:
-                stop = where + rng.randrange(40)
-                data[where:where] = data[where:stop]
-            case _:
-                del data[where:]
-    return bytes(data)
 
 
 @given(MESSAGES, st.integers(0, 1 << 32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 
@@ -272,6 +273,34 @@ def test_a_huge_claim_with_little_payload_is_refused() -> None:
     message = request(proto, proto, proto).SerializeToString()
     with pytest.raises(ResourceExhausted, match="limit for a request is 1000"):
         read_predict_request(message, options)
+
+
+def test_hostile_messages_allocate_little() -> None:
+    """Small messages with big claims cost no memory worth mentioning."""
+    huge = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING)
+    huge.tensor_shape.dim.add(size=1 << 40)
+    deep = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    for _ in range(10_000):
+        deep.tensor_shape.dim.add(size=1)
+    negative = tensor_pb2.TensorProto(dtype=types_pb2.DT_INT64, int64_val=[1])
+    negative.tensor_shape.dim.add(size=-(1 << 62))
+    overflow = tensor_pb2.TensorProto(dtype=types_pb2.DT_BOOL, bool_val=[True])
+    for _ in range(4):
+        overflow.tensor_shape.dim.add(size=1 << 31)
+    messages = [
+        request(proto).SerializeToString() for proto in (huge, deep, negative, overflow)
+    ]
+    messages.append(b"\x12\xff\xff\xff\xff\x07")
+    messages.append(b"\x12\x0d\x0a\x01x\x12\xf8\xff\xff\xff\x07\x22\xf0\xff")
+    tracemalloc.start()
+    try:
+        for message in messages:
+            with pytest.raises((InvalidArgument, ResourceExhausted)):
+                read_predict_request(message)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20
 
 
 def test_a_streamed_prediction_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import empty_pb2, unknown_fields
 from google.protobuf.message import DecodeError
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfs.codec import wire
@@ -101,6 +101,7 @@ PIECES = st.one_of(
 
 
 @given(st.lists(PIECES, max_size=8))
+@settings(deadline=None)
 @example([b"\x0b", b"\x12\x01\x0c", b"\x0c"])
 def test_any_bytes_are_taken_as_protobuf_takes_them(pieces: list[bytes]) -> None:
     """Same messages accepted, same fields found."""
