@@ -227,7 +227,8 @@ def a_call_says_what_it_is(make: MakeTransport) -> None:
     assert (host, port.isdigit()) == ("127.0.0.1", True)
     assert peer.identity == ()
     assert deadline_s is not None
-    assert 0 < deadline_s - MonotonicClock.now() <= PATIENCE_S
+    # Clients round grpc-timeout up to three digits or so: 20.0 s may travel as 20.1.
+    assert 0 < deadline_s - MonotonicClock.now() <= PATIENCE_S * 1.02
     assert seen[1][3] is None
 
 

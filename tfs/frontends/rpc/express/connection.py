@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from tfs.core.errors import Internal, ServingError
 from tfs.frontends.rpc.express import frames, response
@@ -136,6 +136,7 @@ class Stream:
         send_window: What we may send on it; negative after SETTINGS shrank it.
         has_sent_headers: Whether the response headers are out.
         progress_s: When its outbox last shrank, or began to fill.
+        message_s: When the message now arriving began, if it needs several chunks.
 
     """
 
@@ -146,6 +147,7 @@ class Stream:
         "head",
         "held_bytes",
         "id",
+        "message_s",
         "opened_s",
         "outbox",
         "outbox_bytes",
@@ -169,7 +171,7 @@ class Stream:
         self.state = state
         self.send_window = send_window
         self.opened_s = now_s
-        self.owner: object = None
+        self.owner: Any = None  # its type is the business of whoever set it
         self.received_bytes = 0
         self.held_bytes = 0
         self.has_sent_headers = False
@@ -179,6 +181,12 @@ class Stream:
         self.outbox_bytes = 0
         self.end_block: bytes | None = None
         self.progress_s = 0.0
+        self.message_s = now_s
+
+    @property
+    def is_inside_message(self) -> bool:
+        """Whether a message has begun to arrive and is not whole."""
+        return self.assembler is not None and not self.assembler.is_between_messages
 
     def __repr__(self) -> str:
         return f"<Stream {self.id} {self.state.name} {self.head.path}>"
@@ -377,9 +385,14 @@ class Connection:
     @property
     def has_sendable(self) -> bool:
         """Whether :meth:`fill` would produce DATA now."""
-        if self._send_window <= 0:
+        if not self._blocked or self._send_window <= 0:
             return False
         return any(stream.send_window > 0 for stream in self._blocked.values())
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is anything to write or to :meth:`fill` from."""
+        return bool(self.out or self._blocked)
 
     def blocked_streams(self) -> list[Stream]:
         """Returns the streams whose answers wait for windows or their turn."""
@@ -661,6 +674,8 @@ class Connection:
         stream.received_bytes += len(chunk)
         if stream.assembler is None:
             stream.assembler = MessageAssembler(self._max_message_bytes)
+        if stream.assembler.is_between_messages:
+            stream.message_s = self._now_s
         try:
             for is_compressed, message in stream.assembler.feed(chunk):
                 self._events.on_message(stream, message, is_compressed)
@@ -880,10 +895,12 @@ class Connection:
         self._remember_reset(stream.id)
         self.out.append(frames.rst_stream(stream.id, code))
 
-    def release(self, stream: Stream) -> None:
-        """Gives the bytes a stream holds back to the budget; idempotent."""
-        self._budget.used_bytes -= stream.held_bytes
-        stream.held_bytes = 0
+    def release(self, stream: Stream, num_bytes: int | None = None) -> None:
+        """Gives (all of) the bytes a stream holds back to the budget."""
+        if num_bytes is None or num_bytes > stream.held_bytes:
+            num_bytes = stream.held_bytes
+        self._budget.used_bytes -= num_bytes
+        stream.held_bytes -= num_bytes
 
     def begin_drain(self) -> None:
         """Announces that no new streams are wanted (GOAWAY), in two steps.
@@ -998,19 +1015,9 @@ class Connection:
         self._ended(stream)
 
     def send_error(self, stream: Stream, error: ServingError) -> None:
-        """Ends a call with an error; what the outbox still holds is not sent."""
-        self._check_sending(stream, Signal.SEND_END)
-        if stream.outbox:
-            self.queued_bytes -= stream.outbox_bytes
-            self._blocked.pop(stream.id, None)
-            stream.outbox = None
-            stream.outbox_bytes = 0
-        self.out.append(
-            response.trailers(
-                stream.id, response.error_block(error, not stream.has_sent_headers)
-            )
-        )
-        self._ended(stream)
+        """Ends a call with an error, after the messages sent before."""
+        block = response.error_block(error, not stream.has_sent_headers)
+        self.send_end(stream, block)
 
     def send_refusal(self, stream: Stream, refusal: HttpRefusal) -> None:
         """Answers what is not gRPC with a plain HTTP response."""

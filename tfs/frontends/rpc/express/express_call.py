@@ -1,0 +1,324 @@
+"""Calls as handlers see them: :class:`tfs.core.call.Call` over one stream.
+
+Everything about a call is decided on the serving loop. A finish from another thread
+is posted there, so which finish was first is the loop's to say, and no lock is
+needed. A call that ends without its handler (deadline, cancellation, lost
+connection) is *cut off*: its token is marked, its ``on_cancel`` functions run, and
+its work counts against the connection until the handler finishes it anyway or lets
+go of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from tfs.core.call import Metadata, Method, MethodKind, Peer
+from tfs.core.errors import Internal, ServingError, Unimplemented
+from tfs.core.servable import CancelToken
+from tfs.frontends.rpc.express import response
+from tfs.frontends.rpc.express.connection import Stream
+from tfs.frontends.rpc.express.deadlines import Bucket
+from tfs.frontends.rpc.express.messages import PREFIX_SIZE
+
+if TYPE_CHECKING:
+    from tfs.frontends.rpc.express.session import Session
+
+log = logging.getLogger(__name__)
+
+CARDINALITY: Final = Unimplemented("the method takes exactly one request message")
+"""gRPC's answer to none, or to more than one."""
+
+Item = tuple[memoryview, bool] | None
+"""A message and whether it is compressed; None for the client's end."""
+
+
+class ExpressCall:
+    """A unary call. ``reply`` and ``fail`` are thread-safe; the rest is the loop's."""
+
+    __slots__ = (
+        "__weakref__",
+        "_cancel",
+        "_error",
+        "_on_cancel",
+        "_session",
+        "bucket",
+        "deadline_s",
+        "has_message",
+        "inbox",
+        "is_dispatched",
+        "is_finished",
+        "message",
+        "route",
+        "stream",
+    )
+
+    def __init__(self, session: Session, stream: Stream, route: Method) -> None:
+        self.message: bytes | memoryview = b""
+        self.deadline_s: float | None = None
+        self.route = route
+        self.stream = stream
+        self.is_finished = False
+        self.is_dispatched = False
+        self.has_message = False
+        self.bucket: Bucket[ExpressCall] | None = None
+        # Messages that wait for one before them to be decompressed.
+        self.inbox: deque[Item] | None = None
+        self._session = session
+        self._cancel: CancelToken | None = None
+        self._error: ServingError | None = None
+        self._on_cancel: list[Callable[[], None]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.route.path} of {self.peer.address}>"
+
+    # -- for handlers --------------------------------------------------------------
+
+    @property
+    def method(self) -> str:
+        """The path."""
+        return self.route.path
+
+    @property
+    def metadata(self) -> Metadata:
+        """The request's metadata, lower-case keys; ``-bin`` values are bytes."""
+        return self.stream.head.metadata
+
+    @property
+    def peer(self) -> Peer:
+        """Who calls."""
+        return self._session.peer
+
+    @property
+    def cancel(self) -> CancelToken:
+        """Marked when nobody waits any more."""
+        token = self._cancel
+        if token is None:
+            token = self._cancel = CancelToken()
+            if self._error is not None:
+                token.cancel(self._error)
+        return token
+
+    def reply(self, message: bytes) -> None:
+        """Finishes the call with OK and ``message``. Thread-safe."""
+        session = self._session
+        if get_ident() != session.loop_ident:
+            session.post(partial(self.reply, message))
+        elif self.is_finished:
+            session.on_late_finish(self)
+        else:
+            self.is_finished = True
+            bucket = self.bucket
+            if bucket is not None:
+                del bucket[self]
+            self._send_reply(message)
+
+    def fail(self, error: ServingError) -> None:
+        """Finishes the call with ``error``. Thread-safe."""
+        session = self._session
+        if get_ident() != session.loop_ident:
+            session.post(partial(self.fail, error))
+        elif self.is_finished:
+            session.on_late_finish(self)
+        else:
+            self._finish()
+            session.connection.send_error(self.stream, error)
+            session.on_answered(self.stream)
+
+    def on_cancel(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` if the call ends without its handler; at once if it has."""
+        if self._error is not None:
+            self._run(fn)
+        elif not self.is_finished:
+            if self._on_cancel is None:
+                self._on_cancel = []
+            self._on_cancel.append(fn)
+
+    # -- for the session -----------------------------------------------------------
+
+    def expire(self) -> None:
+        """Takes note that the deadline has passed."""
+        self._session.expire(self)
+
+    def cut_off(self, error: ServingError) -> None:
+        """Ends the call for its handler; nothing is sent. At most once."""
+        self._finish()
+        self._error = error
+        if self._cancel is not None:
+            self._cancel.cancel(error)
+        functions = self._on_cancel
+        self._on_cancel = None
+        for fn in functions or ():
+            self._run(fn)
+
+    def dispatch(self) -> None:
+        """Hands the call to its handler; contains what the handler raises."""
+        self.is_dispatched = True
+        try:
+            self.route.handler(self)  # type: ignore[arg-type]
+        except Exception as error:
+            self._on_handler_failure(error)
+
+    def take_request(self, message: bytes) -> None:
+        """Takes the only message and the client's end at once."""
+        self.message = message
+        self.has_message = True
+        self.is_dispatched = True
+        try:
+            self.route.handler(self)  # type: ignore[arg-type]
+        except Exception as error:
+            self._on_handler_failure(error)
+
+    def take_message(self, message: bytes | memoryview) -> None:
+        """Takes the next request message, uncompressed."""
+        if self.has_message:
+            self.fail(CARDINALITY)
+            return
+        self.has_message = True
+        self.message = message
+
+    def take_end(self) -> None:
+        """Takes note that the client sends no more."""
+        if self.has_message:
+            self.dispatch()
+        else:
+            self.fail(CARDINALITY)
+
+    def _send_reply(self, message: bytes) -> None:
+        session = self._session
+        stream = self.stream
+        session.connection.send_reply(stream, message)
+        session.on_answered(stream)
+
+    def _on_handler_failure(self, error: Exception) -> None:
+        self._session.on_handler_failure(self, error)
+        if not self.is_finished:
+            self.fail(Internal(f"{self.route.path}: the server failed; see its log"))
+
+    def _finish(self) -> None:
+        self.is_finished = True
+        if self.bucket is not None:
+            self.bucket.pop(self, None)
+            self.bucket = None
+
+    def _run(self, fn: Callable[[], None]) -> None:
+        try:
+            fn()
+        except Exception as error:
+            self._session.on_handler_failure(self, error)
+
+
+class ExpressStreamCall(ExpressCall):
+    """A call with any number of messages in either direction. Confined to the loop.
+
+    A bidirectional call is dispatched with its first message; one whose client
+    sends none ends with OK, without its handler.
+    """
+
+    __slots__ = ("_has_ended", "_on_half_close", "_on_message", "_waiting")
+
+    def __init__(self, session: Session, stream: Stream, route: Method) -> None:
+        super().__init__(session, stream, route)
+        self._on_message: Callable[[bytes | memoryview], None] | None = None
+        self._on_half_close: Callable[[], None] | None = None
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._has_ended = False
+
+    # -- for handlers --------------------------------------------------------------
+
+    def send(self, message: bytes) -> bool:
+        """Queues one message; False, and nothing sent, if too much is queued."""
+        session = self._session
+        if (
+            self.is_finished
+            or self.stream.outbox_bytes > session.options.max_stream_queued_bytes
+        ):
+            return False
+        session.connection.send_message(self.stream, message)
+        session.mark_dirty()
+        return True
+
+    def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
+        """Calls ``fn`` on the loop for each later request message."""
+        self._on_message = fn
+        self._deliver()
+
+    def on_half_close(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` once when the client will send no more; at once if so."""
+        self._on_half_close = fn
+        self._half_close()
+
+    def finish(self) -> None:
+        """Ends the stream with OK."""
+        session = self._session
+        if get_ident() != session.loop_ident:
+            session.post(self.finish)
+        elif self.is_finished:
+            session.on_late_finish(self)
+        else:
+            self._finish()
+            session.connection.send_end(self.stream, response.OK_TRAILERS_BLOCK)
+            session.on_answered(self.stream)
+
+    # -- for the session -----------------------------------------------------------
+
+    def take_request(self, message: bytes) -> None:
+        """Takes the first message and the client's end at once."""
+        self.take_message(message)
+        if not self.is_finished:
+            self.take_end()
+
+    def take_message(self, message: bytes | memoryview) -> None:
+        """Takes the next request message, uncompressed."""
+        if self.route.kind is not MethodKind.BIDIRECTIONAL:
+            super().take_message(message)
+        elif not self.has_message:
+            self.has_message = True
+            self.message = message
+            self.dispatch()
+        else:
+            self._waiting.append(message)
+            self._deliver()
+
+    def take_end(self) -> None:
+        """Takes note that the client sends no more."""
+        self._has_ended = True
+        if self.route.kind is not MethodKind.BIDIRECTIONAL:
+            super().take_end()
+        elif self.has_message:
+            self._half_close()
+        else:
+            self.finish()
+
+    def _send_reply(self, message: bytes) -> None:
+        session = self._session
+        stream = self.stream
+        session.connection.send_message(stream, message)
+        session.connection.send_end(stream, response.OK_TRAILERS_BLOCK)
+        session.on_answered(stream)
+
+    def _deliver(self) -> None:
+        fn = self._on_message
+        while fn is not None and self._waiting and not self.is_finished:
+            message = self._waiting.popleft()
+            try:
+                fn(message)
+            except Exception as error:
+                self._on_handler_failure(error)
+            # Only now: what a handler has not taken yet is the client's to wait for.
+            self._session.connection.release(self.stream, len(message) + PREFIX_SIZE)
+        self._half_close()
+
+    def _half_close(self) -> None:
+        fn = self._on_half_close
+        if fn is None or not self._has_ended or self._waiting or self.is_finished:
+            return
+        self._on_half_close = None
+        try:
+            fn()
+        except Exception as error:
+            self._on_handler_failure(error)

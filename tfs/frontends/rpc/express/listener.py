@@ -1,0 +1,149 @@
+"""Sockets that listen: "host:port", "[v6]:port" or "unix:/absolute/path"."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from typing import Final
+
+from tfs.core.call import ListenerOptions, Peer
+from tfs.core.errors import Unavailable, Unimplemented
+
+UNIX: Final = "unix:"
+_BACKLOG = 1024
+
+
+class Listener:
+    """One bound, listening, non-blocking socket. Made off the loop, then the loop's.
+
+    Attributes:
+        options: As given.
+        address: Where it listens, with the real port.
+        socket: The socket.
+
+    Raises:
+        Unavailable: The address is in use, unknown or not ours; nothing is open.
+        Unimplemented: It asks for TLS, which express does not have yet.
+        ValueError: It is not an address.
+
+    """
+
+    def __init__(self, options: ListenerOptions) -> None:
+        if options.tls is not None:
+            raise Unimplemented(
+                f"listener {options.name}: express has no TLS yet; "
+                "use --grpc_transport=grpcio"
+            )
+        self.options = options
+        self._unix_path = ""
+        try:
+            if options.address.startswith(UNIX):
+                self._unix_path = options.address.removeprefix(UNIX)
+                self.socket = _bind_unix(self._unix_path, options.unix_mode)
+                self.address = options.address
+            else:
+                self.socket = _bind_tcp(options.address)
+                self.address = _text(self.socket.getsockname())
+        except OSError as error:
+            raise Unavailable(
+                f"listener {options.name}: cannot bind {options.address}: "
+                f"{error.strerror or error}"
+            ) from error
+
+    def accept(self) -> tuple[socket.socket, Peer]:
+        """Returns a new connection's socket, non-blocking, and who it is.
+
+        Raises:
+            OSError: As ``accept``; BlockingIOError when there is none.
+
+        """
+        client, raw = self.socket.accept()
+        client.setblocking(False)
+        if self._unix_path:
+            # Whoever can open the path is on this machine.
+            return client, Peer(self.address, self.options.name, is_loopback=True)
+        with contextlib.suppress(OSError):  # it may be gone already
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client, Peer(_text(raw), self.options.name, _is_loopback(raw[0]))
+
+    def close(self) -> None:
+        """Stops listening; removes a Unix socket's path if it is still ours."""
+        if self.socket.fileno() < 0:
+            return
+        self.socket.close()
+        if self._unix_path:
+            with contextlib.suppress(OSError):
+                os.unlink(self._unix_path)
+
+
+def _bind_tcp(address: str) -> socket.socket:
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit():
+        raise ValueError(f"not an address (host:port or unix:/path): {address!r}")
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listening.bind(where)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _bind_unix(path: str, mode: int) -> socket.socket:
+    if not os.path.isabs(path):
+        raise ValueError(f"the path of a Unix socket must be absolute: {path!r}")
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        _remove_stale(path)
+        # Before bind, so that the path never exists with wider permissions; bind
+        # applies the umask, hence once more afterwards.
+        os.fchmod(listening.fileno(), mode)
+        listening.bind(path)
+        os.chmod(path, mode)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _remove_stale(path: str) -> None:
+    """Removes a socket nobody listens on; anything else is left for bind to refuse."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except OSError:
+            return
+
+
+def _text(where: tuple[str, int]) -> str:
+    host, port = where[0], where[1]
+    if ":" in host:
+        return f"[{host}]:{port}"
+    return f"{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,65 @@
+"""What the express transport can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from tfs.frontends.rpc.express.connection import ConnectionLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressOptions:
+    """Limits and timeouts of the transport. Immutable, validated on creation.
+
+    Attributes:
+        limits: What one connection may ask for.
+        max_receive_bytes: Receive windows granted and request bytes held, over all
+            connections.
+        max_connections: Beyond, new ones are closed at once.
+        max_read_bytes: Taken from one connection in one round.
+        max_unsent_bytes: Answers the kernel does not take; above, nothing more is
+            read from that connection.
+        max_stream_queued_bytes: Of one stream; above, ``StreamCall.send`` refuses.
+        handshake_timeout_s: From accept until preface and SETTINGS are there.
+        header_timeout_s: For a header block, or any frame but DATA, to be whole.
+        body_timeout_s: For a request message to be whole, plus one second per
+            ``min_body_bytes_per_s`` received.
+        min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
+        write_timeout_s: For a client to take anything of what waits for it.
+        starve_timeout_s: For the receive budget to have room again; then the
+            youngest unfinished request fails.
+        idle_timeout_s: Without any call, until a connection is drained.
+        keepalive_time_s: Without any byte, until the client is asked for a sign.
+        keepalive_timeout_s: For that sign.
+        drain_grace_s: For a client to see that we drain, before its later requests
+            are ignored.
+        sweep_interval_s: How often these timeouts are looked at; they are exact to
+            that much. Deadlines of calls are not among them.
+        slow_round_s: A round that takes longer is logged.
+
+    """
+
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    max_receive_bytes: int = 256 << 20
+    max_connections: int = 10_000
+    max_read_bytes: int = 262_144
+    max_unsent_bytes: int = 1 << 20
+    max_stream_queued_bytes: int = 4 << 20
+    handshake_timeout_s: float = 10.0
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    min_body_bytes_per_s: int = 16_384
+    write_timeout_s: float = 30.0
+    starve_timeout_s: float = 5.0
+    idle_timeout_s: float = 3600.0
+    keepalive_time_s: float = 300.0
+    keepalive_timeout_s: float = 20.0
+    drain_grace_s: float = 1.0
+    sweep_interval_s: float = 1.0
+    slow_round_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, int | float) and value <= 0:
+                raise ValueError(f"{option.name} must be positive: {value}")

@@ -1,0 +1,568 @@
+"""One accepted socket: bytes in, bytes out, and the calls in between.
+
+Reading is bounded per round; writing is one system call per round for ordinary
+answers. What the kernel does not take waits in ``_unsent``, and while too much waits
+there nothing more is read, so a client that takes no answers gets no more work done.
+
+Any exception on the way, from a socket or from our own code, closes this connection
+and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import weakref
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tfs.core.call import MethodKind, MethodTable, Peer
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+    Unimplemented,
+)
+from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.frontends.rpc.express.connection import Connection, Stream
+from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
+from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.express.messages import gunzip
+from tfs.frontends.rpc.express.request_head import Encoding, HttpRefusal
+from tfs.frontends.rpc.express.stream_state import StreamState
+
+if TYPE_CHECKING:
+    from tfs.frontends.rpc.express.transport import ExpressTransport
+
+log = logging.getLogger(__name__)
+
+_FILL_BYTES: Final = 262_144  # of queued answers, per system call
+_MAX_FILLS: Final = 4  # per round
+_MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
+
+
+class Session:
+    """A client's connection on its socket. Confined to the serving loop.
+
+    Attributes:
+        peer: Who it is.
+        connection: The protocol's state.
+        is_dirty: Whether it waits for the transport to call :meth:`flush`.
+        opened_s: When it was accepted.
+        is_closed: Whether the socket is gone.
+
+    """
+
+    __slots__ = (
+        "_cut_off",
+        "_has_more",
+        "_is_reading",
+        "_methods",
+        "_num_answered",
+        "_pinged_s",
+        "_read_s",
+        "_socket",
+        "_starved_since_s",
+        "_transport",
+        "_unsent",
+        "_unsent_bytes",
+        "_written_s",
+        "connection",
+        "idle_since_s",
+        "is_closed",
+        "is_dirty",
+        "loop_ident",
+        "opened_s",
+        "options",
+        "peer",
+        "post",
+    )
+
+    def __init__(
+        self,
+        transport: ExpressTransport,
+        client: socket.socket,
+        peer: Peer,
+        methods: MethodTable,
+        now_s: float,
+    ) -> None:
+        self._transport = transport
+        self._socket = client
+        self._methods = methods
+        self.peer = peer
+        self.options = transport.options
+        self.loop_ident = transport.loop_ident
+        self.post = transport.loop.post
+        self.connection = Connection(
+            self, transport.budget, transport.options.limits, now_s
+        )
+        self.is_dirty = False
+        self.is_closed = False
+        self.opened_s = now_s
+        self.idle_since_s = now_s
+        self._read_s = now_s
+        self._written_s = now_s
+        self._pinged_s: float | None = None
+        self._starved_since_s: float | None = None
+        self._num_answered = 0
+        self._has_more = False
+        self._is_reading = True
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        # Calls cut off whose handlers may still work on them.
+        self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
+        transport.loop.watch(client.fileno(), self.on_ready)
+        self.mark_dirty()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.peer.address} on {self.peer.listener}>"
+
+    # -- the loop's callbacks --------------------------------------------------------
+
+    def on_ready(self, events: int) -> None:
+        """Reads and writes what is possible; contains every exception."""
+        try:
+            if events & HANG_UP:
+                self.close()  # both directions are gone: nobody is left to answer
+                return
+            if events & WRITABLE and self._unsent:
+                self._send_unsent()
+                self.mark_dirty()
+            if events & READABLE and not self._has_more and not self.is_closed:
+                self._read()
+        except Exception as error:
+            self.on_failure(error)
+
+    def go_on(self) -> None:
+        """Takes the requests that the last round had no room for."""
+        self._has_more = False
+        try:
+            self._receive(b"")
+        except Exception as error:
+            self.on_failure(error)
+
+    def flush(self) -> None:
+        """Writes what the round brought; contains every exception."""
+        self.is_dirty = False
+        if self.is_closed:
+            return
+        try:
+            self._write()
+        except Exception as error:
+            self.on_failure(error)
+
+    def _read(self) -> None:
+        if not self._is_reading:
+            return
+        try:
+            data = self._socket.recv(self.options.max_read_bytes)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        transport = self._transport
+        now_s = self._read_s = transport.now()
+        connection = self.connection
+        if connection.receive(data, now_s):
+            self._has_more = True
+            transport.go_on_next_round(self)
+        if not self.is_dirty and (connection.has_output or connection.is_closed):
+            self.mark_dirty()
+        if connection.is_starved:
+            transport.starved.add(self)
+
+    def mark_dirty(self) -> None:
+        """Has :meth:`flush` called at the end of the round."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._transport.dirty.append(self)
+
+    # -- writing ---------------------------------------------------------------------
+
+    def _write(self) -> None:
+        connection = self.connection
+        if self._unsent:
+            self._queue_output()  # the socket says when it is time to go on
+            return
+        for _ in range(_MAX_FILLS):
+            if connection.has_sendable:
+                connection.fill(_FILL_BYTES)
+            out = connection.out
+            if not out:
+                break
+            if connection.has_large_output:
+                self._queue_output()
+                self._send_unsent()
+            else:
+                data = b"".join(out) if len(out) > 1 else bytes(out[0])
+                out.clear()
+                try:
+                    sent = self._socket.send(data)
+                except BlockingIOError:
+                    sent = 0
+                except OSError:
+                    self.close()
+                    return
+                if sent < len(data):
+                    self._unsent.append(memoryview(data)[sent:])
+                    self._unsent_bytes += len(data) - sent
+                    self._written_s = self._transport.now()
+                    self._watch()
+            if self.is_closed or self._unsent or not connection.has_sendable:
+                break
+        if self.is_closed or self._unsent:
+            return
+        if connection.has_sendable:
+            self._transport.wake_up()
+            self.mark_dirty()
+        elif connection.is_closed or (connection.is_drained and not connection.out):
+            self.close()
+
+    def _queue_output(self) -> None:
+        connection = self.connection
+        if not self._unsent:
+            self._written_s = self._transport.now()
+        for part in connection.out:
+            self._unsent.append(memoryview(part))
+            self._unsent_bytes += len(part)
+        connection.out.clear()
+        connection.has_large_output = False
+        if self._unsent_bytes > self.options.max_unsent_bytes:
+            self._watch()
+
+    def _send_unsent(self) -> None:
+        unsent = self._unsent
+        while unsent:
+            batch = [unsent[index] for index in range(min(len(unsent), _MAX_BUFFERS))]
+            try:
+                sent = self._socket.sendmsg(batch)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.close()
+                return
+            self._unsent_bytes -= sent
+            self._written_s = self._transport.now()
+            for part in batch:
+                if sent < len(part):
+                    unsent[0] = part[sent:]
+                    break
+                sent -= len(part)
+                unsent.popleft()
+            else:
+                continue
+            break  # a part was left: the kernel is full
+        self._watch()
+
+    def _watch(self) -> None:
+        """Watches for what can go on: reading, unless too much waits; writing."""
+        is_reading = self._unsent_bytes <= self.options.max_unsent_bytes
+        events = (READABLE if is_reading else 0) | (WRITABLE if self._unsent else 0)
+        self._is_reading = is_reading
+        self._transport.loop.watch(self._socket.fileno(), self.on_ready, events)
+
+    # -- what the connection tells -----------------------------------------------------
+
+    def on_open(self, stream: Stream) -> None:
+        head = stream.head
+        method = self._methods.get(head.path)
+        if head.refusal is not None:
+            self._refuse(stream, head.refusal)
+            return
+        if method is None:
+            self.connection.send_error(
+                stream, Unimplemented(f"unknown method {head.path[:200]}")
+            )
+            return
+        if method.kind is MethodKind.UNARY:
+            call = ExpressCall(self, stream, method)
+        else:
+            call = ExpressStreamCall(self, stream, method)
+        stream.owner = call
+        if head.timeout_s is not None:
+            now_s = stream.opened_s
+            call.deadline_s = deadline_s = now_s + head.timeout_s
+            call.bucket = self._transport.deadlines.add(call, deadline_s, now_s)
+
+    def on_request(self, stream: Stream, message: bytes) -> None:
+        stream.owner.take_request(message)
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None:
+        call: ExpressCall = stream.owner
+        if is_compressed or call.inbox:
+            if call.inbox is None:
+                call.inbox = deque()
+            call.inbox.append((message, is_compressed))
+            if len(call.inbox) == 1:
+                self._decompress(call)
+        else:
+            call.take_message(message)
+
+    def on_end(self, stream: Stream) -> None:
+        call: ExpressCall = stream.owner
+        if call.inbox:
+            call.inbox.append(None)
+        else:
+            call.take_end()
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None:
+        call: ExpressCall = stream.owner
+        if not call.is_finished:
+            call.fail(error)
+
+    def on_reset(self, stream: Stream) -> None:
+        call: ExpressCall | None = stream.owner
+        if call is not None and not call.is_finished:
+            self._cut_off_call(call, Cancelled("the client cancelled the call"))
+        elif call is None:
+            self.connection.release(stream)
+
+    def _refuse(self, stream: Stream, refusal: HttpRefusal | ServingError) -> None:
+        if isinstance(refusal, HttpRefusal):
+            self.connection.send_refusal(stream, refusal)
+        else:
+            self.connection.send_error(stream, refusal)
+
+    # -- decompression, off the loop ----------------------------------------------------
+
+    def _decompress(self, call: ExpressCall) -> None:
+        """Works off the call's inbox up to the next compressed message."""
+        inbox = call.inbox
+        while inbox and not call.is_finished:
+            item = inbox[0]
+            if item is None:
+                inbox.popleft()
+                call.take_end()
+            elif not item[1]:
+                inbox.popleft()
+                call.take_message(item[0])
+            elif call.stream.head.encoding is not Encoding.GZIP:
+                call.fail(Internal("compressed message without grpc-encoding"))
+            else:
+                job = partial(self._gunzip, call, item[0])
+                try:
+                    self._transport.executor.submit(job)
+                except RuntimeError:
+                    call.fail(Unavailable("the server is shutting down"))
+                return
+
+    def _gunzip(self, call: ExpressCall, body: memoryview) -> None:
+        # On the executor's thread.
+        outcome: bytes | ServingError
+        try:
+            outcome = gunzip(body, self.options.limits.max_message_bytes)
+        except ServingError as error:
+            outcome = error
+        self.post(partial(self._on_gunzipped, call, outcome))
+
+    def _on_gunzipped(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
+        if call.is_finished or not call.inbox:
+            return
+        call.inbox.popleft()
+        if isinstance(outcome, ServingError):
+            call.fail(outcome)
+            return
+        call.take_message(outcome)
+        self._decompress(call)
+
+    # -- what calls tell ---------------------------------------------------------------
+
+    def on_answered(self, stream: Stream) -> None:
+        """A call was finished by its handler, or before it got to one."""
+        self._transport.budget.used_bytes -= stream.held_bytes
+        stream.held_bytes = 0
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._transport.dirty.append(self)
+
+    def on_late_finish(self, call: ExpressCall) -> None:
+        """A call was finished again, or after it was cut off."""
+        self._transport.counters.late_finishes += 1
+        self._on_work_ended(id(call))
+
+    def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
+        """A handler raised: logged and counted; the call is the caller's to fail."""
+        self._transport.counters.handler_failures += 1
+        log.error(
+            "event=handler_failed method=%s peer=%s",
+            call.route.path,
+            self.peer.address,
+            exc_info=error,
+        )
+
+    def expire(self, call: ExpressCall) -> None:
+        """The deadline of an unfinished call has passed."""
+        if call.is_finished:
+            return
+        error = DeadlineExceeded(f"{call.route.path}: deadline exceeded")
+        stream = call.stream
+        if stream.outbox:
+            self.connection.reset(stream, ErrorCode.CANCEL)
+        else:
+            self.connection.send_error(stream, error)
+        self._cut_off_call(call, error)
+        self.mark_dirty()
+
+    def _cut_off_call(self, call: ExpressCall, error: ServingError) -> None:
+        transport = self._transport
+        transport.counters.cut_off_calls += 1
+        works = call.is_dispatched and type(call) is ExpressCall
+        if works:
+            # Its work ends when its handler says so, or has let go of it.
+            key = id(call)
+            loop_post = self.post
+            reference = weakref.ref(
+                call, lambda _: loop_post(partial(self._on_work_ended, key))
+            )
+            self._cut_off[key] = (reference, call.stream)
+            self.connection.num_cut_off += 1
+        else:
+            self.connection.release(call.stream)
+        call.stream.owner = None
+        call.cut_off(error)
+
+    def _on_work_ended(self, key: int) -> None:
+        found = self._cut_off.pop(key, None)
+        if found is not None:
+            self.connection.num_cut_off -= 1
+            self.connection.release(found[1])
+
+    # -- timeouts --------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Closes, resets or pings what has been silent for too long."""
+        connection = self.connection
+        options = self.options
+        if not connection.is_established:
+            if now_s - self.opened_s > options.handshake_timeout_s:
+                self._give_up(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
+            return
+        stuck_since_s = connection.stuck_since_s
+        if (
+            stuck_since_s is not None
+            and not self._has_more
+            and now_s - stuck_since_s > options.header_timeout_s
+        ):
+            self._give_up(ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
+            return
+        if self._unsent and now_s - self._written_s > options.write_timeout_s:
+            self._transport.counters.timeouts += 1
+            self.close()
+            return
+        if connection.streams:
+            self._sweep_streams(now_s)
+            self.idle_since_s = now_s
+        elif not connection.is_idle:
+            self.idle_since_s = now_s
+        elif self._num_answered != connection.num_answered:
+            self._num_answered = connection.num_answered
+            self.idle_since_s = now_s
+        elif now_s - self.idle_since_s > options.idle_timeout_s:
+            connection.begin_drain()
+            connection.finish_drain()
+            self.mark_dirty()
+            return
+        self._keep_alive(now_s)
+
+    def _sweep_streams(self, now_s: float) -> None:
+        options = self.options
+        connection = self.connection
+        for stream in list(connection.streams.values()):
+            call: ExpressCall | None = stream.owner
+            if stream.state is StreamState.OPEN and call is not None:
+                if call.route.kind is not MethodKind.BIDIRECTIONAL:
+                    since_s = stream.opened_s
+                elif stream.is_inside_message:
+                    since_s = stream.message_s
+                else:
+                    continue  # such a client sends when it likes
+                allowed_s = (
+                    options.body_timeout_s
+                    + stream.received_bytes / options.min_body_bytes_per_s
+                )
+                if now_s - since_s > allowed_s:
+                    self._transport.counters.timeouts += 1
+                    call.fail(
+                        DeadlineExceeded("the request message did not arrive in time")
+                    )
+            elif stream.outbox and now_s - stream.progress_s > options.write_timeout_s:
+                self._transport.counters.timeouts += 1
+                connection.reset(stream, ErrorCode.CANCEL)
+                self.on_reset(stream)
+                self.mark_dirty()
+        if not connection.is_starved:
+            self._starved_since_s = None
+        elif self._starved_since_s is None:
+            self._starved_since_s = now_s
+        elif now_s - self._starved_since_s > options.starve_timeout_s:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Fails the youngest unfinished request for want of receive budget."""
+        for stream in reversed(list(self.connection.streams.values())):
+            call: ExpressCall | None = stream.owner
+            if call is not None and stream.is_inside_message:
+                call.fail(
+                    ResourceExhausted(
+                        "the server's receive budget is used up; retry later"
+                    )
+                )
+                return
+
+    def _keep_alive(self, now_s: float) -> None:
+        if self._pinged_s is None or self._read_s > self._pinged_s:
+            if now_s - self._read_s > self.options.keepalive_time_s:
+                self._pinged_s = now_s
+                self.connection.ping()
+                self.mark_dirty()
+        elif now_s - self._pinged_s > self.options.keepalive_timeout_s:
+            self._transport.counters.timeouts += 1
+            self.close()
+
+    # -- the end -----------------------------------------------------------------------
+
+    def _give_up(self, code: ErrorCode, reason: str) -> None:
+        self._transport.counters.timeouts += 1
+        self.connection.terminate(ConnectionFault(code, reason))
+        self.mark_dirty()
+
+    def on_failure(self, error: Exception) -> None:
+        """Our own code raised: this connection is lost, the others are not."""
+        self._transport.counters.failures += 1
+        log.error("event=connection_failed peer=%s", self.peer.address, exc_info=error)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the socket and cuts off every call; idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        transport = self._transport
+        transport.loop.unwatch(self._socket.fileno())
+        self._socket.close()
+        self._unsent.clear()
+        try:
+            fault = self.connection.fault
+            if fault is not None:
+                transport.counters.faults += 1
+                log.debug(
+                    "event=connection_fault peer=%s code=%s reason=%r",
+                    self.peer.address,
+                    fault.code.name,
+                    fault.reason,
+                )
+            self.connection.close()
+        finally:
+            transport.on_session_closed(self)
