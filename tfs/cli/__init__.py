@@ -1,1 +1,1 @@
-"""The command line. Heavy imports stay inside the commands."""
+"""The ``tfs`` command. Heavy imports happen inside the commands."""

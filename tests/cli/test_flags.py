@@ -1,0 +1,155 @@
+"""tfs.cli.flags."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+import pytest
+
+from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, add_flags, read_flags
+from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.server.options import ServerOptions, TransportKind
+
+MODEL = "--model_base_path=/models/digits"
+
+# tensorflow-serving.md lists these for the upstream binary (2.21).
+UPSTREAM_FLAGS = [
+    "port",
+    "grpc_socket_path",
+    "rest_api_port",
+    "rest_api_num_threads",
+    "rest_api_timeout_in_ms",
+    "rest_api_enable_cors_support",
+    "enable_batching",
+    "allow_version_labels_for_unavailable_models",
+    "batching_parameters_file",
+    "enable_per_model_batching_parameters",
+    "model_config_file",
+    "model_config_file_poll_wait_seconds",
+    "model_name",
+    "model_base_path",
+    "num_load_threads",
+    "num_unload_threads",
+    "max_num_load_retries",
+    "load_retry_interval_micros",
+    "file_system_poll_wait_seconds",
+    "flush_filesystem_caches",
+    "tensorflow_session_parallelism",
+    "tensorflow_intra_op_parallelism",
+    "tensorflow_inter_op_parallelism",
+    "tensorflow_session_config_file",
+    "use_alts_credentials",
+    "ssl_config_file",
+    "platform_config_file",
+    "per_process_gpu_memory_fraction",
+    "saved_model_tags",
+    "grpc_channel_arguments",
+    "grpc_max_threads",
+    "enable_model_warmup",
+    "num_request_iterations_for_warmup",
+    "monitoring_config_file",
+    "remove_unused_fields_from_bundle_metagraph",
+    "prefer_tflite_model",
+    "num_tflite_pools",
+    "num_tflite_interpreters_per_pool",
+    "enable_signature_method_name_check",
+    "xla_cpu_compilation_enabled",
+    "xla_gpu_compilation_enabled",
+    "enable_profiler",
+    "thread_pool_factory_config_file",
+    "mixed_precision",
+    "skip_initialize_tpu",
+    "enable_grpc_healthcheck_service",
+    "enable_serialization_as_tensor_content",
+    "version",
+]
+
+
+def read(*words: str) -> ServerOptions:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--version", action="store_true")
+    add_flags(parser)
+    return read_flags(parser.parse_args(words))
+
+
+@pytest.mark.parametrize("name", UPSTREAM_FLAGS)
+def test_every_upstream_flag_is_known(name: str) -> None:
+    """An unchanged TensorFlow Serving start script names no unknown flag."""
+    known = {flag.name for flag in FLAGS} | NOT_BUILT.keys() | WITHOUT_MEANING
+    assert name in known | {"version"}
+
+
+def test_no_flag_is_listed_twice() -> None:
+    """One flag has one meaning."""
+    names = [*(flag.name for flag in FLAGS), *NOT_BUILT, *WITHOUT_MEANING]
+    assert len(names) == len(set(names))
+
+
+def test_every_option_has_one_flag() -> None:
+    """One option field is set by exactly one flag."""
+    fields = sorted(flag.field for flag in FLAGS)
+    assert fields == sorted(ServerOptions.__dataclass_fields__)
+
+
+def test_both_spellings_set_the_value() -> None:
+    """``--flag=value`` and ``--flag value`` mean the same."""
+    assert read(MODEL, "--port=9000").port == read(MODEL, "--port", "9000").port == 9000
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("", True), ("=true", True), ("=1", True), ("=false", False), ("=0", False)],
+)
+def test_a_boolean_takes_upstreams_words(word: str, expected: bool) -> None:
+    """A boolean flag alone is true; true, false, 1 and 0 are understood."""
+    options = read(MODEL, f"--unload_when_empty{word}")
+    assert options.unload_when_empty is expected
+
+
+def test_units_are_converted() -> None:
+    """Microseconds on the command line are seconds in the options."""
+    options = read(MODEL, "--load_retry_interval_micros=1500000")
+    assert options.load_retry_interval_s == 1.5
+
+
+def test_a_transport_is_chosen_by_name() -> None:
+    """``--grpc_transport`` takes the names of the transports."""
+    assert read(MODEL, "--grpc_transport=grpcio").grpc_transport is TransportKind.GRPCIO
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--port=x", "--unload_when_empty=maybe", "--grpc_transport=http3"],
+)
+def test_a_bad_value_names_the_flag(word: str) -> None:
+    """What is wrong with a flag is said with its name and value."""
+    with pytest.raises(InvalidArgument, match=word):
+        read(MODEL, word)
+
+
+def test_a_flag_without_meaning_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Flags that mean nothing here are accepted with one line for all of them."""
+    with caplog.at_level(logging.WARNING):
+        read(MODEL, "--rest_api_port=8501", "--enable_profiler")
+    assert [record.getMessage() for record in caplog.records] == [
+        "event=flags_without_meaning ignored=enable_profiler,rest_api_port"
+    ]
+
+
+def test_a_flag_whose_room_is_missing_is_refused() -> None:
+    """A flag that asks for something not built yet is refused, never ignored."""
+    with pytest.raises(Unimplemented, match="platform_config_file"):
+        read(MODEL, "--platform_config_file=/etc/platforms")
+
+
+def test_such_a_flag_set_to_false_is_fine() -> None:
+    """Switching off what is not built asks for nothing."""
+    assert read(MODEL, "--platform_config_file=").model_base_path == "/models/digits"
+
+
+def test_an_unknown_flag_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped flag is an error, not a positional that is skipped."""
+    with pytest.raises(SystemExit):
+        read(MODEL, "--prot=8500")
+    assert "--prot" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""tfs.client.arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfs.client.arrays import fill_tensor, read_tensor
+from tfs.client.results import Array
+from tfs.core.errors import InvalidArgument
+from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
+
+KINDS = [
+    "f4",
+    "f8",
+    "f2",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "?",
+    "c8",
+    "c16",
+]
+
+
+def sent(value: object) -> Array:
+    tensor = tensor_pb2.TensorProto()
+    fill_tensor(tensor, value, "x")
+    return read_tensor(
+        tensor_pb2.TensorProto.FromString(tensor.SerializeToString()), "x"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_array_survives_the_wire(kind: str) -> None:
+    """What is sent is what is read, dtype and shape included."""
+    array = np.arange(6).reshape(2, 3).astype(kind)
+    back = sent(array)
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+
+
+def test_big_endian_and_strided_arrays_are_sent_right() -> None:
+    """The wire is little-endian and row-major whatever the array is."""
+    array = np.arange(12, dtype=">f4").reshape(3, 4).T
+    np.testing.assert_array_equal(sent(array), array)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [([1.5, 2.5], np.float32), ([1, 2], np.int64), (True, np.bool_), (3, np.int64)],
+)
+def test_python_values_get_the_usual_dtypes(value: object, dtype: type) -> None:
+    """Python floats are float32 and ints int64."""
+    assert sent(value).dtype == dtype
+
+
+def test_strings_and_bytes_are_one_kind() -> None:
+    """Text is sent as UTF-8 and read as bytes."""
+    assert sent(["ä", b"\xff"]).tolist() == ["ä".encode(), b"\xff"]
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], {"a": 1}, object()])
+def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
+    """A value without a wire form is refused before anything is sent."""
+    with pytest.raises(InvalidArgument, match="'x'"):
+        sent(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "number", "values", "expected"),
+    [
+        ("float_val", types_pb2.DT_FLOAT, [1.0, 2.0], [1.0, 2.0, 2.0]),
+        ("int_val", types_pb2.DT_INT8, [7], [7, 7, 7]),
+        ("int64_val", types_pb2.DT_INT64, [], [0, 0, 0]),
+        ("half_val", types_pb2.DT_HALF, [0x3C00], [1.0, 1.0, 1.0]),
+        ("scomplex_val", types_pb2.DT_COMPLEX64, [1, 2], [1 + 2j, 1 + 2j, 1 + 2j]),
+        ("bool_val", types_pb2.DT_BOOL, [True, False], [True, False, False]),
+        ("uint32_val", types_pb2.DT_UINT32, [1, 2, 3, 4], [1, 2, 3]),
+    ],
+)
+def test_typed_fields_are_read_by_upstreams_rule(
+    field: str, number: Any, values: list[Any], expected: list[Any]
+) -> None:
+    """Too few values repeat the last one, too many are cut."""
+    tensor = tensor_pb2.TensorProto(dtype=number)
+    tensor.tensor_shape.dim.add(size=3)
+    getattr(tensor, field).extend(values)
+    assert read_tensor(tensor, "x").tolist() == expected

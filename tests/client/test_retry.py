@@ -1,0 +1,40 @@
+"""tfs.client.retry."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.client.retry import RetryPolicy
+from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
+
+POLICY = RetryPolicy(max_attempts=3, first_pause_s=0.1, pause_factor=2.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "num_attempts", "remaining_s", "idempotent", "expected"),
+    [
+        (Unavailable("full", retry_after_s=0.5), 1, 10.0, False, 0.5),
+        (Unavailable("full", retry_after_s=0.5), 1, 0.4, False, None),
+        (Unavailable("full", retry_after_s=0.5), 3, 10.0, False, None),
+        (Unavailable("broken"), 1, 10.0, False, None),
+        (Unavailable("broken"), 1, 10.0, True, 0.1),
+        (Unavailable("broken"), 2, 10.0, True, 0.2),
+        (NotFound("no model"), 1, 10.0, True, None),
+    ],
+)
+def test_a_call_is_repeated_only_when_that_is_safe(
+    error: ServingError,
+    num_attempts: int,
+    remaining_s: float,
+    idempotent: bool,
+    expected: float | None,
+) -> None:
+    """A turned-away call is repeated as hinted, a broken one only if idempotent."""
+    pause_s = POLICY.pause_s(error, num_attempts, remaining_s, is_idempotent=idempotent)
+    assert pause_s == expected
+
+
+def test_a_senseless_policy_is_refused() -> None:
+    """Options are checked on creation."""
+    with pytest.raises(InvalidArgument):
+        RetryPolicy(max_attempts=0)

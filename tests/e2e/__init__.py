@@ -1,0 +1,1 @@
+"""Tests through a real server process."""

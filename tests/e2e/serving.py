@@ -1,0 +1,151 @@
+"""A real ``tfs serve`` process, and models to serve, for end-to-end tests."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+import tfs.export
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 40.0
+
+
+class Scale(nn.Module):
+    """Multiplies by a constant, which tells the versions apart."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns ``y`` [batch, 2], for ``x`` [batch, 2]."""
+        return {"y": x * self.factor}
+
+
+def export_scale(base_path: Path, version: int, factor: float | None = None) -> Path:
+    """Writes a version of :class:`Scale`, by default with its number as factor."""
+    module = Scale(float(version) if factor is None else factor).eval()
+    return Path(
+        tfs.export.save(module, {"x": torch.rand(2, 2)}, str(base_path), version)
+    )
+
+
+class Serving:
+    """A server on a free loopback port, stopped by its own pid. Confined to a test.
+
+    Its lines are read by a thread, so that it never blocks on a full pipe.
+    """
+
+    def __init__(self, *flags: str) -> None:
+        self._flags = flags
+        self.address = ""
+        self.lines: list[str] = []
+        self._arrived: queue.Queue[str | None] = queue.Queue()
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The server's process."""
+        assert self._process is not None
+        return self._process
+
+    def __enter__(self) -> Self:
+        self._process = start_tfs(
+            "serve", "--grpc_host=127.0.0.1", "--any_port", *self._flags
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.address = self.wait_for(r"listening on (\S+)")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def wait_for(self, pattern: str) -> str:
+        """Blocks until a line matches; returns its first group, or the match.
+
+        Raises:
+            AssertionError: The server ended, or was silent too long.
+        """
+        while True:
+            try:
+                line = self._arrived.get(timeout=PATIENCE_S)
+            except queue.Empty:
+                raise AssertionError(f"no {pattern!r} in: {self.lines}") from None
+            if line is None:
+                raise AssertionError(f"server ended before {pattern!r}: {self.lines}")
+            found = re.search(pattern, line)
+            if found:
+                return found[1] if found.groups() else found[0]
+
+    def stop(self) -> int:
+        """Sends SIGTERM; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            self._arrived.put(line)
+        self._arrived.put(None)
+
+
+def start_tfs(*words: str) -> subprocess.Popen[str]:
+    """Starts the command with both outputs in one pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tfs", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def run_tfs(*words: str) -> tuple[int, str]:
+    """Runs the command to its end; returns exit code and output."""
+    process = start_tfs(*words)
+    try:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    return process.returncode, output
+
+
+def config_text(name: str, base_path: Path, extra: str = "") -> str:
+    """Returns a config file of one model."""
+    return (
+        f'model_config_list {{ config {{ name: "{name}" base_path: "{base_path}" '
+        f"{extra} }} }}"
+    )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replaces a file by rename, as editors and config maps do."""
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(text)
+    scratch.rename(path)

@@ -1,0 +1,391 @@
+"""The whole job through a real server process and real gRPC channels."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.serving import (
+    PATIENCE_S,
+    Serving,
+    config_text,
+    export_scale,
+    run_tfs,
+    write_whole,
+)
+from tfs.client import Client
+from tfs.core.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unimplemented,
+    Unknown,
+)
+from tfs.proto.tensorflow_serving.apis import model_management_pb2
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+
+pytestmark = pytest.mark.timeout(120)
+
+X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with versions 1 and 2."""
+    base_path = tmp_path_factory.mktemp("models") / "scale"
+    export_scale(base_path, 1)
+    export_scale(base_path, 2)
+    return base_path
+
+
+@pytest.fixture(scope="module")
+def serving(scale: Path) -> Iterator[Serving]:
+    """A server of that model, its newest version available."""
+    with Serving("--model_name=scale", f"--model_base_path={scale}") as server:
+        server.wait_for("scale/2 is available")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(serving: Serving) -> Iterator[Client]:
+    with Client(serving.address, timeout_s=PATIENCE_S) as connected:
+        yield connected
+
+
+class Traffic(threading.Thread):
+    """Calls Predict until stopped; counts answers by version, and failures."""
+
+    def __init__(self, address: str, model: str) -> None:
+        super().__init__(daemon=True)
+        self.failures: list[ServingError] = []
+        self.num_by_version: dict[int, int] = {}
+        self._client = Client(address, timeout_s=PATIENCE_S)
+        self._model = model
+        self._changed = threading.Condition()
+        self._stopping = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            try:
+                answer = self._client.predict(self._model, {"x": X})
+            except ServingError as error:
+                self.failures.append(error)
+                continue
+            version = answer.version
+            assert version is not None
+            # Version n multiplies by n: an answer that mixes versions would show.
+            if not np.array_equal(answer.outputs["y"], X * version):
+                self.failures.append(ServingError(f"version {version} answered wrong"))
+            with self._changed:
+                count = self.num_by_version.get(version, 0)
+                self.num_by_version[version] = count + 1
+                self._changed.notify_all()
+
+    def wait_for(self, version: int) -> None:
+        with self._changed:
+            wanted = self.num_by_version.get(version, 0) + 20
+            assert self._changed.wait_for(
+                lambda: self.num_by_version.get(version, 0) >= wanted, PATIENCE_S
+            ), f"version {version} never answered"
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.join(PATIENCE_S)
+        self._client.close()
+
+
+def test_versions_swap_and_roll_back_without_a_failed_request(tmp_path: Path) -> None:
+    """A dropped version goes live and a config edit rolls it back; nobody notices."""
+    base_path = tmp_path / "scale"
+    config = tmp_path / "models.config"
+    export_scale(base_path, 1)
+    config.write_text(config_text("scale", base_path))
+    with Serving(f"--model_config_file={config}") as server:
+        server.wait_for("scale/1 is available")
+        clients = [Traffic(server.address, "scale") for _ in range(2)]
+        for traffic in clients:
+            traffic.start()
+            traffic.wait_for(1)
+        for version in (2, 3):
+            export_scale(base_path, version)
+            for traffic in clients:
+                traffic.wait_for(version)
+        write_whole(
+            config,
+            config_text(
+                "scale",
+                base_path,
+                "model_version_policy { specific { versions: 1 } }",
+            ),
+        )
+        for traffic in clients:
+            traffic.wait_for(1)
+        for traffic in clients:
+            traffic.stop()
+        assert [traffic.failures for traffic in clients] == [[], []]
+        assert server.stop() == 0
+
+
+def test_status_lists_the_available_version(client: Client) -> None:
+    """GetModelStatus shows what is served."""
+    states = client.status("scale")
+    assert [(each.version, each.state) for each in states] == [(2, "AVAILABLE")]
+
+
+def test_metadata_describes_the_signature(client: Client) -> None:
+    """GetModelMetadata gives names, dtypes and shapes."""
+    signature = client.metadata("scale").signatures["serving_default"]
+    assert signature.method == "tensorflow/serving/predict"
+    assert signature.inputs["x"].dtype == "float32"
+    assert signature.inputs["x"].shape == (-1, 2)
+
+
+def test_a_reply_says_who_answered(client: Client) -> None:
+    """Model, version and signature are told back."""
+    answer = client.predict("scale", {"x": X}, outputs=["y"])
+    assert (answer.model, answer.version, answer.signature) == (
+        "scale",
+        2,
+        "serving_default",
+    )
+    np.testing.assert_array_equal(answer.outputs["y"], X * 2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "words"),
+    [
+        ({"z": X}, InvalidArgument, "Missing but required: {x}"),
+        ({}, InvalidArgument, "Missing but required: {x}"),
+        ({"x": X.astype(np.int64)}, InvalidArgument, "float32"),
+        ({"x": X[0]}, InvalidArgument, "shape"),
+        ({"x": np.zeros((1, 3), np.float32)}, InvalidArgument, "shape"),
+        ({"x": ["text"]}, InvalidArgument, "float32"),
+    ],
+)
+def test_a_wrong_input_is_refused_with_its_reason(
+    client: Client,
+    inputs: dict[str, object],
+    kind: type[ServingError],
+    words: str,
+) -> None:
+    """Wrong names, dtypes and shapes fail the request and nothing else."""
+    with pytest.raises(kind) as caught:
+        client.predict("scale", inputs)
+    assert words in caught.value.message
+    assert client.predict("scale", {"x": X}).version == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "signature", "kind", "words"),
+    [
+        ("scael", None, "", NotFound, "Latest(scael)"),
+        ("scale", 7, "", NotFound, "Specific(scale, 7)"),
+        ("", None, "", InvalidArgument, "no name"),
+        ("scale", None, "other", FailedPrecondition, 'key "other" not found'),
+    ],
+)
+def test_an_unknown_target_is_named(
+    client: Client,
+    model: str,
+    version: int | None,
+    signature: str,
+    kind: type[ServingError],
+    words: str,
+) -> None:
+    """What is not there is named in the error."""
+    with pytest.raises(kind) as caught:
+        client.predict(model, {"x": X}, version=version, signature=signature)
+    assert words in caught.value.message
+
+
+def test_an_unknown_label_is_refused(client: Client) -> None:
+    """A label nobody defined is the caller's mistake."""
+    with pytest.raises(InvalidArgument, match="Unrecognized servable version label"):
+        client.predict("scale", {"x": X}, label="stable")
+
+
+def test_a_method_that_is_not_built_is_refused_by_name(serving: Serving) -> None:
+    """What this server does not offer is UNIMPLEMENTED, with its path."""
+    path = "/tensorflow.serving.SessionService/SessionRun"
+    with (
+        Client(serving.address) as raw,
+        pytest.raises(Unimplemented, match="SessionRun"),
+    ):
+        raw._call(path, b"", bytes, PATIENCE_S, False)
+
+
+def reload(client: Client, config: str, timeout_s: float = PATIENCE_S) -> None:
+    """Sends a config by RPC."""
+    from google.protobuf import text_format
+
+    from tfs.proto._pool import POOL
+
+    message = model_server_config_pb2.ModelServerConfig()
+    text_format.Parse(config, message, descriptor_pool=POOL)
+    request = model_management_pb2.ReloadConfigRequest(config=message)
+    client._call(
+        "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
+        request.SerializeToString(),
+        model_management_pb2.ReloadConfigResponse.FromString,
+        timeout_s,
+        False,
+    )
+
+
+def test_a_reload_adds_removes_and_refuses_models(scale: Path, tmp_path: Path) -> None:
+    """A good config takes effect before the reply; a bad one changes nothing."""
+    with (
+        Serving("--model_name=a", f"--model_base_path={scale}") as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("a/2 is available")
+        reload(client, config_text("b", scale))
+        assert client.predict("b", {"x": X}).version == 2
+        with pytest.raises(InvalidArgument, match="absolute path"):
+            reload(client, config_text("c", Path("relative")))
+        with pytest.raises(Unknown, match="does not exist"):
+            reload(client, config_text("d", tmp_path / "absent"))
+        reload(client, config_text("b", scale))
+        assert client.predict("b", {"x": X}).version == 2
+
+
+def test_labels_choose_versions(scale: Path, tmp_path: Path) -> None:
+    """A label in the config answers with its version."""
+    config = tmp_path / "models.config"
+    config.write_text(
+        config_text(
+            "scale",
+            scale,
+            "model_version_policy { all {} } "
+            'version_labels { key: "stable" value: 1 } '
+            'version_labels { key: "new" value: 2 }',
+        )
+    )
+    with (
+        Serving(f"--model_config_file={config}") as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("is available")
+        server.wait_for("is available")
+        assert client.predict("scale", {"x": X}, label="stable").version == 1
+        assert client.predict("scale", {"x": X}, label="new").version == 2
+
+
+def test_a_bad_edit_keeps_the_running_config(scale: Path, tmp_path: Path) -> None:
+    """A syntax error is refused with its place; what was served is served on."""
+    config = tmp_path / "models.config"
+    config.write_text(config_text("scale", scale))
+    with (
+        Serving(f"--model_config_file={config}") as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("scale/2 is available")
+        write_whole(config, "model_config_list { config { nmae: 'x' } }")
+        server.wait_for("config_file_refused.*1:31")
+        assert client.predict("scale", {"x": X}).version == 2
+
+
+def test_a_corrupt_version_leaves_the_old_one_serving(tmp_path: Path) -> None:
+    """A version whose archive is damaged fails alone, with the reason in its status."""
+    base_path = tmp_path / "scale"
+    export_scale(base_path, 1)
+    with (
+        Serving("--model_name=scale", f"--model_base_path={base_path}") as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("scale/1 is available")
+        staged = export_scale(tmp_path / "staged", 2)
+        archive = staged / "model.pt"
+        damaged = bytearray(archive.read_bytes())
+        damaged[len(damaged) // 2] ^= 0xFF
+        archive.write_bytes(damaged)
+        staged.rename(base_path / "2")
+        server.wait_for("servable_end servable=scale/2")
+        states = {each.version: each for each in client.status("scale")}
+        assert states[1].state == "AVAILABLE"
+        assert states[2].state == "END"
+        assert states[2].error_code == "DATA_LOSS"
+        assert "model.pt" in states[2].error_message
+        assert client.predict("scale", {"x": X}).version == 1
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["absent", "empty"])
+def test_a_model_without_versions_says_why(tmp_path: Path, exists: bool) -> None:
+    """A base path that is absent or empty is told by status; a later drop is served."""
+    base_path = tmp_path / "scale"
+    if exists:
+        base_path.mkdir()
+    with (
+        Serving("--model_name=scale", f"--model_base_path={base_path}") as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("serving scale")
+        with pytest.raises(NotFound, match="Latest"):
+            client.predict("scale", {"x": X})
+        server.wait_for(str(base_path))
+        with pytest.raises(NotFound) as caught:
+            client.status("scale")
+        assert "Could not find any versions of model scale" in caught.value.message
+        export_scale(base_path, 1)
+        server.wait_for("scale/1 is available")
+        assert client.predict("scale", {"x": X}).version == 1
+
+
+def test_a_taken_port_ends_the_start(scale: Path) -> None:
+    """A port in use is one clear line and exit code 1."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, output = run_tfs(
+            "serve",
+            "--grpc_host=127.0.0.1",
+            f"--port={port}",
+            "--model_name=scale",
+            f"--model_base_path={scale}",
+        )
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model_config_list { config { name: 'a' base_path: '/m' ", "Invalid protobuf"),
+        ("model_config_list { config { name: 'a' base_path: 'm' } }", "absolute path"),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m' }"
+            " config { name: 'a' base_path: '/n' } }",
+            "multiple times",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m'"
+            " model_platform: 'onnx' } }",
+            "onnx",
+        ),
+    ],
+)
+def test_a_bad_config_ends_the_start(tmp_path: Path, text: str, words: str) -> None:
+    """A server never starts with a config it does not understand."""
+    config = tmp_path / "models.config"
+    config.write_text(text)
+    code, output = run_tfs("serve", "--any_port", f"--model_config_file={config}")
+    assert code == 1
+    assert words in output
+    assert "Traceback" not in output
+
+
+def test_a_second_signal_ends_at_once(scale: Path) -> None:
+    """SIGTERM drains; whoever cannot wait sends it again."""
+    with Serving("--model_name=scale", f"--model_base_path={scale}") as server:
+        server.wait_for("is available")
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)
+        code = server.process.wait(PATIENCE_S)
+    assert code in (0, 130)

@@ -1,0 +1,265 @@
+"""The flags of ``tfs serve``: TensorFlow Serving's names, and ours.
+
+One table says for each flag what it sets. A flag that TensorFlow Serving has and
+that has no meaning here is accepted with one warning line, so that existing start
+scripts work; an unknown flag is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.server.options import ServerOptions, TransportKind
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag with a meaning.
+
+    Attributes:
+        name: Without dashes.
+        field: The field of :class:`ServerOptions` it sets.
+        read: Turns the text into the field's value; ValueError refuses it.
+        help: One line for people.
+
+    """
+
+    name: str
+    field: str
+    read: Callable[[str], object]
+    help: str
+
+
+def _bool(text: str) -> bool:
+    if text.lower() in ("true", "1", "yes"):
+        return True
+    if text.lower() in ("false", "0", "no"):
+        return False
+    raise ValueError(f"expected true or false, got {text!r}")
+
+
+def _micros(text: str) -> float:
+    return max(0, int(text)) / 1e6
+
+
+def _poll_wait(text: str) -> float:
+    # TensorFlow Serving's 0 ("do not poll") would make an edit silently useless:
+    # the default period is kept.
+    return float(text) or 1.0
+
+
+def _poll_period(text: str) -> float:
+    return max(0.0, float(text))
+
+
+FLAGS: Final[tuple[Flag, ...]] = (
+    Flag("port", "port", int, "gRPC TCP port; 0 opens none (default 8500)"),
+    Flag("grpc_host", "grpc_host", str, "address to listen on (default 0.0.0.0)"),
+    Flag("any_port", "any_port", _bool, "listen on a free TCP port instead"),
+    Flag(
+        "grpc_socket_path", "grpc_socket_path", str, "also listen on this Unix socket"
+    ),
+    Flag(
+        "grpc_transport",
+        "grpc_transport",
+        TransportKind,
+        "auto, grpcio or express (default auto)",
+    ),
+    Flag(
+        "grpc_channel_arguments",
+        "grpc_channel_arguments",
+        str,
+        "k=v,k=v for the grpcio transport",
+    ),
+    Flag("max_message_bytes", "max_message_bytes", int, "largest request and reply"),
+    Flag("model_name", "model_name", str, "single model: its name (default default)"),
+    Flag(
+        "model_base_path",
+        "model_base_path",
+        str,
+        "single model: absolute path of the directory that holds its versions",
+    ),
+    Flag(
+        "model_config_file",
+        "model_config_file",
+        str,
+        "text ModelServerConfig; re-read when it changes",
+    ),
+    Flag(
+        "model_config_file_poll_wait_seconds",
+        "model_config_file_poll_wait_s",
+        _poll_wait,
+        "how often the config file is looked at (default 1)",
+    ),
+    Flag(
+        "file_system_poll_wait_seconds",
+        "file_system_poll_wait_s",
+        _poll_period,
+        "how often base paths are listed, beside file-system events (default 1)",
+    ),
+    Flag("num_load_threads", "num_load_threads", int, "parallel loads; 0 chooses"),
+    Flag(
+        "num_unload_threads", "num_unload_threads", int, "parallel unloads; 0 chooses"
+    ),
+    Flag(
+        "max_num_load_retries",
+        "max_num_load_retries",
+        int,
+        "tries after a failed load (default 5)",
+    ),
+    Flag(
+        "load_retry_interval_micros",
+        "load_retry_interval_s",
+        _micros,
+        "pause before the first of them; it doubles (default 60000000)",
+    ),
+    Flag(
+        "allow_version_labels_for_unavailable_models",
+        "allow_version_labels_for_unavailable_models",
+        _bool,
+        "a new label may point to a version that is not available yet",
+    ),
+    Flag(
+        "enable_serialization_as_tensor_content",
+        "serialize_as_tensor_content",
+        _bool,
+        "Predict outputs as tensor_content instead of typed fields",
+    ),
+    Flag(
+        "enable_signature_method_name_check",
+        "check_signature_method",
+        _bool,
+        "insist that a signature's method fits the RPC",
+    ),
+    Flag(
+        "unload_when_empty",
+        "unload_when_empty",
+        _bool,
+        "an emptied base path unloads the last version",
+    ),
+    Flag(
+        "drain_timeout_s",
+        "drain_timeout_s",
+        float,
+        "how long SIGTERM waits for requests in flight (default 30)",
+    ),
+    Flag(
+        "max_in_flight",
+        "max_in_flight",
+        int,
+        "requests taken at the same time (default 10000)",
+    ),
+    Flag("state_dir", "state_dir", str, "where overrides and profiles are kept"),
+    Flag(
+        "allow_model_code",
+        "allow_model_code",
+        _bool,
+        "whether platforms that execute model code may load (default true)",
+    ),
+)
+
+NOT_BUILT: Final[dict[str, str]] = {
+    "enable_batching": "batching of requests",
+    "batching_parameters_file": "batching of requests",
+    "enable_per_model_batching_parameters": "batching of requests",
+    "ssl_config_file": "TLS",
+    "platform_config_file": "platform configuration",
+    "monitoring_config_file": "exporting of metrics",
+    "model_repository": "model repositories",
+}
+"""Flags whose room is not built yet: refused, never ignored."""
+
+WITHOUT_MEANING: Final = frozenset(
+    {
+        "rest_api_port",
+        "rest_api_num_threads",
+        "rest_api_timeout_in_ms",
+        "rest_api_enable_cors_support",
+        "flush_filesystem_caches",
+        "tensorflow_session_parallelism",
+        "tensorflow_intra_op_parallelism",
+        "tensorflow_inter_op_parallelism",
+        "tensorflow_session_config_file",
+        "use_alts_credentials",
+        "per_process_gpu_memory_fraction",
+        "saved_model_tags",
+        "grpc_max_threads",
+        "enable_model_warmup",
+        "num_request_iterations_for_warmup",
+        "remove_unused_fields_from_bundle_metagraph",
+        "prefer_tflite_model",
+        "num_tflite_pools",
+        "num_tflite_interpreters_per_pool",
+        "xla_cpu_compilation_enabled",
+        "xla_gpu_compilation_enabled",
+        "enable_profiler",
+        "thread_pool_factory_config_file",
+        "mixed_precision",
+        "skip_initialize_tpu",
+        "enable_grpc_healthcheck_service",
+    }
+)
+"""TensorFlow Serving's flags that mean nothing here: accepted with a warning."""
+
+_OFF = frozenset({"", "0", "false"})
+_BOOLEANS = frozenset(flag.name for flag in FLAGS if flag.read is _bool)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds every flag, as ``--flag value`` and ``--flag=value``; bools alone too."""
+    for flag in FLAGS:
+        words = {"nargs": "?", "const": "true"} if flag.name in _BOOLEANS else {}
+        parser.add_argument(
+            f"--{flag.name}",
+            default=None,
+            metavar=flag.name.rpartition("_")[2].upper(),
+            help=flag.help,
+            **words,  # type: ignore[arg-type]
+        )
+    for name in (*NOT_BUILT, *sorted(WITHOUT_MEANING)):
+        parser.add_argument(
+            f"--{name}", nargs="?", const="true", default=None, help=argparse.SUPPRESS
+        )
+
+
+def read_flags(arguments: argparse.Namespace) -> ServerOptions:
+    """Returns the options the flags stand for; warns of flags without meaning.
+
+    Raises:
+        InvalidArgument: A value is wrong; names the flag and says what is expected.
+        Unimplemented: A flag asks for a room that is not built yet; names it.
+
+    """
+    for name, room in NOT_BUILT.items():
+        value = getattr(arguments, name, None)
+        if value is not None and value.lower() not in _OFF:
+            raise Unimplemented(
+                f"--{name}: {room} is not built yet; leave the flag out"
+            )
+    ignored = sorted(
+        name for name in WITHOUT_MEANING if getattr(arguments, name, None) is not None
+    )
+    if ignored:
+        log.warning("event=flags_without_meaning ignored=%s", ",".join(ignored))
+    fields: dict[str, object] = {}
+    for flag in FLAGS:
+        text = getattr(arguments, flag.name)
+        if text is None:
+            continue
+        try:
+            fields[flag.field] = flag.read(text)
+        except ValueError as error:
+            raise InvalidArgument(f"--{flag.name}={text}: {error}") from error
+    return ServerOptions(**fields)  # type: ignore[arg-type]  # the table's types
+
+
+def flag_names() -> Sequence[str]:
+    """Returns every accepted flag, for docs and tests."""
+    return [*(flag.name for flag in FLAGS), *NOT_BUILT, *sorted(WITHOUT_MEANING)]

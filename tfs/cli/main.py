@@ -1,0 +1,76 @@
+"""The ``tfs`` command: finds the subcommand, turns errors into one clear line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tfs.cli import serve
+from tfs.core.errors import ServingError
+
+COMMANDS: Final = (serve,)
+"""Modules with ``add_parser(subparsers)``; imports of weight happen when they run."""
+
+_BESIDE: Final = ("sources", "managers", "batching")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code.
+
+    0 is success, 1 a failure that was explained in one line, 2 a wrong command line.
+    """
+    problem = misplaced_package()
+    if problem:
+        print(f"tfs: {problem}", file=sys.stderr)
+        return 1
+    parser = argparse.ArgumentParser(
+        prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
+    )
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    arguments = parser.parse_args(argv)
+    run = getattr(arguments, "run", None)
+    if run is None:
+        parser.print_help()
+        return 2
+    try:
+        return int(run(arguments))
+    except ServingError as error:
+        print(f"tfs: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "tfs":
+            raise
+        print(
+            f"tfs: the package {error.name!r} is not installed in {sys.prefix}; "
+            "install TFS with its dependencies (see README.md)",
+            file=sys.stderr,
+        )
+        return 1
+    except BrokenPipeError:  # the reader of a table is gone: not worth a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def misplaced_package() -> str:
+    """Returns what is wrong if a package of ours is shadowed by somebody else's, or "".
+
+    Their names are short: another distribution can overwrite ``batching``, and a
+    script's folder can shadow it. Better one line now than a riddle later.
+    """
+    home = Path(__file__).resolve().parents[2]
+    for name in _BESIDE:
+        spec = importlib.util.find_spec(name)
+        found = None if spec is None or spec.origin is None else Path(spec.origin)
+        if found is None or found.resolve().parent.parent != home:
+            return (
+                f"package {name!r} resolves to {found}, expected {home / name}; "
+                "install TFS into an environment of its own"
+            )
+    return ""

@@ -1,0 +1,51 @@
+"""``tfs serve``: runs a model server until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from tfs.cli.flags import add_flags, read_flags
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve models",
+        description="Serves the versions of one model, or of those in a config file.",
+        epilog="SIGTERM drains and exits 0; a second one ends at once.",
+    )
+    parser.add_argument(
+        "--log_level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="what goes to stderr (default info)",
+    )
+    parser.add_argument(
+        "--version", action="store_true", help="print versions and exit"
+    )
+    add_flags(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.version:
+        from tfs.server.versions import version_lines
+
+        print("\n".join(version_lines()))
+        return 0
+    logging.basicConfig(
+        level=arguments.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname).1s %(name)s %(message)s",
+    )
+    options = read_flags(arguments)
+    from tfs.server.process import run_server
+
+    return run_server(options, lambda line: print(line, flush=True))

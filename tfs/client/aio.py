@@ -1,0 +1,196 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from tfs.client import requests
+from tfs.client.client import CHANNEL_OPTIONS, DEFAULT_TIMEOUT_S
+from tfs.client.requests import Features, Target
+from tfs.client.results import (
+    Classification,
+    ModelMetadata,
+    Prediction,
+    Regression,
+    VersionStatus,
+)
+from tfs.client.retry import RetryPolicy
+from tfs.core.errors import InvalidArgument
+
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """Calls one server over one channel. Confined to one event loop.
+
+    Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
+    when the server or the way to it fails, within ``timeout_s``.
+
+    Args:
+        address: "host:port" or "unix:/path".
+        timeout_s: Deadline of each call that names none.
+        retry: When to repeat a call that failed.
+        credentials: TLS credentials made by grpc; None speaks plain text.
+
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: RetryPolicy | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        if timeout_s <= 0:
+            raise InvalidArgument(f"timeout_s must be positive: {timeout_s}")
+        self._timeout_s = timeout_s
+        self._retry = retry or RetryPolicy()
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(
+                address, credentials, CHANNEL_OPTIONS
+            )
+
+    async def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, object],
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str = "",
+        outputs: Sequence[str] = (),
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Prediction:
+        """Returns the model's outputs for ``inputs`` (arrays or nested lists by name).
+
+        Args:
+            model: The model's name.
+            inputs: Dimension 0 of each is the batch, as a rule.
+            version: Ask exactly this version.
+            label: Ask the version this label means.
+            signature: Other than the default one.
+            outputs: Only these; empty means all.
+            timeout_s: For this call, repeats included.
+            idempotent: Whether it may be repeated although it may have run.
+
+        """
+        target = Target(model, version, label, signature)
+        message = requests.predict_request(target, inputs, outputs)
+        return await self._call(
+            requests.PREDICT, message, requests.read_prediction, timeout_s, idempotent
+        )
+
+    async def classify(
+        self,
+        model: str,
+        examples: Sequence[Features],
+        *,
+        context: Features | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str = "",
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Classification:
+        """Returns the classes of each example; ``context`` holds common features."""
+        target = Target(model, version, label, signature)
+        message = requests.classify_request(target, examples, context)
+        return await self._call(
+            requests.CLASSIFY,
+            message,
+            requests.read_classification,
+            timeout_s,
+            idempotent,
+        )
+
+    async def regress(
+        self,
+        model: str,
+        examples: Sequence[Features],
+        *,
+        context: Features | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str = "",
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Regression:
+        """Returns one value for each example; ``context`` holds common features."""
+        target = Target(model, version, label, signature)
+        message = requests.regress_request(target, examples, context)
+        return await self._call(
+            requests.REGRESS, message, requests.read_regression, timeout_s, idempotent
+        )
+
+    async def metadata(
+        self,
+        model: str,
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        timeout_s: float | None = None,
+    ) -> ModelMetadata:
+        """Returns the signatures of a version."""
+        message = requests.metadata_request(Target(model, version, label))
+        return await self._call(
+            requests.METADATA, message, requests.read_metadata, timeout_s, True
+        )
+
+    async def status(
+        self, model: str, *, version: int | None = None, timeout_s: float | None = None
+    ) -> Sequence[VersionStatus]:
+        """Returns the state of every version of a model, newest first."""
+        message = requests.status_request(Target(model, version))
+        return await self._call(
+            requests.STATUS, message, requests.read_status, timeout_s, True
+        )
+
+    async def close(self) -> None:
+        """Closes the channel; calls in flight are cancelled. Idempotent."""
+        await self._channel.close(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _call(
+        self,
+        method: str,
+        message: bytes,
+        read: Callable[[bytes], R],
+        timeout_s: float | None,
+        is_idempotent: bool,
+    ) -> R:
+        now = asyncio.get_running_loop().time
+        deadline_s = now() + (timeout_s or self._timeout_s)
+        call = self._channel.unary_unary(method, None, None)
+        num_attempts = 0
+        while True:
+            num_attempts += 1
+            try:
+                return read(await call(message, timeout=max(0.0, deadline_s - now())))
+            except grpc.RpcError as rpc_error:
+                error = requests.read_error(rpc_error)
+            pause_s = self._retry.pause_s(
+                error, num_attempts, deadline_s - now(), is_idempotent=is_idempotent
+            )
+            if pause_s is None:
+                raise error
+            await asyncio.sleep(pause_s)

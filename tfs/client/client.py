@@ -1,0 +1,217 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+
+from tfs.client import requests
+from tfs.client.requests import Features, Target
+from tfs.client.results import (
+    Classification,
+    ModelMetadata,
+    Prediction,
+    Regression,
+    VersionStatus,
+)
+from tfs.client.retry import RetryPolicy
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import InvalidArgument
+
+R = TypeVar("R")
+
+DEFAULT_TIMEOUT_S = 30.0
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+class Client:
+    """Calls one server over one channel. Thread-safe; every call blocks.
+
+    Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
+    when the server or the way to it fails, within ``timeout_s``.
+
+    Args:
+        address: "host:port" or "unix:/path".
+        timeout_s: Deadline of each call that names none.
+        retry: When to repeat a call that failed.
+        credentials: TLS credentials made by grpc; None speaks plain text.
+
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: RetryPolicy | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if timeout_s <= 0:
+            raise InvalidArgument(f"timeout_s must be positive: {timeout_s}")
+        self._timeout_s = timeout_s
+        self._retry = retry or RetryPolicy()
+        self._clock = clock or MonotonicClock()
+        # Wakes a pause between tries when the client is closed; guards _closed.
+        self._closing = threading.Condition()
+        self._closed = False
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, CHANNEL_OPTIONS)
+
+    def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, object],
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str = "",
+        outputs: Sequence[str] = (),
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Prediction:
+        """Returns the model's outputs for ``inputs`` (arrays or nested lists by name).
+
+        Args:
+            model: The model's name.
+            inputs: Dimension 0 of each is the batch, as a rule.
+            version: Ask exactly this version.
+            label: Ask the version this label means.
+            signature: Other than the default one.
+            outputs: Only these; empty means all.
+            timeout_s: For this call, repeats included.
+            idempotent: Whether it may be repeated although it may have run.
+
+        """
+        target = Target(model, version, label, signature)
+        message = requests.predict_request(target, inputs, outputs)
+        return self._call(
+            requests.PREDICT, message, requests.read_prediction, timeout_s, idempotent
+        )
+
+    def classify(
+        self,
+        model: str,
+        examples: Sequence[Features],
+        *,
+        context: Features | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str = "",
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Classification:
+        """Returns the classes of each example; ``context`` holds common features."""
+        target = Target(model, version, label, signature)
+        message = requests.classify_request(target, examples, context)
+        return self._call(
+            requests.CLASSIFY,
+            message,
+            requests.read_classification,
+            timeout_s,
+            idempotent,
+        )
+
+    def regress(
+        self,
+        model: str,
+        examples: Sequence[Features],
+        *,
+        context: Features | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str = "",
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Regression:
+        """Returns one value for each example; ``context`` holds common features."""
+        target = Target(model, version, label, signature)
+        message = requests.regress_request(target, examples, context)
+        return self._call(
+            requests.REGRESS, message, requests.read_regression, timeout_s, idempotent
+        )
+
+    def metadata(
+        self,
+        model: str,
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        timeout_s: float | None = None,
+    ) -> ModelMetadata:
+        """Returns the signatures of a version."""
+        message = requests.metadata_request(Target(model, version, label))
+        return self._call(
+            requests.METADATA, message, requests.read_metadata, timeout_s, True
+        )
+
+    def status(
+        self, model: str, *, version: int | None = None, timeout_s: float | None = None
+    ) -> Sequence[VersionStatus]:
+        """Returns the state of every version of a model, newest first."""
+        message = requests.status_request(Target(model, version))
+        return self._call(
+            requests.STATUS, message, requests.read_status, timeout_s, True
+        )
+
+    def close(self) -> None:
+        """Closes the channel and ends pauses between tries; idempotent."""
+        with self._closing:
+            self._closed = True
+            self._closing.notify_all()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: str,
+        message: bytes,
+        read: Callable[[bytes], R],
+        timeout_s: float | None,
+        is_idempotent: bool,
+    ) -> R:
+        deadline_s = self._clock.now() + (timeout_s or self._timeout_s)
+        call = self._channel.unary_unary(method, None, None)
+        num_attempts = 0
+        while True:
+            num_attempts += 1
+            remaining_s = deadline_s - self._clock.now()
+            try:
+                return read(call(message, timeout=max(0.0, remaining_s)))
+            except grpc.RpcError as rpc_error:
+                error = requests.read_error(rpc_error)
+            pause_s = self._retry.pause_s(
+                error,
+                num_attempts,
+                deadline_s - self._clock.now(),
+                is_idempotent=is_idempotent,
+            )
+            if pause_s is None or not self._pause(pause_s):
+                raise error
+
+    def _pause(self, pause_s: float) -> bool:
+        """Waits; returns False if the client was closed meanwhile."""
+        until_s = self._clock.now() + pause_s
+        with self._closing:
+            while not self._closed and self._clock.now() < until_s:
+                self._clock.wait(self._closing, until_s)
+            return not self._closed

@@ -1,0 +1,256 @@
+"""Builds requests and reads replies; no I/O. Both clients share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import numpy as np
+
+from tfs.client.arrays import fill_tensor, read_tensor
+from tfs.client.results import (
+    Classification,
+    Label,
+    ModelMetadata,
+    Prediction,
+    Regression,
+    SignatureInfo,
+    TensorInfo,
+    VersionStatus,
+)
+from tfs.core.errors import BY_CODE, Code, InvalidArgument, ServingError, Unknown
+from tfs.proto.google.rpc import error_details_pb2, status_pb2
+from tfs.proto.tensorflow.core.example import example_pb2
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    input_pb2,
+    model_pb2,
+    predict_pb2,
+    regression_pb2,
+)
+
+PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
+CLASSIFY: Final = "/tensorflow.serving.PredictionService/Classify"
+REGRESS: Final = "/tensorflow.serving.PredictionService/Regress"
+METADATA: Final = "/tensorflow.serving.PredictionService/GetModelMetadata"
+STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
+
+Features = Mapping[str, object]
+"""One example: numbers, strings, bytes or lists of them by feature name."""
+
+_DTYPE_NAMES: Final = {
+    types_pb2.DT_FLOAT: "float32",
+    types_pb2.DT_DOUBLE: "float64",
+    types_pb2.DT_HALF: "float16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which model, and which version or label of it (at most one of the two)."""
+
+    model: str
+    version: int | None = None
+    label: str | None = None
+    signature: str = ""
+
+    def fill(self, spec: model_pb2.ModelSpec) -> None:
+        """Writes the target into a request's model spec."""
+        if self.version is not None and self.label is not None:
+            raise InvalidArgument("name a version or a label, not both")
+        spec.name = self.model
+        spec.signature_name = self.signature
+        if self.version is not None:
+            spec.version.value = self.version
+        if self.label is not None:
+            spec.version_label = self.label
+
+
+def predict_request(
+    target: Target, inputs: Mapping[str, object], outputs: Sequence[str]
+) -> bytes:
+    """Returns a serialized PredictRequest."""
+    request = predict_pb2.PredictRequest(output_filter=outputs)
+    target.fill(request.model_spec)
+    for name, value in inputs.items():
+        fill_tensor(request.inputs[name], value, name)
+    return request.SerializeToString()
+
+
+def classify_request(
+    target: Target, examples: Sequence[Features], context: Features | None
+) -> bytes:
+    """Returns a serialized ClassificationRequest."""
+    request = classification_pb2.ClassificationRequest()
+    target.fill(request.model_spec)
+    _fill_input(request.input, examples, context)
+    return request.SerializeToString()
+
+
+def regress_request(
+    target: Target, examples: Sequence[Features], context: Features | None
+) -> bytes:
+    """Returns a serialized RegressionRequest."""
+    request = regression_pb2.RegressionRequest()
+    target.fill(request.model_spec)
+    _fill_input(request.input, examples, context)
+    return request.SerializeToString()
+
+
+def metadata_request(target: Target) -> bytes:
+    """Returns a serialized GetModelMetadataRequest."""
+    request = get_model_metadata_pb2.GetModelMetadataRequest(
+        metadata_field=["signature_def"]
+    )
+    target.fill(request.model_spec)
+    return request.SerializeToString()
+
+
+def status_request(target: Target) -> bytes:
+    """Returns a serialized GetModelStatusRequest."""
+    request = get_model_status_pb2.GetModelStatusRequest()
+    target.fill(request.model_spec)
+    return request.SerializeToString()
+
+
+def read_prediction(message: bytes) -> Prediction:
+    """Reads a PredictResponse."""
+    response = predict_pb2.PredictResponse.FromString(message)
+    spec = response.model_spec
+    outputs = {name: read_tensor(t, name) for name, t in response.outputs.items()}
+    return Prediction(outputs, spec.name, _version(spec), spec.signature_name)
+
+
+def read_classification(message: bytes) -> Classification:
+    """Reads a ClassificationResponse."""
+    response = classification_pb2.ClassificationResponse.FromString(message)
+    examples = tuple(
+        tuple(Label(each.label, each.score) for each in classifications.classes)
+        for classifications in response.result.classifications
+    )
+    return Classification(
+        examples, response.model_spec.name, _version(response.model_spec)
+    )
+
+
+def read_regression(message: bytes) -> Regression:
+    """Reads a RegressionResponse."""
+    response = regression_pb2.RegressionResponse.FromString(message)
+    values = [each.value for each in response.result.regressions]
+    return Regression(
+        np.array(values, dtype=np.float32),
+        response.model_spec.name,
+        _version(response.model_spec),
+    )
+
+
+def read_metadata(message: bytes) -> ModelMetadata:
+    """Reads a GetModelMetadataResponse."""
+    response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(message)
+    signatures = get_model_metadata_pb2.SignatureDefMap.FromString(
+        response.metadata["signature_def"].value
+    )
+    return ModelMetadata(
+        response.model_spec.name,
+        _version(response.model_spec),
+        {
+            name: SignatureInfo(
+                each.method_name,
+                _tensor_infos(each.inputs),
+                _tensor_infos(each.outputs),
+            )
+            for name, each in signatures.signature_def.items()
+        },
+    )
+
+
+def read_status(message: bytes) -> tuple[VersionStatus, ...]:
+    """Reads a GetModelStatusResponse."""
+    response = get_model_status_pb2.GetModelStatusResponse.FromString(message)
+    states = get_model_status_pb2.ModelVersionStatus.State
+    return tuple(
+        VersionStatus(
+            each.version,
+            states.Name(each.state),
+            Code(each.status.error_code).name,
+            each.status.error_message,
+        )
+        for each in response.model_version_status
+    )
+
+
+def read_error(error: Any) -> ServingError:
+    """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one."""
+    code = Code(error.code().value[0])
+    retry_after_s = None
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            retry_after_s = _retry_hint(value)
+    kind = BY_CODE.get(code, Unknown)
+    return kind(error.details() or code.name, retry_after_s=retry_after_s)
+
+
+def is_rpc_error(error: BaseException) -> bool:
+    """Whether ``error`` is grpcio's."""
+    return isinstance(error, grpc.RpcError)
+
+
+def _retry_hint(details: bytes) -> float | None:
+    status = status_pb2.Status.FromString(details)
+    for detail in status.details:
+        if detail.type_url.endswith("/google.rpc.RetryInfo"):
+            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+            return float(delay.seconds) + float(delay.nanos) / 1e9
+    return None
+
+
+def _version(spec: model_pb2.ModelSpec) -> int | None:
+    return spec.version.value if spec.HasField("version") else None
+
+
+def _fill_input(
+    message: input_pb2.Input, examples: Sequence[Features], context: Features | None
+) -> None:
+    if context is None:
+        listed = message.example_list.examples
+    else:
+        listed = message.example_list_with_context.examples
+        _fill_example(message.example_list_with_context.context, context)
+    for features in examples:
+        _fill_example(listed.add(), features)
+
+
+def _fill_example(example: example_pb2.Example, features: Features) -> None:
+    for name, value in features.items():
+        feature = example.features.feature[name]
+        values = np.asarray(value).ravel() if not isinstance(value, bytes) else None
+        if values is None:
+            feature.bytes_list.value.append(value)  # type: ignore[arg-type]
+        elif values.dtype.kind in "iub":
+            feature.int64_list.value.extend(values.tolist())
+        elif values.dtype.kind == "f":
+            feature.float_list.value.extend(values.tolist())
+        elif values.dtype.kind in "OSU":
+            feature.bytes_list.value.extend(
+                item.encode() if isinstance(item, str) else bytes(item)
+                for item in values.tolist()
+            )
+        else:
+            raise InvalidArgument(f"feature {name!r}: cannot send {values.dtype}")
+
+
+def _tensor_infos(infos: Mapping[str, Any]) -> dict[str, TensorInfo]:
+    found = {}
+    for name, info in infos.items():
+        shape = info.tensor_shape
+        sizes = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+        dtype = _DTYPE_NAMES.get(info.dtype)
+        if dtype is None:
+            dtype = types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower()
+        found[name] = TensorInfo(dtype, sizes)
+    return found

@@ -1,0 +1,1 @@
+"""Requests to replies, given a way to look models up. No transport."""

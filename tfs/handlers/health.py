@@ -1,0 +1,114 @@
+"""grpc.health.v1: Check and Watch, for the server, its services and its models.
+
+The empty name asks for readiness: SERVING once every configured model has settled
+and at least one of them can answer, NOT_SERVING while draining. ``tfs.live`` asks for
+liveness: SERVING as long as the process answers at all. Services go by their full
+names and by TensorFlow Serving's bare ones; any other name is a model's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from tfs.core.call import Call, StreamCall
+from tfs.core.errors import NotFound, ResourceExhausted, ServingError
+from tfs.handlers.messages import parse
+from tfs.proto.grpc.health.v1 import health_pb2 as pb
+
+LIVENESS: Final = "tfs.live"
+SERVICES: Final = frozenset(
+    {
+        "PredictionService",
+        "ModelService",
+        "tensorflow.serving.PredictionService",
+        "tensorflow.serving.ModelService",
+    }
+)
+
+MAX_WATCHERS: Final = 1024
+
+
+class HealthReader(Protocol):
+    """What the health service needs to know. Thread-safe, never blocks."""
+
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here."""
+        ...
+
+    def is_model_available(self, name: str) -> bool | None:
+        """Whether the model can answer; None if no such model is configured."""
+        ...
+
+
+class HealthHandler:
+    """Answers Check and Watch. Confined to the serving loop.
+
+    ``refresh`` is called on the loop after anything that may change an answer.
+    """
+
+    def __init__(self, reader: HealthReader) -> None:
+        self._reader = reader
+        self._watchers: dict[
+            StreamCall, tuple[str, pb.HealthCheckResponse.ServingStatus | None]
+        ] = {}
+
+    def check(self, call: Call) -> None:
+        """Replies with the status now; an unknown name is NOT_FOUND."""
+        try:
+            service = parse(pb.HealthCheckRequest, call.message).service
+            status = self._status(service)
+            if status == pb.HealthCheckResponse.SERVICE_UNKNOWN:
+                raise NotFound(f"no service or model named {service!r}")
+        except ServingError as error:
+            call.fail(error)
+            return
+        call.reply(pb.HealthCheckResponse(status=status).SerializeToString())
+
+    def watch(self, call: StreamCall) -> None:
+        """Sends the status now and at every change, until the client goes away."""
+        try:
+            service = parse(pb.HealthCheckRequest, call.message).service
+            if len(self._watchers) >= MAX_WATCHERS:
+                raise ResourceExhausted(f"{MAX_WATCHERS} health watches are open")
+        except ServingError as error:
+            call.fail(error)
+            return
+        call.on_cancel(lambda: self._forget(call))
+        if call.cancel.error is None:
+            self._watchers[call] = (service, None)
+            self._update(call)
+
+    def refresh(self) -> None:
+        """Tells the watchers whose answer changed."""
+        for call in list(self._watchers):
+            self._update(call)
+
+    def close(self) -> None:
+        """Ends every watch."""
+        for call in list(self._watchers):
+            self._forget(call)
+            call.finish()
+
+    def _update(self, call: StreamCall) -> None:
+        service, sent = self._watchers[call]
+        status = self._status(service)
+        if status == sent:
+            return
+        if call.send(pb.HealthCheckResponse(status=status).SerializeToString()):
+            self._watchers[call] = (service, status)
+
+    def _forget(self, call: StreamCall) -> None:
+        self._watchers.pop(call, None)
+
+    def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
+        if service == LIVENESS:
+            return pb.HealthCheckResponse.SERVING
+        if service == "" or service in SERVICES:
+            serving: bool | None = self._reader.is_ready()
+        else:
+            serving = self._reader.is_model_available(service)
+        if serving is None:
+            return pb.HealthCheckResponse.SERVICE_UNKNOWN
+        if serving:
+            return pb.HealthCheckResponse.SERVING
+        return pb.HealthCheckResponse.NOT_SERVING

@@ -1,0 +1,55 @@
+"""How handlers find what a request names."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tfs.core.errors import FailedPrecondition
+from tfs.core.servable import Servable
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.signature import Signature
+
+
+class ModelLookup(Protocol):
+    """Resolves a model spec to a pinned servable. Called on the serving loop.
+
+    Implementors promise never to block, and to raise with nothing pinned.
+    """
+
+    def acquire(
+        self,
+        name: str,
+        version: int | None,
+        label: str | None,
+        routing_key: bytes | None = None,
+    ) -> ServableHandle[Servable]:
+        """Pins the version that serves the request; the caller owes a release.
+
+        Args:
+            name: The model.
+            version: The version named by the caller, None if none was.
+            label: The label named by the caller, None if none was.
+            routing_key: What keeps a caller on one side of a traffic split.
+
+        Raises:
+            InvalidArgument: No name, or an unknown label.
+            NotFound: Nothing of that name and version is served.
+
+        """
+        ...
+
+
+def find_signature(servable: Servable, name: str) -> Signature:
+    """Returns the signature called ``name``.
+
+    Raises:
+        FailedPrecondition: There is none; lists those there are.
+
+    """
+    signature = servable.signatures.get(name)
+    if signature is None:
+        raise FailedPrecondition(
+            f'Serving signature key "{name}" not found. {servable.id.slashed} has '
+            f"{', '.join(sorted(servable.signatures))}"
+        )
+    return signature

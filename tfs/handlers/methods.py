@@ -1,0 +1,103 @@
+"""The method table: which path is answered by which handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tfs.core.call import Call, Method, MethodKind, MethodTable
+from tfs.core.errors import Unimplemented
+from tfs.core.signature import Method as ModelMethod
+from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers.health import HealthHandler
+from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.model_metadata import ModelMetadataHandler
+from tfs.handlers.model_status import ModelStatusHandler, StatusReader
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.reflection import ReflectionHandler
+from tfs.handlers.reload_config import ConfigApplier, ReloadConfigHandler
+from tfs.proto._pool import POOL
+from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1
+from tfs.proto.grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
+from tfs.proto.tensorflow_serving.apis import (
+    model_service_pb2,
+    prediction_service_pb2,
+    session_service_pb2,
+)
+from tfs.proto.tfs.v1 import admin_service_pb2
+
+PREDICTION: Final = "tensorflow.serving.PredictionService"
+MODEL: Final = "tensorflow.serving.ModelService"
+HEALTH: Final = "grpc.health.v1.Health"
+REFLECTION: Final = (
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
+
+_SERVICE_FILES: Final = (
+    prediction_service_pb2,
+    model_service_pb2,
+    session_service_pb2,
+    admin_service_pb2,
+)
+
+
+def method_table(
+    lookup: ModelLookup,
+    status: StatusReader,
+    applier: ConfigApplier,
+    health: HealthHandler,
+    *,
+    as_tensor_content: bool = False,
+) -> MethodTable:
+    """Returns every method the server knows, by path.
+
+    A method whose room is not built is refused by name.
+    """
+    methods = [
+        Method(
+            f"/{PREDICTION}/Predict",
+            PredictHandler(lookup, as_tensor_content=as_tensor_content),
+        ),
+        Method(f"/{PREDICTION}/Classify", ExampleHandler(lookup, ModelMethod.CLASSIFY)),
+        Method(f"/{PREDICTION}/Regress", ExampleHandler(lookup, ModelMethod.REGRESS)),
+        Method(f"/{PREDICTION}/MultiInference", MultiInferenceHandler(lookup)),
+        Method(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
+        Method(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
+        Method(f"/{MODEL}/HandleReloadConfigRequest", ReloadConfigHandler(applier)),
+        Method(f"/{HEALTH}/Check", health.check),
+        Method(f"/{HEALTH}/Watch", health.watch, MethodKind.SERVER_STREAM),
+    ]
+    shown = (PREDICTION, MODEL, HEALTH, *REFLECTION)
+    for service, messages in zip(
+        REFLECTION, (reflection_v1, reflection_v1alpha), strict=True
+    ):
+        methods.append(
+            Method(
+                f"/{service}/ServerReflectionInfo",
+                ReflectionHandler(messages, POOL, shown),
+                MethodKind.BIDIRECTIONAL,
+            )
+        )
+    table = {method.path: method for method in methods}
+    for path in _unbuilt(table):
+        table[path] = Method(path, _refuse(path))
+    return table
+
+
+def _unbuilt(built: Iterable[str]) -> Iterable[str]:
+    """Returns the paths of the wire API that nothing answers."""
+    known = set(built)
+    for file in _SERVICE_FILES:
+        for service in file.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                path = f"/{service.full_name}/{method.name}"
+                if path not in known:
+                    yield path
+
+
+def _refuse(path: str) -> Callable[[Call], None]:
+    def handler(call: Call) -> None:
+        call.fail(Unimplemented(f"{path} is not offered by this server"))
+
+    return handler

@@ -1,0 +1,68 @@
+"""ModelService.GetModelStatus: what became of every version of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tfs.codec.model_spec import model_spec_of
+from tfs.core.call import Call
+from tfs.core.errors import InvalidArgument, NotFound, ServingError
+from tfs.core.servable_state import ServableState
+from tfs.handlers.messages import fill_status, parse
+from tfs.proto.tensorflow_serving.apis import get_model_status_pb2 as pb
+
+
+class StatusReader(Protocol):
+    """What is known of models, whether loaded or not. Thread-safe, never blocks."""
+
+    def version_states(self, name: str) -> Sequence[ServableState]:
+        """Returns the states of a model's versions, newest version first."""
+        ...
+
+    def problem(self, name: str) -> str:
+        """Returns why the model has no versions ("base path ... does not exist")."""
+        ...
+
+
+class ModelStatusHandler:
+    """Answers GetModelStatus from the state monitor. Confined to the serving loop.
+
+    (TensorFlow Serving: model_servers/get_model_status_impl.cc.)
+    """
+
+    def __init__(self, reader: StatusReader) -> None:
+        self._reader = reader
+
+    def __call__(self, call: Call) -> None:
+        """Replies with the states, versions descending, ended ones too."""
+        try:
+            call.reply(self._answer(call.message))
+        except ServingError as error:
+            call.fail(error)
+
+    def _answer(self, message: bytes | memoryview) -> bytes:
+        request = parse(pb.GetModelStatusRequest, message)
+        if not request.HasField("model_spec"):
+            raise InvalidArgument("Missing ModelSpec")
+        spec = model_spec_of(request.model_spec)
+        states = self._reader.version_states(spec.name)
+        if spec.version is not None:
+            states = [state for state in states if state.id.version == spec.version]
+        if not states:
+            which = (
+                "any versions" if spec.version is None else f"version {spec.version}"
+            )
+            problem = self._reader.problem(spec.name)
+            raise NotFound(
+                f"Could not find {which} of model {spec.name}"
+                + (f": {problem}" if problem else "")
+            )
+        response = pb.GetModelStatusResponse()
+        for state in states:
+            added = response.model_version_status.add(
+                version=state.id.version,
+                state=state.manager_state.value,
+            )
+            fill_status(added.status, state.error)
+        return response.SerializeToString()

@@ -1,0 +1,121 @@
+"""grpc.reflection, v1 and v1alpha: lets tools list and describe the services.
+
+Both versions have the same messages under another package name; one handler serves
+either, given the generated module. Answers come from our private descriptor pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from tfs.core.call import StreamCall
+from tfs.core.errors import Code, InvalidArgument, ResourceExhausted
+
+
+class ReflectionHandler:
+    """Answers ServerReflectionInfo. Confined to the serving loop.
+
+    Args:
+        messages: The generated module of either version.
+        pool: Where descriptors are looked up.
+        services: Full names that ``list_services`` shows.
+
+    """
+
+    def __init__(
+        self, messages: ModuleType, pool: DescriptorPool, services: Iterable[str]
+    ) -> None:
+        self._messages: Any = messages
+        self._pool = pool
+        self._services = tuple(sorted(services))
+
+    def __call__(self, call: StreamCall) -> None:
+        """Answers each request of the stream in order."""
+
+        def on_message(message: bytes | memoryview) -> None:
+            try:
+                request = self._messages.ServerReflectionRequest.FromString(
+                    bytes(message)
+                )
+            except DecodeError as error:
+                call.fail(InvalidArgument(f"cannot parse the request: {error}"))
+                return
+            if not call.send(self._answer(request).SerializeToString()):
+                call.fail(ResourceExhausted("the client reads too slowly"))
+
+        call.on_message(on_message)
+        call.on_half_close(call.finish)
+
+    def _answer(self, request: Any) -> Any:
+        response = self._messages.ServerReflectionResponse(
+            valid_host=request.host, original_request=request
+        )
+        kind = request.WhichOneof("message_request")
+        try:
+            if kind == "file_by_filename":
+                self._add_files(
+                    response, self._pool.FindFileByName(request.file_by_filename)
+                )
+            elif kind == "file_containing_symbol":
+                self._add_files(response, self._find(request.file_containing_symbol))
+            elif kind == "file_containing_extension":
+                extension = request.file_containing_extension
+                message = self._pool.FindMessageTypeByName(extension.containing_type)
+                found: Any = self._pool.FindExtensionByNumber(
+                    message, extension.extension_number
+                )
+                self._add_files(response, found.file)
+            elif kind == "all_extension_numbers_of_type":
+                name = request.all_extension_numbers_of_type
+                message = self._pool.FindMessageTypeByName(name)
+                numbers = response.all_extension_numbers_response
+                numbers.base_type_name = name
+                numbers.extension_number.extend(
+                    each.number for each in self._pool.FindAllExtensions(message)
+                )
+            elif kind == "list_services":
+                for name in self._services:
+                    response.list_services_response.service.add(name=name)
+            else:
+                self._add_error(response, Code.INVALID_ARGUMENT, "empty request")
+        except KeyError as error:
+            self._add_error(response, Code.NOT_FOUND, str(error.args[0]))
+        return response
+
+    def _find(self, symbol: str) -> FileDescriptor:
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            # upb's pool does not look inside services: ask for the method's service.
+            service, _, method = symbol.rpartition(".")
+            found: Any = self._pool.FindServiceByName(service)
+            if method not in found.methods_by_name:
+                raise
+            file: FileDescriptor = found.file
+            return file
+
+    @staticmethod
+    def _add_files(response: Any, file: FileDescriptor) -> None:
+        """Adds the file and all it imports, each once, the file itself first."""
+        seen: set[str] = set()
+        waiting = [file]
+        while waiting:
+            each = waiting.pop()
+            if each.name in seen:
+                continue
+            seen.add(each.name)
+            response.file_descriptor_response.file_descriptor_proto.append(
+                each.serialized_pb
+            )
+            waiting.extend(each.dependencies)
+
+    @staticmethod
+    def _add_error(response: Any, code: Code, message: str) -> None:
+        response.error_response.error_code = int(code)
+        response.error_response.error_message = message

@@ -1,0 +1,1 @@
+"""The composition root: options, config, and the process that serves."""

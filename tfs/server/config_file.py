@@ -1,0 +1,122 @@
+"""Re-reads the config file when it changes.
+
+Polled rather than watched: editors, ConfigMap mounts and network file systems
+replace the file in ways that events miss, and one ``stat`` a second costs nothing.
+The bytes decide, not the time stamp: touching the file changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from tfs.core.clock import Clock
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+
+log = logging.getLogger(__name__)
+
+_MAX_CONFIG_BYTES = 64 << 20
+
+
+def read_config_file(path: str) -> str:
+    """Returns the file's text.
+
+    Raises:
+        FailedPrecondition: It cannot be read; says why.
+        InvalidArgument: It is not text, or absurdly large.
+
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"Failed to read ModelServerConfig file: {path}: {error.strerror}"
+        ) from error
+    if len(content) > _MAX_CONFIG_BYTES:
+        raise InvalidArgument(f"config file {path} is larger than 64 MiB")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"config file {path} is not UTF-8 text") from error
+
+
+class ConfigFileWatch:
+    """Calls ``apply(text)`` with each new content of a file. Thread-safe.
+
+    ``apply`` runs on the watch's thread and does not raise; a file that cannot be
+    read is logged once and looked at again. ``poll`` is public so that tests need
+    no thread.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        applied_text: str,
+        apply: Callable[[str], None],
+        clock: Clock,
+        poll_wait_s: float,
+    ) -> None:
+        self._path = path
+        self._text = applied_text
+        self._apply = apply
+        self._clock = clock
+        self._poll_wait_s = poll_wait_s
+        self._stamp: tuple[int, ...] | None = None
+        self._problem = ""
+        # Guards _closed; wakes the thread. Nothing is called under it.
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to look, on a daemon thread."""
+        self._thread = threading.Thread(
+            target=self._run, name="config-file", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops looking and joins the thread; idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def poll(self) -> bool:
+        """Looks once; returns whether a new content was handed to ``apply``."""
+        try:
+            stat = os.stat(self._path)
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            if stamp == self._stamp:
+                return False
+            text = read_config_file(self._path)
+        except (OSError, FailedPrecondition, InvalidArgument) as error:
+            self._stamp = None
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.error("event=config_file_unreadable problem=%s", self._problem)
+            return False
+        self._stamp, self._problem = stamp, ""
+        if text == self._text:
+            return False
+        self._text = text
+        self._apply(text)
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                due_s = self._clock.now() + self._poll_wait_s
+                while not self._closed and self._clock.now() < due_s:
+                    self._clock.wait(self._changed, due_s)
+                if self._closed:
+                    return
+            try:
+                self.poll()
+            except Exception:
+                log.exception("event=config_file_watch_failed path=%s", self._path)

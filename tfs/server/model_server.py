@@ -1,0 +1,207 @@
+"""One model server within a process: the loop, the rooms on it, and the doors.
+
+Usable as a library; ``tfs.server.process`` adds signals and the config file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.loader_harness import RetryOptions
+from sources.adapter import Convert
+from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.storage_path import StoragePath
+from tfs.core.call import ListenerOptions
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.event_bus import EventBus
+from tfs.core.executor import ThreadExecutor
+from tfs.core.loader import Loader
+from tfs.core.servable_state import ServableState
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
+from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
+from tfs.handlers.health import HealthHandler
+from tfs.handlers.methods import method_table
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
+from tfs.servables.built_in import default_registry
+from tfs.servables.platform import LoadContext
+from tfs.server.config import DETECT, ServerConfig
+from tfs.server.core import ServerCore
+from tfs.server.options import ServerOptions, parse_channel_arguments
+
+log = logging.getLogger(__name__)
+
+DEFAULT_LOAD_THREADS: Final = 4
+DEFAULT_UNLOAD_THREADS: Final = 4
+
+
+class ModelServer:
+    """Serves a config until closed. ``start``, ``drain`` and ``close`` block.
+
+    Thread-safe, but for those three, which belong to one thread.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        clock: Clock | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        self._options = options
+        self._clock = clock or MonotonicClock()
+        self.stats = stats or Stats()
+        self.bus: EventBus[ServableState] = EventBus(self._clock)
+        self._loop = ServingLoop(self._clock)
+        self._interpreters = make_interpreters(self._clock)
+        self._manager = make_manager(options, self.bus, self._clock)
+        self.core = ServerCore(
+            manager=self._manager,
+            source=FileSystemSource(source_options(options), clock=self._clock),
+            platforms=loader_makers(options, self._interpreters),
+            bus=self.bus,
+            monitor=self._manager.monitor,
+            stats=self.stats,
+            post=self._loop.post,
+        )
+        self._health = HealthHandler(self)
+        self.core.on_change(self._health.refresh)
+        self._transport = GrpcioTransport(
+            self._loop,
+            GrpcioOptions(
+                max_message_bytes=options.max_message_bytes,
+                channel_arguments=parse_channel_arguments(
+                    options.grpc_channel_arguments
+                ),
+            ),
+            self.stats,
+        )
+        self._draining = False
+        self._closed = False
+
+    def start(self, config: ServerConfig) -> Sequence[str]:
+        """Opens the doors and begins to load; returns the addresses.
+
+        Raises:
+            Unavailable: A port is taken; nothing is open and nothing loads.
+            InvalidArgument: The config names a platform that is not there.
+
+        """
+        self.core.check(config)
+        self._loop.start()
+        for interpreter in self._interpreters:
+            interpreter.start()
+        addresses = self._transport.start(
+            listeners(self._options),
+            method_table(
+                self.core.served,
+                self.core,
+                self.core,
+                self._health,
+                as_tensor_content=self._options.serialize_as_tensor_content,
+            ),
+        )
+        self.core.start(config)
+        return addresses
+
+    def drain(self, deadline_s: float) -> bool:
+        """Refuses new calls and waits for those taken.
+
+        Returns whether all were finished by the (monotonic) deadline.
+        """
+        self._draining = True
+        self._loop.post(self._health.refresh)
+        self._loop.post(self._health.close)
+        return self._transport.drain(deadline_s)
+
+    def close(self, deadline_s: float) -> None:
+        """Closes the doors, unloads everything, ends every thread; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._transport.close()
+        if not self.core.close(deadline_s):
+            log.warning("event=unload_incomplete at=deadline")
+        for interpreter in self._interpreters:
+            interpreter.close(deadline_s)
+        self._loop.close(deadline_s)
+
+    # -- health ------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here."""
+        return not self._draining and self.core.is_ready()
+
+    def is_model_available(self, name: str) -> bool | None:
+        """Whether the model can answer; None if it is not configured."""
+        available = self.core.is_model_available(name)
+        return available and not self._draining
+
+
+def make_interpreters(clock: Clock) -> Sequence[Interpreter]:
+    """Returns one in-process interpreter per core this process may use."""
+    return [
+        InlineInterpreter(f"interpreter-{index}", clock=clock)
+        for index in range(len(os.sched_getaffinity(0)))
+    ]
+
+
+def make_manager(
+    options: ServerOptions, bus: EventBus[ServableState], clock: Clock
+) -> AspiredVersionsManager:
+    """Returns the manager with its pools."""
+    return AspiredVersionsManager(
+        bus=bus,
+        clock=clock,
+        load_executor=ThreadExecutor(
+            options.num_load_threads or DEFAULT_LOAD_THREADS, "load", clock
+        ),
+        unload_executor=ThreadExecutor(
+            options.num_unload_threads or DEFAULT_UNLOAD_THREADS, "unload", clock
+        ),
+        retry=RetryOptions(
+            max_num_retries=options.max_num_load_retries,
+            interval_s=options.load_retry_interval_s,
+        ),
+    )
+
+
+def loader_makers(
+    options: ServerOptions, interpreters: Sequence[Interpreter]
+) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
+    """Returns what turns a version directory into a loader, by platform name."""
+    registry = default_registry(allow_model_code=options.allow_model_code)
+    turns = itertools.cycle(interpreters)
+    context = LoadContext(interpreter_for=lambda source: next(turns))
+
+    def maker(name: str) -> Convert[StoragePath, Loader[object]]:
+        return lambda _, storage: registry.loader(storage.path, context, name)
+
+    return {name: maker(name) for name in (DETECT, *registry.names)}
+
+
+def source_options(options: ServerOptions) -> FileSystemSourceOptions:
+    """Returns how base paths are watched; the servables come with the config."""
+    return FileSystemSourceOptions(
+        poll_wait_s=options.file_system_poll_wait_s,
+        unload_when_empty=options.unload_when_empty,
+    )
+
+
+def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
+    """Returns the doors that the options ask for."""
+    doors = []
+    if options.port or options.any_port:
+        port = 0 if options.any_port else options.port
+        host = options.grpc_host
+        if ":" in host and not host.startswith("["):
+            host = f"[{host}]"
+        doors.append(ListenerOptions("grpc", f"{host}:{port}"))
+    if options.grpc_socket_path:
+        doors.append(ListenerOptions("grpc-unix", f"unix:{options.grpc_socket_path}"))
+    return doors

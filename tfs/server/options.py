@@ -1,0 +1,144 @@
+"""What ``tfs serve`` can be told, one field per flag, checked on creation.
+
+Names and defaults follow TensorFlow Serving's flags (model_servers/main.cc) where
+it has one of the same meaning; ``tfs/cli/flags.py`` maps the words to the fields.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.errors import InvalidArgument
+
+DEFAULT_PORT: Final = 8500
+
+
+class TransportKind(enum.Enum):
+    """Which implementation speaks gRPC."""
+
+    AUTO = "auto"
+    GRPCIO = "grpcio"
+    EXPRESS = "express"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Everything that is fixed when the server starts. Immutable.
+
+    Attributes:
+        grpc_host: Address that ``port`` is opened on.
+        port: gRPC TCP port; 0 opens none, unless ``any_port`` is set.
+        any_port: Open a free TCP port instead; the log says which.
+        grpc_socket_path: Absolute path of a Unix socket to listen on too; "" is none.
+        grpc_transport: Which implementation speaks gRPC.
+        grpc_channel_arguments: "key=value,key=value" for grpcio.
+        max_message_bytes: Largest request and reply.
+        model_name: Single-model mode: its name.
+        model_base_path: Single-model mode: absolute path of its directory.
+        model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
+        model_config_file_poll_wait_s: How often the file is looked at.
+        file_system_poll_wait_s: How often base paths are listed beside the events
+            of the file system; 0 lists once at the start and then only on events.
+        num_load_threads: Versions loaded at the same time; 0 chooses.
+        num_unload_threads: Versions unloaded at the same time; 0 chooses.
+        max_num_load_retries: Further tries after a load failed.
+        load_retry_interval_s: Pause before the first further try; it doubles.
+        allow_version_labels_for_unavailable_models: Whether a new label may point
+            to a version that is not available yet.
+        serialize_as_tensor_content: Predict outputs as raw ``tensor_content``
+            rather than typed fields.
+        check_signature_method: Whether Predict, Classify and Regress insist on the
+            signature's method.
+        unload_when_empty: Whether an existing base path without versions unloads
+            the last one.
+        drain_timeout_s: How long SIGTERM waits for requests in flight.
+        max_in_flight: Requests taken at the same time; more get UNAVAILABLE.
+        state_dir: Where overrides and profiles are kept; "" keeps them in memory.
+        allow_model_code: Whether platforms that execute a model's code may load.
+
+    """
+
+    grpc_host: str = "0.0.0.0"
+    port: int = DEFAULT_PORT
+    any_port: bool = False
+    grpc_socket_path: str = ""
+    grpc_transport: TransportKind = TransportKind.AUTO
+    grpc_channel_arguments: str = ""
+    max_message_bytes: int = 2**31 - 1
+    model_name: str = "default"
+    model_base_path: str = ""
+    model_config_file: str = ""
+    model_config_file_poll_wait_s: float = 1.0
+    file_system_poll_wait_s: float = 1.0
+    num_load_threads: int = 0
+    num_unload_threads: int = 0
+    max_num_load_retries: int = 5
+    load_retry_interval_s: float = 60.0
+    allow_version_labels_for_unavailable_models: bool = False
+    serialize_as_tensor_content: bool = False
+    check_signature_method: bool = False
+    unload_when_empty: bool = False
+    drain_timeout_s: float = 30.0
+    max_in_flight: int = 10_000
+    state_dir: str = ""
+    allow_model_code: bool = True
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65535, f"--port must be in 0..65535: {self.port}")
+        _require(
+            bool(self.port or self.any_port or self.grpc_socket_path),
+            "At least one of --port or --grpc_socket_path must be set.",
+        )
+        _require(
+            not self.grpc_socket_path or self.grpc_socket_path.startswith("/"),
+            f"--grpc_socket_path must be absolute: {self.grpc_socket_path}",
+        )
+        _require(
+            bool(self.model_base_path or self.model_config_file),
+            "Both --model_base_path and --model_config_file are empty! Name a "
+            "directory of versions (--model_name=M --model_base_path=/abs/path) or a "
+            "config file.",
+        )
+        for name in (
+            "num_load_threads",
+            "num_unload_threads",
+            "max_num_load_retries",
+            "drain_timeout_s",
+        ):
+            value = getattr(self, name)
+            _require(value >= 0, f"--{name} must not be negative: {value}")
+        _require(
+            self.model_config_file_poll_wait_s > 0,
+            "--model_config_file_poll_wait_seconds must be positive",
+        )
+        _require(
+            1 <= self.max_message_bytes < 2**31,
+            "--max_message_bytes must be in 1..2147483647",
+        )
+        _require(self.max_in_flight > 0, "--max_in_flight must be positive")
+        parse_channel_arguments(self.grpc_channel_arguments)
+
+
+def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
+    """Reads "k=v,k=v"; a numeric value becomes an int, as in TensorFlow Serving.
+
+    Raises:
+        InvalidArgument: An item has no "=".
+
+    """
+    arguments: list[tuple[str, int | str]] = []
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        _require(bool(key and equals), f"--grpc_channel_arguments: bad item {item!r}")
+        try:
+            arguments.append((key, int(value)))
+        except ValueError:
+            arguments.append((key, value))
+    return tuple(arguments)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidArgument(message)

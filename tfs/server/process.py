@@ -1,0 +1,194 @@
+"""The server process: starts everything in order, waits for a signal, drains.
+
+Order of start: loop, transports (the ports open at once, health says NOT_SERVING),
+manager and source. Order of end: health NOT_SERVING, transports drain, source and
+manager unload, interpreters, loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.event_bus import EventAndTime
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.server.config import ServerConfig, read_config_text, single_model
+from tfs.server.config_file import ConfigFileWatch, read_config_file
+from tfs.server.model_server import ModelServer
+from tfs.server.options import ServerOptions
+
+log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+"""Prints one line for the operator."""
+
+FORCED_EXIT: Final = 130
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_server(options: ServerOptions, say: Say) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code.
+
+    0 after a complete drain, 1 if something was still running at its deadline. A
+    second signal ends the process at once.
+
+    Raises:
+        ServingError: The config is wrong or a port is taken; nothing was served.
+
+    """
+    text, config = first_config(options)
+    clock = MonotonicClock()
+    server = ModelServer(options, clock)
+    subscription = server.bus.subscribe(lambda event: _say_available(say, event))
+    watch: ConfigFileWatch | None = None
+    with _SignalInbox() as inbox:
+        try:
+            addresses = server.start(config)
+            for address in addresses:
+                say(f"tfs: listening on {address}")
+            for settings in config.models.values():
+                say(f"tfs: serving {settings.name} from {settings.base_path}")
+            if options.model_config_file:
+                watch = _watch_config(options, text, server, clock)
+                watch.start()
+            name = inbox.receive()
+        except BaseException:
+            server.close(clock.now() + options.drain_timeout_s)
+            raise
+        say(f"tfs: {name}: draining; again to end at once")
+        code = _drain(server, watch, clock, options.drain_timeout_s, inbox)
+    subscription.close()
+    say("tfs: stopped")
+    return code
+
+
+def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
+    """Returns the config to start with, and the file's text if it came from one.
+
+    Raises:
+        InvalidArgument: The file has a syntax error or a bad value.
+        FailedPrecondition: The file cannot be read.
+
+    """
+    path = options.model_config_file
+    if path:
+        text = read_config_file(path)
+        return text, read_config_text(text, path)
+    base_path = options.model_base_path
+    if not base_path.startswith("/") and "://" not in base_path:
+        raise InvalidArgument(
+            f"--model_base_path must be an absolute path or a URL: {base_path}"
+        )
+    return "", single_model(options.model_name, base_path)
+
+
+def _watch_config(
+    options: ServerOptions, text: str, server: ModelServer, clock: Clock
+) -> ConfigFileWatch:
+    path = options.model_config_file
+
+    def apply(edited: str) -> None:
+        def done(error: ServingError | None) -> None:
+            if error is not None:
+                log.error("event=config_file_problem path=%s problem=%s", path, error)
+
+        try:
+            config = read_config_text(edited, path)
+        except ServingError as error:
+            log.error(
+                "event=config_file_refused path=%s running_config=kept problem=%s",
+                path,
+                error,
+            )
+            return
+        server.core.apply(config, f"edit of {path}", done)
+
+    return ConfigFileWatch(
+        path, text, apply, clock, options.model_config_file_poll_wait_s
+    )
+
+
+def _say_available(say: Say, event: EventAndTime[ServableState]) -> None:
+    state = event.event
+    if state.manager_state is ManagerState.AVAILABLE:
+        say(f"tfs: {state.id.slashed} is available")
+
+
+def _drain(
+    server: ModelServer,
+    watch: ConfigFileWatch | None,
+    clock: Clock,
+    timeout_s: float,
+    inbox: _SignalInbox,
+) -> int:
+    """Drains on a thread of its own, while this one listens for a second signal."""
+    outcome: list[bool] = []
+
+    def drain() -> None:
+        try:
+            if watch is not None:
+                watch.close()
+            outcome.append(server.drain(clock.now() + timeout_s))
+            server.close(clock.now() + timeout_s)
+        except Exception:
+            log.exception("event=drain_failed")
+        finally:
+            inbox.notify()
+
+    thread = threading.Thread(target=drain, name="drain", daemon=True)
+    thread.start()
+    name = inbox.receive()
+    if name:
+        log.warning("event=forced_end signal=%s", name)
+        logging.shutdown()
+        os._exit(FORCED_EXIT)
+    thread.join()
+    return 0 if outcome == [True] else 1
+
+
+class _SignalInbox:
+    """Lets the main thread wait for signals. Confined to it, but for ``notify``.
+
+    Python's C-level handler writes the signal's number into a socket, so nothing of
+    ours runs inside a handler, where any lock could be held.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._fd_before = -1
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, _ignore) for number in _SIGNALS}
+        self._fd_before = signal.set_wakeup_fd(
+            self._writer.fileno(), warn_on_full_buffer=False
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._reader.close()
+        self._writer.close()
+
+    def receive(self) -> str:
+        """Blocks until a signal or ``notify`` comes; returns its name, or ""."""
+        number = self._reader.recv(1)[0]
+        return signal.Signals(number).name if number else ""
+
+    def notify(self) -> None:
+        """Wakes ``receive`` without a signal. Thread-safe."""
+        self._writer.send(b"\0")
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Does nothing: the wake-up socket has carried the number already."""
