@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -122,11 +122,24 @@ class FileSystemSource:
         file_system: FileSystem | None = None,
         clock: Clock | None = None,
         watcher: DirectoryWatcher | None = None,
+        on_looked: Callable[[], None] = lambda: None,
     ) -> None:
+        """Stores its parts; nothing is read yet.
+
+        Args:
+            options: How it looks.
+            file_system: What it reads; None is the local one.
+            clock: What it goes by.
+            watcher: Where events come from; None is watchdog, when started.
+            on_looked: Called after each round of looks, with ``problems`` up to
+                date, on the scanning thread; quick.
+
+        """
         self._options = options
         self._file_system = file_system or LocalFileSystem()
         self._clock = clock or MonotonicClock()
         self._watcher = watcher
+        self._on_looked = on_looked
         self._outlet: Outlet[StoragePath] = Outlet()
         # Held by whoever scans, for as long as that takes; it orders the calls for
         # each name. Guards _records, _watching, _pulse_s. Rank: before _changed and before
@@ -335,7 +348,9 @@ class FileSystemSource:
                 self._published = published
                 self._applied = max(self._applied, asked)
                 self._changed.notify_all()
-                return self._next_due_s_locked()
+                next_due_s = self._next_due_s_locked()
+        self._on_looked()
+        return next_due_s
 
     def _run(self) -> None:
         if self._options.watch is not False and self._options.poll_wait_s > 0:

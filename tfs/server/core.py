@@ -17,10 +17,11 @@ from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.availability_preserving import AvailabilityPreservingPolicy
 from managers.version_policy.resource_preserving import ResourcePreservingPolicy
 from sources.adapter import Convert, UnarySourceAdapter
-from sources.file_system import FileSystemSource
+from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.router import DynamicSourceRouter
 from sources.scan import ServableToMonitor
 from sources.storage_path import StoragePath
+from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.loader import Loader
@@ -52,7 +53,8 @@ class ServerCore:
 
     Args:
         manager: Loads and unloads; not started yet.
-        source: Watches base paths; not started yet, without servables.
+        source_options: How base paths are watched; the servables come with configs.
+        clock: What the source goes by.
         platforms: What makes a loader, by platform name; "" tells by content.
         bus: Carries the states of all versions.
         monitor: Follows the bus.
@@ -65,7 +67,8 @@ class ServerCore:
         self,
         *,
         manager: AspiredVersionsManager,
-        source: FileSystemSource,
+        source_options: FileSystemSourceOptions,
+        clock: Clock,
         platforms: Mapping[str, Convert[StoragePath, Loader[object]]],
         bus: EventBus[ServableState],
         monitor: ServableStateMonitor,
@@ -73,7 +76,9 @@ class ServerCore:
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         self._manager = manager
-        self._source = source
+        self._source = FileSystemSource(
+            source_options, clock=clock, on_looked=self._post_recheck
+        )
         self._monitor = monitor
         self._stats = stats
         # The default port comes last, as the router wants it.

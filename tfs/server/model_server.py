@@ -14,7 +14,7 @@ from typing import Final
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.loader_harness import RetryOptions
 from sources.adapter import Convert
-from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.file_system import FileSystemSourceOptions
 from sources.storage_path import StoragePath
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
@@ -62,7 +62,8 @@ class ModelServer:
         self._manager = make_manager(options, self.bus, self._clock)
         self.core = ServerCore(
             manager=self._manager,
-            source=FileSystemSource(source_options(options), clock=self._clock),
+            source_options=source_options(options),
+            clock=self._clock,
             platforms=loader_makers(options, self._interpreters),
             bus=self.bus,
             monitor=self._manager.monitor,
