@@ -123,3 +123,29 @@ class Embed(torch.nn.Module):
         parts = [table(x) for table, x in zip(self.tables, (a, b, c), strict=True)]
         out: torch.Tensor = self.top(torch.cat(parts, dim=1))
         return out
+
+
+class DiesWhenLoaded(torch.nn.Module):
+    """Ends its process while it is unpickled, or only sleeps there."""
+
+    def __init__(self, sleep_s: float = 0.0) -> None:
+        super().__init__()
+        self.sleep_s = sleep_s
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Hoarder(torch.nn.Module):
+    """Takes as many megabytes as its first value says, and gives them back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = int(x[0, 0]) << 20
+        return x + torch.ones(size, dtype=torch.uint8).sum() * 0

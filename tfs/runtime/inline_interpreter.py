@@ -21,7 +21,8 @@ import torch
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal, ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
+from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.task_outcome import (

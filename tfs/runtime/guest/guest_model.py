@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 
@@ -13,8 +12,8 @@ from tfs.core.errors import FailedPrecondition, Internal, ServingError
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_tensor import Strings
+from tfs.runtime.guest.version_files import VersionFiles as VersionFiles
 
 Value: TypeAlias = "torch.Tensor | Strings"
 Output: TypeAlias = "torch.Tensor | TensorView"
@@ -54,62 +53,6 @@ class GuestModel(Protocol):
     def close(self) -> None:
         """Drops the model; idempotent."""
         ...
-
-
-PAYLOAD: Final[Mapping[str, tuple[str, ...]]] = {
-    "torch_package": ("model.pt",),
-    "torch_export": ("model.pt2",),
-    "torchscript": ("model.pt",),
-    "python": ("servable.py", "weights.safetensors", "weights.pt"),
-}
-"""By platform, the files that are held in memory; what a version lacks is left out."""
-
-
-class VersionFiles:
-    """A version's payload in memory, shared by all interpreters. Thread-safe."""
-
-    def __init__(self, files: Mapping[str, SealedFile]) -> None:
-        self.files = dict(files)
-
-    @classmethod
-    def stage(cls, source: ModelSource) -> VersionFiles:
-        """Reads the payload from the version directory into memory. Blocks.
-
-        Raises:
-            FailedPrecondition: A file is missing or cannot be read; nothing is left.
-
-        """
-        staged = cls({})
-        names = PAYLOAD[source.platform]
-        try:
-            for name in names:
-                path = os.path.join(source.path, name)
-                if os.path.exists(path):
-                    staged.files[name] = SealedFile.copy_of(path)
-        except OSError as error:
-            staged.close()
-            raise FailedPrecondition(
-                f"{source.id.slashed}: cannot read its payload: {error.strerror}"
-            ) from error
-        if not staged.files:
-            raise FailedPrecondition(
-                f"{source.id.slashed}: a {source.platform} version needs "
-                f"{' or '.join(names)}"
-            )
-        return staged
-
-    def __getitem__(self, name: str) -> SealedFile:
-        return self.files[name]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes held."""
-        return sum(file.size_bytes for file in self.files.values())
-
-    def close(self) -> None:
-        """Gives up the descriptors; what is mapped stays. Idempotent."""
-        for file in self.files.values():
-            file.close()
 
 
 def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:

@@ -16,15 +16,16 @@ import ctypes
 import fcntl
 import mmap
 import os
-import struct
 import sys
 
 _ADD_SEALS = 1033  # fcntl.F_ADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
 _FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
-_PRESENT = 1 << 63
-_SHARED = 1 << 61  # pagemap: still the file's page, not a private copy
+# The byte of a pagemap entry that tells whether a page is present (its highest bit) and
+# still the file's own (bit 61), and a table of what it says: 1 for a private copy.
+_FLAGS_BYTE = 7 if sys.byteorder == "little" else 0
+_IS_WRITTEN = bytes(flags & 0xA0 == 0x80 for flags in range(256))
 
 
 class SealedFile:
@@ -49,13 +50,9 @@ class SealedFile:
         if not hasattr(os, "memfd_create"):
             return cls(source_fd, os.fstat(source_fd).st_size)
         try:
-            fd = os.memfd_create(
-                f"tfs:{os.path.basename(path)}",
-                os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING,
-            )
+            fd = new_memfd(os.path.basename(path))
             try:
-                while os.sendfile(fd, source_fd, None, _COPY_BYTES):
-                    pass
+                copy(source_fd, fd)
                 return cls.seal(fd)
             except BaseException:
                 os.close(fd)
@@ -98,6 +95,17 @@ class SealedFile:
             self.fd = -1
 
 
+def new_memfd(name: str) -> int:
+    """Returns an empty memfd that can be sealed; ``name`` shows in /proc."""
+    return os.memfd_create(f"tfs:{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def copy(source_fd: int, target_fd: int) -> None:
+    """Appends a file's bytes to a memfd, without a detour through this process."""
+    while os.sendfile(target_fd, source_fd, None, _COPY_BYTES):
+        pass
+
+
 def num_written_pages(mapping: mmap.mmap) -> int | None:
     """Returns how many pages of a private mapping this process made its own.
 
@@ -118,5 +126,4 @@ def num_written_pages(mapping: mmap.mmap) -> int | None:
         return None
     finally:
         os.close(fd)
-    words = struct.unpack(f"={len(entries) // 8}Q", entries)
-    return sum(1 for word in words if word & _PRESENT and not word & _SHARED)
+    return entries[_FLAGS_BYTE::8].translate(_IS_WRITTEN).count(1)

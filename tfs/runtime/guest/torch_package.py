@@ -18,10 +18,11 @@ import torch
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
-from tfs.runtime.guest.guest_model import GuestModel, VersionFiles
+from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
+from tfs.runtime.guest.version_files import VersionFiles
 
 ARCHIVE = "model.pt"
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16

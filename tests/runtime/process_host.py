@@ -1,0 +1,72 @@
+"""A loop and a zygote for tests of processes, shared where a test allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tests.runtime.answers import WAIT_S
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.process_interpreter import ProcessInterpreter, ProcessOptions
+from tfs.runtime.zygote_client import ZygoteClient
+
+
+class ProcessHost:
+    """What stands in for a server: its loop, its zygote, its interpreters."""
+
+    def __init__(self, loop: ServingLoop, zygote: ZygoteClient) -> None:
+        self.loop = loop
+        self.zygote = zygote
+        self.interpreters: list[ProcessInterpreter] = []
+
+    def interpreter(self, options: ProcessOptions | None = None) -> ProcessInterpreter:
+        """Returns a new interpreter; the host closes it."""
+        name = f"process-{len(self.interpreters)}"
+        interpreter = ProcessInterpreter(name, self.loop, self.zygote, options)
+        self.interpreters.append(interpreter)
+        return interpreter
+
+    def on_loop(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the loop and waits for it."""
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                fn()
+            finally:
+                done.set()
+
+        self.loop.post(run)
+        assert done.wait(WAIT_S)
+
+    def close_interpreters(self) -> None:
+        """Closes what ``interpreter`` made."""
+        for interpreter in self.interpreters:
+            interpreter.close(time.monotonic() + WAIT_S)
+        self.interpreters.clear()
+
+
+@contextlib.contextmanager
+def process_host(linger_s: float = 30.0) -> Iterator[ProcessHost]:
+    """A running host; closes everything, and fails if a loop callback raised."""
+    loop = ServingLoop(name="test-loop")
+    loop.start()
+    host = ProcessHost(loop, ZygoteClient(loop, linger_s=linger_s))
+    try:
+        yield host
+    finally:
+        host.close_interpreters()
+        host.on_loop(host.zygote.close)
+        loop.close(time.monotonic() + WAIT_S)
+    assert loop.num_failures == 0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for something another process does; fails after a generous time."""
+    limit_s = time.monotonic() + WAIT_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < limit_s, f"not in time: {what}"
+        pause.wait(0.002)

@@ -1,0 +1,42 @@
+"""How long calls take, by number of rows: when one has hung, when two may overlap."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SMOOTHING: Final = 0.125
+_HANG_FACTOR: Final = 10.0
+_SHORT_CALL_S: Final = 0.001
+_MAX_SIZES: Final = 256
+
+
+class CallTimes:
+    """Running means of one model's calls. Loop-confined."""
+
+    def __init__(self) -> None:
+        self._mean_s: dict[tuple[int, int], float] = {}
+
+    def observe(self, signature_index: int, num_rows: int, call_s: float) -> None:
+        """Takes one measured call into account."""
+        key = signature_index, num_rows
+        mean_s = self._mean_s.get(key)
+        if mean_s is None:
+            if len(self._mean_s) >= _MAX_SIZES:
+                return
+            self._mean_s[key] = call_s
+        else:
+            self._mean_s[key] = mean_s + _SMOOTHING * (call_s - mean_s)
+
+    def limit_s(self, signature_index: int, num_rows: int, timeout_s: float) -> float:
+        """Returns how long a call may take before its interpreter counts as hung."""
+        mean_s = self._mean_s.get((signature_index, num_rows), 0.0)
+        return max(timeout_s, _HANG_FACTOR * mean_s)
+
+    def is_short(self, signature_index: int, num_rows: int) -> bool:
+        """Whether a call is so short that the wake-up after it would show.
+
+        Behind such a call the next one may already wait in the worker. Behind others
+        it waits in the host, where its cancellation is seen until the last moment.
+        """
+        mean_s = self._mean_s.get((signature_index, num_rows))
+        return mean_s is not None and mean_s <= _SHORT_CALL_S

@@ -1,0 +1,83 @@
+"""What a crash leads to: pure decisions about respawning and quarantine."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPolicy:
+    """Immutable.
+
+    Attributes:
+        max_crashes: Crashes of one version within ``window_s`` that quarantine it,
+            >= 1.
+        window_s: Seconds, > 0.
+        max_delay_s: The longest pause before an interpreter that keeps dying is
+            started again, seconds.
+
+    """
+
+    max_crashes: int = 3
+    window_s: float = 60.0
+    max_delay_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.max_crashes < 1:
+            raise ValueError("max_crashes must be >= 1")
+        if self.window_s <= 0:
+            raise ValueError("window_s must be > 0")
+        if self.max_delay_s < 0:
+            raise ValueError("max_delay_s must be >= 0")
+
+
+class CrashHistory:
+    """The recent crashes of one version, or of one interpreter. Loop-confined."""
+
+    def __init__(self, policy: CrashPolicy) -> None:
+        self._policy = policy
+        self._times_s: deque[float] = deque(maxlen=64)
+
+    def add(self, now_s: float) -> None:
+        """Records a crash."""
+        self._times_s.append(now_s)
+
+    def num_recent(self, now_s: float) -> int:
+        """Returns how many crashes lie within the window."""
+        since_s = now_s - self._policy.window_s
+        return sum(1 for time_s in self._times_s if time_s > since_s)
+
+    def is_too_many(self, now_s: float) -> bool:
+        """Whether a version with this history must not run any more."""
+        return self.num_recent(now_s) >= self._policy.max_crashes
+
+    def respawn_delay_s(self, now_s: float) -> float:
+        """Returns how long to wait before the next start.
+
+        Nothing for the first two deaths in the window: a single crash is repaired
+        within milliseconds. Then 0.1 s, doubled by each further one.
+        """
+        num = self.num_recent(now_s)
+        if num <= 2:
+            return 0.0
+        return min(0.1 * 2.0 ** (num - 3), self._policy.max_delay_s)
+
+
+def describe_status(status: int | None) -> str:
+    """Returns how a process ended, in words; ``status`` is as of ``os.wait``."""
+    if status is None:
+        return "ended"
+    signal_number = status & 0x7F
+    if signal_number == 0:
+        return f"exited with status {status >> 8}"
+    names = {
+        4: "SIGILL (illegal instruction)",
+        6: "SIGABRT (it aborted itself)",
+        7: "SIGBUS (bad memory access)",
+        8: "SIGFPE (arithmetic fault)",
+        9: "SIGKILL (killed, perhaps for memory)",
+        11: "SIGSEGV (bad memory access)",
+        15: "SIGTERM",
+    }
+    return f"was ended by {names.get(signal_number, f'signal {signal_number}')}"

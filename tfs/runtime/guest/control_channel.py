@@ -1,0 +1,93 @@
+"""Messages with descriptors over a Unix socket, off the request path.
+
+One message is one packet: a kind byte and a body. Bodies that a packet cannot hold
+travel in a memfd, the last of the message's descriptors.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+
+from tfs.runtime.guest.sealed_file import new_memfd
+
+_INLINE_BYTES = 32 << 10
+_MAX_FDS = 32
+_HEADER = struct.Struct("=BQ")  # whether the body is in a memfd, its size
+_PLAIN, _IN_MEMFD = 0, 1
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Returns two connected ends; neither is inherited by programs started."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(channel: socket.socket, body: bytes, fds: tuple[int, ...] = ()) -> None:
+    """Sends a message; the receiver gets descriptors of its own.
+
+    Raises:
+        BlockingIOError: The channel is non-blocking and full.
+        OSError: The other end is gone.
+
+    """
+    if len(fds) >= _MAX_FDS:
+        raise ValueError("too many descriptors in one message")
+    if len(body) <= _INLINE_BYTES:
+        _send(channel, _HEADER.pack(_PLAIN, len(body)) + body, fds)
+        return
+    body_fd = new_memfd("message")
+    try:
+        os.pwrite(body_fd, body, 0)
+        _send(channel, _HEADER.pack(_IN_MEMFD, len(body)), (*fds, body_fd))
+    finally:
+        os.close(body_fd)
+
+
+def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Returns the next message and its descriptors, None at the channel's end.
+
+    Raises:
+        BlockingIOError: The channel is non-blocking and empty.
+        OSError: The message is damaged; its descriptors were closed.
+
+    """
+    size_bytes = _HEADER.size + _INLINE_BYTES
+    fds_bytes = socket.CMSG_SPACE(_MAX_FDS * 4)
+    packet, ancillary, _, _ = channel.recvmsg(
+        size_bytes, fds_bytes, socket.MSG_CMSG_CLOEXEC
+    )
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    received = list(fds)
+    if not packet:
+        return None
+    if len(packet) < _HEADER.size:
+        close_all(received)
+        raise OSError("damaged message")
+    where, body_bytes = _HEADER.unpack_from(packet)
+    if where == _PLAIN:
+        return packet[_HEADER.size :], received
+    if not received:
+        raise OSError("damaged message")
+    body_fd = received.pop()
+    try:
+        return os.pread(
+            body_fd, min(body_bytes, os.fstat(body_fd).st_size), 0
+        ), received
+    finally:
+        os.close(body_fd)
+
+
+def close_all(fds: list[int]) -> None:
+    """Closes descriptors that came with a message nobody wants."""
+    for fd in fds:
+        os.close(fd)
+
+
+def _send(channel: socket.socket, packet: bytes, fds: tuple[int, ...]) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    channel.sendmsg([packet], rights if fds else [])

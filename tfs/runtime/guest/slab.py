@@ -1,0 +1,168 @@
+"""The memory a worker shares with its host: two slots for calls, and their tensors.
+
+    bytes 0..63      counters: requests (host), started and replies (worker)
+    slot 0, slot 1   request words | reply words | input area | output area
+
+A call's descriptor is a row of 64-bit words; nothing on the request path is pickled,
+and what the host reads back it can check: a worker is a process that runs somebody's
+model, and may write anything.
+
+    request  model, signature, num_rows, overflow_bytes, num_inputs,
+             then per input: index, dtype, offset, size_bytes, rank, sizes...
+    reply    status, call_ns, overflow_bytes, num_outputs or text bytes,
+             then per output: dtype, offset, size_bytes, rank, sizes..., or the text
+
+Offsets count from the slab's start, or from the start of a temporary memfd if
+``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
+items. Two slots, so that a worker that answers one call finds the next waiting; the
+doorbells are eventfds whose counts say how many calls (or answers) there are, which
+also orders the memory accesses on every architecture.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from tfs.core.dtype import DTYPES, DType
+from tfs.runtime.guest.sealed_file import new_memfd
+
+NUM_SLOTS: Final = 2
+ALIGNMENT: Final = 64
+WORD_BYTES: Final = 8
+
+REQUESTS: Final = 0
+STARTED: Final = 1
+REPLIES: Final = 2
+
+REQUEST_WORDS: Final = 5
+REPLY_WORDS: Final = 4
+
+DTYPE_CODES: Final[dict[DType, int]] = {
+    each: code for code, each in enumerate(DTYPES.values())
+}
+DTYPE_OF_CODE: Final[tuple[DType, ...]] = tuple(DTYPES.values())
+
+_HEADER_BYTES = 4096
+_DESCRIPTOR_BYTES = 1 << 16
+MAX_WORDS: Final = _DESCRIPTOR_BYTES // WORD_BYTES
+_SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the host
+
+
+_PACKINGS: Final[dict[int, struct.Struct]] = {}
+
+
+class Slot:
+    """Where one slot's parts lie, in words and bytes from the slab's start."""
+
+    __slots__ = (
+        "area_bytes",
+        "input_offset",
+        "output_offset",
+        "reply_word",
+        "request_word",
+    )
+
+    def __init__(self, index: int, area_bytes: int) -> None:
+        start = _HEADER_BYTES + index * (2 * _DESCRIPTOR_BYTES + 2 * area_bytes)
+        self.request_word = start // WORD_BYTES
+        self.reply_word = (start + _DESCRIPTOR_BYTES) // WORD_BYTES
+        self.input_offset = start + 2 * _DESCRIPTOR_BYTES
+        self.output_offset = self.input_offset + area_bytes
+        self.area_bytes = area_bytes
+
+
+class Slab:
+    """A mapped slab; one side's view of it. Confined to one thread per side."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.map = mmap.mmap(fd, os.fstat(fd).st_size)
+        self.words = memoryview(self.map).cast("q")
+        overhead_bytes = _HEADER_BYTES + NUM_SLOTS * 2 * _DESCRIPTOR_BYTES
+        area_bytes = (len(self.map) - overhead_bytes) // (2 * NUM_SLOTS)
+        area_bytes -= area_bytes % mmap.PAGESIZE
+        self.slots = tuple(Slot(index, area_bytes) for index in range(NUM_SLOTS))
+
+    @classmethod
+    def create(cls, size_bytes: int) -> Slab:
+        """Makes a slab; it takes memory as it is touched.
+
+        Raises:
+            OSError: No descriptor or address space is left; nothing stays.
+
+        """
+        fd = new_memfd("slab")
+        try:
+            os.ftruncate(fd, size_bytes)
+            fcntl.fcntl(fd, 1033, _SEALS)  # F_ADD_SEALS
+            return cls(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def write_words(self, start: int, values: Sequence[int]) -> None:
+        """Writes words from ``start`` on."""
+        packing = _PACKINGS.get(len(values))
+        if packing is None:
+            packing = _PACKINGS[len(values)] = struct.Struct(f"={len(values)}q")
+        packing.pack_into(self.map, start * WORD_BYTES, *values)
+
+    def read_words(self, start: int, num: int) -> list[int]:
+        """Returns ``num`` words."""
+        return self.words[start : start + num].tolist()
+
+    def write_text(self, start: int, text: bytes) -> None:
+        """Writes bytes where words begin."""
+        offset = start * WORD_BYTES
+        self.map[offset : offset + len(text)] = text
+
+    def read_text(self, start: int, size_bytes: int) -> bytes:
+        """Returns a copy of bytes where words begin."""
+        offset = start * WORD_BYTES
+        return self.map[offset : offset + size_bytes]
+
+    def close(self) -> None:
+        """Unmaps and closes; idempotent. Nothing may view the slab any more."""
+        if self.fd >= 0:
+            self.words.release()
+            self.map.close()
+            os.close(self.fd)
+            self.fd = -1
+
+
+def aligned(offset: int) -> int:
+    """Returns the next offset at which a tensor may begin."""
+    return (offset + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def pack_strings(items: Sequence[bytes]) -> bytes:
+    """Returns the items' lengths, then the items."""
+    lengths = array.array("q", map(len, items))
+    return lengths.tobytes() + b"".join(items)
+
+
+def unpack_strings(packed: bytes, num_items: int) -> tuple[bytes, ...]:
+    """Returns the items that ``pack_strings`` packed.
+
+    Raises:
+        ValueError: The lengths do not fill ``packed``.
+
+    """
+    start = num_items * WORD_BYTES
+    if len(packed) < start:
+        raise ValueError("strings are cut short")
+    items = []
+    for length in memoryview(packed)[:start].cast("q"):
+        if length < 0:
+            raise ValueError("a string of negative length")
+        items.append(packed[start : start + length])
+        start += length
+    if start != len(packed):
+        raise ValueError("strings do not fill their place")
+    return tuple(items)

@@ -1,0 +1,335 @@
+"""A worker process: answers calls on its main thread, loads on another.
+
+The main thread sleeps on one eventfd and does nothing but calls. The control thread
+reads the control channel; what it is asked to do in the background it does on a
+thread of the lowest CPU priority, made for it, because a thread without privileges
+cannot raise its priority again. When the channel ends, because the host closed it or
+is gone, the process exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import mmap
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+
+from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.sealed_file import SealedFile, copy
+from tfs.runtime.guest.slab import (
+    NUM_SLOTS,
+    REPLIES,
+    REPLY_WORDS,
+    REQUEST_WORDS,
+    REQUESTS,
+    STARTED,
+    WORD_BYTES,
+    Slab,
+    Slot,
+)
+from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
+from tfs.runtime.guest.version_files import VersionFiles, unreadable
+from tfs.runtime.guest.worker_options import WorkerOptions
+
+_LOWEST_PRIORITY: Final = 19
+_MAX_TEXT_BYTES: Final = 4096
+
+
+class _Loaded:
+    """A model and what a call needs of it."""
+
+    __slots__ = ("guest", "input_names", "num_calls", "signature_names", "source")
+
+    def __init__(self, source: ModelSource, guest: GuestModel) -> None:
+        self.source = source
+        self.guest = guest
+        self.num_calls = 0
+        # In the order both sides agree on: that of the source's mappings.
+        self.signature_names = tuple(source.signatures)
+        self.input_names = tuple(tuple(s.inputs) for s in source.signatures.values())
+
+
+class Worker:
+    """One worker process's state. ``run`` is confined to the main thread."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        slab_fd: int,
+        request_fd: int,
+        reply_fd: int,
+        control: socket.socket,
+        tensors: socket.socket,
+    ) -> None:
+        self._slab = Slab(slab_fd)
+        self._request_fd = request_fd
+        self._reply_fd = reply_fd
+        self._control = control
+        self._tensors = tensors
+        self._spin_s = options.spin_us / 1e6
+        # Written by the control thread, read by the main thread; each change is one
+        # dict operation.
+        self._models: dict[int, _Loaded] = {}
+        self._num_threads = torch.get_num_threads()
+        self._memory_limit = MemoryLimit(options.memory_limit_bytes)
+
+    def run(self) -> None:
+        """Answers calls until the process ends."""
+        threading.Thread(
+            target=self._run_control, name="worker-control", daemon=True
+        ).start()
+        slab = self._slab
+        inputs, outputs = InputReader(), OutputWriter(slab)
+        sequence = 0
+        with torch.inference_mode():
+            while True:
+                if self._spin_s:
+                    self._spin(sequence)
+                for _ in range(os.eventfd_read(self._request_fd)):
+                    slot = slab.slots[sequence % NUM_SLOTS]
+                    sequence += 1
+                    slab.words[STARTED] = sequence
+                    loaded = self._answer(slot, inputs, outputs)
+                    slab.words[REPLIES] = sequence
+                    os.eventfd_write(self._reply_fd, 1)
+                    if loaded is not None:
+                        self._watch_weights(loaded)
+                    loaded = None  # unloading must find the last reference its own
+
+    # -- calls, on the main thread ----------------------------------------------
+
+    def _spin(self, sequence: int) -> None:
+        words, now = self._slab.words, time.perf_counter
+        limit_s = now() + self._spin_s
+        while words[REQUESTS] == sequence and now() < limit_s:
+            pass
+
+    def _answer(
+        self, slot: Slot, inputs: InputReader, outputs: OutputWriter
+    ) -> _Loaded | None:
+        """Runs the slot's call and writes its reply; returns the model it was for."""
+        slab = self._slab
+        begun_ns = time.perf_counter_ns()
+        loaded: _Loaded | None = None
+        overflow_fd: int | None = None
+        memory: mmap.mmap | None = None
+        try:
+            model_id, signature_index, num_rows, overflow_bytes, num_words = (
+                slab.read_words(slot.request_word, REQUEST_WORDS)
+            )
+            descriptor = slab.read_text(
+                slot.request_word + REQUEST_WORDS, num_words * WORD_BYTES
+            )
+            memory = self._overflow(overflow_bytes) if overflow_bytes else slab.map
+            loaded = self._models.get(model_id)
+            if loaded is None:
+                raise Unavailable("the model is not loaded on this interpreter")
+            if loaded.source.intra_op_threads != self._num_threads:
+                self._num_threads = loaded.source.intra_op_threads
+                torch.set_num_threads(self._num_threads)
+            result = loaded.guest.run(
+                loaded.signature_names[signature_index],
+                inputs.read(loaded.input_names[signature_index], descriptor, memory),
+                num_rows,
+            )
+            words, overflow_fd = outputs.write(slot, result)
+            overflow_out = 0
+            if overflow_fd is not None:
+                overflow_out = os.fstat(overflow_fd).st_size
+                self._tensors.sendmsg([b"o"], _rights(overflow_fd))
+            ns = time.perf_counter_ns() - begun_ns
+            slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words)))
+            slab.write_words(slot.reply_word + REPLY_WORDS, words)
+        except Exception as error:
+            who = loaded.source.id.slashed if loaded is not None else "a model"
+            fault = serving_error(error, who)
+            text = fault.message.encode()[:_MAX_TEXT_BYTES]
+            ns = time.perf_counter_ns() - begun_ns
+            slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
+            slab.write_text(slot.reply_word + REPLY_WORDS, text)
+        finally:
+            if overflow_fd is not None:
+                os.close(overflow_fd)
+        return loaded
+
+    def _overflow(self, size_bytes: int) -> mmap.mmap:
+        _, fds, _, _ = socket.recv_fds(self._tensors, 1, 1)
+        try:
+            return mmap.mmap(fds[0], size_bytes)
+        finally:
+            os.close(fds[0])
+
+    def _watch_weights(self, loaded: _Loaded) -> None:
+        """Tells the host once when a model wrote to its weights.
+
+        Looks after the 1st, 10th, 100th and then every 1,000th call: a model that
+        does it at all does it early, and a look costs 8 bytes per page.
+        """
+        loaded.num_calls += 1
+        num = loaded.num_calls
+        if num not in (1, 10, 100) and num % 1000:
+            return
+        num_pages = loaded.guest.num_written_pages()
+        if num_pages:
+            self._tell(
+                {
+                    "event": "weights_written",
+                    "model": str(loaded.source.id.slashed),
+                    "num_pages": num_pages,
+                }
+            )
+
+    # -- control ------------------------------------------------------------------
+
+    def _run_control(self) -> None:
+        while True:
+            try:
+                message = control_channel.receive(self._control)
+            except OSError:
+                message = None
+            if message is None:
+                os._exit(0)
+            body, fds = message
+            # From the host, over a channel nobody else holds: pickle is safe here.
+            request = pickle.loads(body)
+            if request["background"]:
+                threading.Thread(
+                    target=self._serve_in_background,
+                    args=(request, fds),
+                    name="worker-load",
+                    daemon=True,
+                ).start()
+            else:
+                self._serve(request, fds)
+
+    def _serve_in_background(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        torch.set_num_threads(1)
+        self._serve(request, fds)
+
+    def _serve(self, request: Mapping[str, object], fds: list[int]) -> None:
+        handlers: dict[object, Callable[..., dict[str, object]]] = {
+            "copy": self._copy,
+            "load": self._load,
+            "unload": self._unload,
+        }
+        try:
+            reply = handlers[request["op"]](request, fds)
+        except ServingError as error:
+            reply = {"code": int(error.code), "message": error.message}
+        except BaseException as error:  # the process must answer whatever happens
+            fault = serving_error(error, "an interpreter's control thread")
+            reply = {"code": int(fault.code), "message": fault.message}
+        finally:
+            control_channel.close_all(fds)
+        self._tell({"id": request["id"], **reply})
+
+    def _copy(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Copies files into memfds: pairs of source and target."""
+        source = request["source"]
+        assert isinstance(source, ModelSource)
+        try:
+            for source_fd, target_fd in zip(fds[::2], fds[1::2], strict=True):
+                copy(source_fd, target_fd)
+        except OSError as error:
+            raise unreadable(source, error) from error
+        return {"code": 0}
+
+    def _load(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        source, model_id, names = (request[key] for key in ("source", "model", "files"))
+        assert isinstance(source, ModelSource)
+        assert isinstance(model_id, int)
+        assert isinstance(names, list)
+        begun_s = time.perf_counter()
+        files = VersionFiles(
+            {
+                name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
+                for name, fd in zip(names, fds, strict=True)
+            }
+        )
+        try:
+            self._memory_limit.allow(files.size_bytes)
+            try:
+                guest = load_guest_model(source, files)
+            except BaseException as error:
+                self._memory_limit.allow(-files.size_bytes)
+                if isinstance(error, ServingError):
+                    raise
+                who = source.id.slashed
+                raise Internal(f"{who} ended its interpreter while loading") from error
+        finally:
+            files.close()
+        self._models[model_id] = _Loaded(source, guest)
+        return {"code": 0, "load_s": time.perf_counter() - begun_s}
+
+    def _unload(
+        self, request: Mapping[str, object], _fds: list[int]
+    ) -> dict[str, object]:
+        model_id = request["model"]
+        assert isinstance(model_id, int)
+        loaded = self._models.pop(model_id, None)
+        if loaded is not None:
+            loaded.guest.close()
+            del loaded
+            gc.collect()
+            with contextlib.suppress(AttributeError, OSError):  # glibc only
+                ctypes.CDLL(None).malloc_trim(0)
+        return {"code": 0}
+
+    def _tell(self, message: Mapping[str, object]) -> None:
+        with contextlib.suppress(OSError):  # the host is gone; so are we, soon
+            control_channel.send(self._control, json.dumps(message).encode())
+
+
+class MemoryLimit:
+    """Bounds the private memory of this process. Confined to the control thread.
+
+    RLIMIT_DATA counts private writable memory, mapped weights among it, so that the
+    limit moves with the weights. It is soft: it contains a leak, not an attacker.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        if limit_bytes:
+            self._allowed_bytes = _data_bytes() + limit_bytes
+            self._apply()
+
+    def allow(self, size_bytes: int) -> None:
+        """Moves the limit by the weights that are mapped, or no longer are."""
+        if self._limit_bytes:
+            self._allowed_bytes += size_bytes
+            self._apply()
+
+    def _apply(self) -> None:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (self._allowed_bytes, hard))
+
+
+def _data_bytes() -> int:
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def _rights(fd: int) -> list[tuple[int, int, bytes]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little"))]

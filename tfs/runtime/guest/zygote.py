@@ -1,0 +1,186 @@
+"""The zygote: a program of one thread that imported torch once and forks workers.
+
+    python -P -m tfs.runtime.guest.zygote CHANNEL_FD PARENT_PID
+
+It holds no model, no server socket and nothing of the RPC stack. Forking it takes
+milliseconds, and a fork is safe because no other thread and no OpenMP region ever
+ran. Whatever dies first, nothing is left: the zygote ends with the channel and with
+the thread that spawned it, workers end with the zygote (a parent-death signal) and
+with their own channel.
+
+    host to zygote   {"token": ..., "options": {...}} and five descriptors
+    zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
+                     {"died": pid, "status": as of os.wait} | {"failed": token, "why"}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import warnings
+from typing import Final
+
+import torch
+
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.worker import Worker
+from tfs.runtime.guest.worker_options import WorkerOptions
+
+_PREIMPORTED: Final = ("tfs.runtime.guest.torch_package",)
+"""What workers would import first; here it costs each of them nothing."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class Zygote:
+    """Forks workers on request. Single-threaded."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
+        self._pids: dict[int, int] = {}  # by pidfd
+        self._pid = os.getpid()
+
+    def run(self) -> None:
+        """Serves until the channel ends; then kills what it forked."""
+        self._tell({"ready": self._pid, "num_threads": num_threads()})
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd != self._channel.fileno():
+                    self._reap(fd)
+                    continue
+                try:
+                    message = control_channel.receive(self._channel)
+                except OSError:
+                    message = None
+                if message is None:
+                    for pid in self._pids.values():
+                        os.kill(pid, signal.SIGKILL)
+                    return
+                self._fork(*message)
+
+    def _fork(self, body: bytes, fds: list[int]) -> None:
+        request = json.loads(body)
+        token = request["token"]
+        try:
+            pid = os.fork()
+        except OSError as error:
+            control_channel.close_all(fds)
+            self._tell({"failed": token, "why": error.strerror})
+            return
+        if pid == 0:
+            try:
+                become_worker(self._pid, WorkerOptions(**request["options"]), fds)
+            except BaseException as error:
+                print(f"worker {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(70)
+        control_channel.close_all(fds)
+        pidfd = os.pidfd_open(pid)
+        self._pids[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+        self._tell({"forked": token, "pid": pid}, (pidfd,))
+
+    def _reap(self, pidfd: int) -> None:
+        pid = self._pids.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._tell({"died": pid, "status": status})
+
+    def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
+        try:
+            control_channel.send(self._channel, json.dumps(message).encode(), fds)
+        except OSError:
+            os._exit(0)  # the host is gone
+
+
+def become_worker(zygote_pid: int, options: WorkerOptions, fds: list[int]) -> None:
+    """Turns a fresh fork into a worker; never returns while the worker lives."""
+    close_all_but({0, 1, 2, *fds})
+    drop_privileges(options)
+    die_with_parent(zygote_pid)
+    seed = int.from_bytes(os.urandom(8), "little")
+    random.seed(seed)
+    torch.manual_seed(seed)
+    slab_fd, request_fd, reply_fd, control_fd, tensors_fd = fds
+    Worker(
+        options,
+        slab_fd,
+        request_fd,
+        reply_fd,
+        socket.socket(fileno=control_fd),
+        socket.socket(fileno=tensors_fd),
+    ).run()
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Closes every descriptor above the standard three that is not in ``kept``."""
+    previous = 2
+    for fd in sorted(fd for fd in kept if fd > 2):
+        os.closerange(previous + 1, fd)
+        previous = fd
+    os.closerange(previous + 1, 1 << 16)
+
+
+def drop_privileges(options: WorkerOptions) -> None:
+    """Becomes the user and the priority the options name, for good."""
+    if options.oom_score_adj:
+        with open("/proc/self/oom_score_adj", "r+") as score:
+            if int(score.read()) < options.oom_score_adj:
+                score.seek(0)
+                score.write(str(options.oom_score_adj))
+    if options.nice:
+        os.nice(options.nice)
+    if options.group_id is not None:
+        os.setgroups([])
+        os.setresgid(options.group_id, options.group_id, options.group_id)
+    if options.user_id is not None:
+        os.setresuid(options.user_id, options.user_id, options.user_id)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Asks for SIGKILL when the parent ends; exits if it has.
+
+    After changing users: that would take the request back.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(0)
+
+
+def num_threads() -> int:
+    """Returns how many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def main(channel_fd: int, parent_pid: int) -> None:
+    """Runs the zygote on an inherited channel."""
+    die_with_parent(parent_pid)
+    # torch.package's own use of it, which nobody here can change.
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    close_all_but({0, 1, 2, channel_fd})
+    torch.set_num_threads(1)
+    for module in _PREIMPORTED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    Zygote(socket.socket(fileno=channel_fd)).run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,290 @@
+"""The host's end of the zygote: starts it when workers are wanted, ends it after.
+
+The program is spawned (never forked) by a thread that lives as long as it does: the
+zygote dies with the thread that started it, and so cannot outlive this process. The
+conversation is the serving loop's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import tfs
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.worker_options import WorkerOptions
+
+log = logging.getLogger(__name__)
+
+_LINGER_S: Final = 30.0
+_MALLOC: Final = {
+    # MobileNet-sized models take hundreds of page faults per call because glibc gives
+    # memory back between operators; with these they take none.
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+}
+_ONE_THREAD: Final = {
+    # The zygote must stay single-threaded; workers raise the number per model.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A new worker; the receiver owns ``pidfd``."""
+
+    pid: int
+    pidfd: int
+
+
+class _ForkRequest:
+    def __init__(
+        self,
+        options: WorkerOptions,
+        fds: tuple[int, ...],
+        on_done: Callable[[Forked | str], None],
+    ) -> None:
+        self.options = options
+        self.fds = fds
+        self.on_done = on_done
+
+
+class ZygoteClient:
+    """Forks workers. Loop-confined, except the constructor.
+
+    Args:
+        loop: Drives the conversation; runs the callbacks.
+        environment: Added to the zygote's environment.
+        linger_s: Seconds without users after which the zygote is ended.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        environment: Mapping[str, str] | None = None,
+        *,
+        linger_s: float = _LINGER_S,
+    ) -> None:
+        self._loop = loop
+        self._environment = dict(environment or {})
+        self._linger_s = linger_s
+        self._channel: socket.socket | None = None
+        self._ready = False
+        self._waiting: list[_ForkRequest] = []
+        self._sent: dict[int, _ForkRequest] = {}
+        self._next_token = 0
+        self._watchers: dict[int, Callable[[int], None]] = {}
+        self._num_users = 0
+        self._linger: Timer | None = None
+        self._closed = False
+        self.pid: int | None = None
+        """The zygote's process id while it is ready."""
+
+    def acquire(self) -> None:
+        """Counts a user; the zygote stays while there is one."""
+        self._num_users += 1
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def release(self) -> None:
+        """Takes a user back."""
+        self._num_users -= 1
+        if self._num_users == 0 and self._channel is not None:
+            self._linger = self._loop.call_at(
+                self._loop.clock.now() + self._linger_s, self._end
+            )
+
+    def fork(
+        self,
+        options: WorkerOptions,
+        fds: tuple[int, ...],
+        on_done: Callable[[Forked | str], None],
+    ) -> None:
+        """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
+
+        ``on_done`` takes the worker or the reason why there is none. The caller may
+        close ``fds`` in it.
+        """
+        if self._closed:
+            on_done("the server is shutting down")
+            return
+        request = _ForkRequest(options, fds, on_done)
+        if self._ready:
+            self._send(request)
+            return
+        self._waiting.append(request)
+        if self._channel is None:
+            self._start()
+
+    def watch_death(self, pid: int, on_death: Callable[[int], None]) -> None:
+        """Calls ``on_death(status)`` once when the zygote has reaped ``pid``."""
+        self._watchers[pid] = on_death
+
+    def unwatch_death(self, pid: int) -> None:
+        """Stops watching; idempotent."""
+        self._watchers.pop(pid, None)
+
+    def close(self) -> None:
+        """Ends the zygote and every worker it forked; idempotent."""
+        self._closed = True
+        self._end()
+        self._fail_all("the server is shutting down")
+
+    # -- on the loop -------------------------------------------------------------
+
+    def _start(self) -> None:
+        ours, theirs = control_channel.pair()
+        ours.setblocking(False)
+        self._channel = ours
+        self._loop.watch(ours.fileno(), self._on_readable)
+        # The thread ends with the program it starts; see the module's docstring.
+        threading.Thread(
+            target=self._spawn, args=(ours, theirs), name="zygote", daemon=True
+        ).start()
+
+    def _spawn(self, channel: socket.socket, theirs: socket.socket) -> None:
+        environment = {
+            **os.environ,
+            **_MALLOC,
+            **_ONE_THREAD,
+            **self._environment,
+            "PYTHONPATH": os.pathsep.join(import_path()),
+        }
+        try:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "tfs.runtime.guest.zygote",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = f"it cannot be started: {error.strerror}"
+
+            def say_why() -> None:
+                self._on_end(channel, why)  # before the channel ends, and says less
+                theirs.close()
+
+            self._loop.post(say_why)
+            return
+        theirs.close()
+        status = process.wait()
+        self._loop.post(lambda: self._on_end(channel, f"it ended with status {status}"))
+
+    def _send(self, request: _ForkRequest) -> None:
+        assert self._channel is not None
+        token = self._next_token
+        self._next_token += 1
+        message = {"token": token, "options": asdict(request.options)}
+        try:
+            control_channel.send(
+                self._channel, json.dumps(message).encode(), request.fds
+            )
+        except BlockingIOError:
+            request.on_done("the zygote does not keep up")
+        except OSError as error:
+            request.on_done(f"the zygote is gone: {error.strerror}")
+        else:
+            self._sent[token] = request
+
+    def _on_readable(self, _events: int) -> None:
+        channel = self._channel
+        while channel is not None and channel is self._channel:
+            try:
+                message = control_channel.receive(channel)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
+                self._on_end(channel, "its channel ended")
+                return
+            body, fds = message
+            self._on_message(json.loads(body), fds)
+
+    def _on_message(self, message: Mapping[str, object], fds: list[int]) -> None:
+        match message:
+            case {"ready": int(pid), "num_threads": int(num_threads)}:
+                if num_threads != 1:
+                    log.error("event=zygote_has_threads num_threads=%d", num_threads)
+                self.pid = pid
+                self._ready = True
+                waiting, self._waiting = self._waiting, []
+                for request in waiting:
+                    self._send(request)
+            case {"forked": int(token), "pid": int(pid)}:
+                request = self._sent.pop(token)
+                request.on_done(Forked(pid, fds.pop()))
+            case {"failed": int(token), "why": str(why)}:
+                self._sent.pop(token).on_done(why)
+            case {"died": int(pid), "status": int(status)}:
+                on_death = self._watchers.pop(pid, None)
+                if on_death is not None:
+                    on_death(status)
+        control_channel.close_all(fds)
+
+    def _on_end(self, channel: socket.socket, why: str) -> None:
+        if channel is not self._channel:
+            return
+        self._drop_channel()
+        if not self._closed:
+            log.warning("event=zygote_ended why=%r", why)
+        self._fail_all(f"the zygote is gone: {why}")
+
+    def _end(self) -> None:
+        self._linger = None
+        if self._channel is not None:
+            self._drop_channel()
+
+    def _drop_channel(self) -> None:
+        assert self._channel is not None
+        self._loop.unwatch(self._channel.fileno())
+        self._channel.close()
+        self._channel = None
+        self._ready = False
+        self.pid = None
+        self._watchers.clear()
+
+    def _fail_all(self, why: str) -> None:
+        failed = [*self._waiting, *self._sent.values()]
+        self._waiting = []
+        self._sent = {}
+        for request in failed:
+            request.on_done(why)
+
+
+def import_path() -> list[str]:
+    """Returns what a program started by us must be able to import from.
+
+    Everything this process can, and this package wherever it lies: models name
+    modules beside the server extern.
+    """
+    root = str(Path(next(iter(tfs.__path__))).parent)
+    found = [root]
+    for entry in sys.path:
+        path = os.path.abspath(entry or os.curdir)
+        if path not in found and os.path.exists(path):
+            found.append(path)
+    return found
