@@ -15,18 +15,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from tfs.core.call import Metadata, Method, MethodKind, Peer
 from tfs.core.errors import Internal, ServingError, Unimplemented
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.express import response
-from tfs.frontends.rpc.express.connection import Stream
+from tfs.frontends.rpc.express.connection import Connection, Stream
 from tfs.frontends.rpc.express.deadlines import Bucket
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
-
-if TYPE_CHECKING:
-    from tfs.frontends.rpc.express.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +32,40 @@ CARDINALITY: Final = Unimplemented("the method takes exactly one request message
 
 Item = tuple[memoryview, bool] | None
 """A message and whether it is compressed; None for the client's end."""
+
+
+class CallOwner(Protocol):
+    """What a call needs of the session it came on. Loop-confined."""
+
+    connection: Connection
+    peer: Peer
+    loop_ident: int
+    max_stream_queued_bytes: int
+
+    @property
+    def post(self) -> Callable[[Callable[[], None]], None]:
+        """Runs a function on the loop."""
+        ...
+
+    def mark_dirty(self) -> None:
+        """Has what was sent written at the end of the round."""
+        ...
+
+    def on_answered(self, stream: Stream) -> None:
+        """A call was finished by its handler, or before it got to one."""
+        ...
+
+    def on_late_finish(self, call: ExpressCall) -> None:
+        """A call was finished again, or after it was cut off."""
+        ...
+
+    def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
+        """A handler raised; the call is failed by the caller."""
+        ...
+
+    def expire(self, call: ExpressCall) -> None:
+        """The deadline of a call has passed."""
+        ...
 
 
 class ExpressCall:
@@ -57,7 +88,7 @@ class ExpressCall:
         "stream",
     )
 
-    def __init__(self, session: Session, stream: Stream, route: Method) -> None:
+    def __init__(self, session: CallOwner, stream: Stream, route: Method) -> None:
         self.message: bytes | memoryview = b""
         self.deadline_s: float | None = None
         self.route = route
@@ -221,7 +252,7 @@ class ExpressStreamCall(ExpressCall):
 
     __slots__ = ("_has_ended", "_on_half_close", "_on_message", "_waiting")
 
-    def __init__(self, session: Session, stream: Stream, route: Method) -> None:
+    def __init__(self, session: CallOwner, stream: Stream, route: Method) -> None:
         super().__init__(session, stream, route)
         self._on_message: Callable[[bytes | memoryview], None] | None = None
         self._on_half_close: Callable[[], None] | None = None
@@ -235,7 +266,7 @@ class ExpressStreamCall(ExpressCall):
         session = self._session
         if (
             self.is_finished
-            or self.stream.outbox_bytes > session.options.max_stream_queued_bytes
+            or self.stream.outbox_bytes > session.max_stream_queued_bytes
         ):
             return False
         session.connection.send_message(self.stream, message)

@@ -14,8 +14,9 @@ import logging
 import socket
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import (
@@ -33,10 +34,8 @@ from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCal
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.messages import gunzip
 from tfs.frontends.rpc.express.request_head import Encoding, HttpRefusal
+from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.stream_state import StreamState
-
-if TYPE_CHECKING:
-    from tfs.frontends.rpc.express.transport import ExpressTransport
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +61,15 @@ class Session:
         "_has_more",
         "_is_reading",
         "_methods",
+        "_now",
         "_num_answered",
+        "_on_closed",
+        "_options",
         "_pinged_s",
         "_read_s",
+        "_shared",
         "_socket",
         "_starved_since_s",
-        "_transport",
         "_unsent",
         "_unsent_bytes",
         "_written_s",
@@ -76,30 +78,32 @@ class Session:
         "is_closed",
         "is_dirty",
         "loop_ident",
+        "max_stream_queued_bytes",
         "opened_s",
-        "options",
         "peer",
         "post",
     )
 
     def __init__(
         self,
-        transport: ExpressTransport,
+        shared: SharedState,
         client: socket.socket,
         peer: Peer,
         methods: MethodTable,
-        now_s: float,
+        on_closed: Callable[[Session], None],
     ) -> None:
-        self._transport = transport
+        now_s = shared.loop.clock.now()
+        self._shared = shared
+        self._on_closed = on_closed
+        self._now = shared.loop.clock.now
         self._socket = client
         self._methods = methods
         self.peer = peer
-        self.options = transport.options
-        self.loop_ident = transport.loop_ident
-        self.post = transport.loop.post
-        self.connection = Connection(
-            self, transport.budget, transport.options.limits, now_s
-        )
+        self._options = shared.options
+        self.loop_ident = shared.loop_ident
+        self.post = shared.loop.post
+        self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
+        self.connection = Connection(self, shared.budget, shared.options.limits, now_s)
         self.is_dirty = False
         self.is_closed = False
         self.opened_s = now_s
@@ -115,7 +119,7 @@ class Session:
         self._unsent_bytes = 0
         # Calls cut off whose handlers may still work on them.
         self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
-        transport.loop.watch(client.fileno(), self.on_ready)
+        shared.loop.watch(client.fileno(), self.on_ready)
         self.mark_dirty()
 
     def __repr__(self) -> str:
@@ -159,7 +163,7 @@ class Session:
         if not self._is_reading:
             return
         try:
-            data = self._socket.recv(self.options.max_read_bytes)
+            data = self._socket.recv(self._options.max_read_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -170,22 +174,30 @@ class Session:
         self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        transport = self._transport
-        now_s = self._read_s = transport.now()
+        now_s = self._read_s = self._now()
         connection = self.connection
         if connection.receive(data, now_s):
             self._has_more = True
-            transport.go_on_next_round(self)
+            self.post(self.go_on)
         if not self.is_dirty and (connection.has_output or connection.is_closed):
             self.mark_dirty()
         if connection.is_starved:
-            transport.starved.add(self)
+            self._shared.starved.add(self.refill)
+
+    def refill(self) -> None:
+        """Grants the client what the receive budget once had no room for."""
+        if not self.is_closed:
+            self.connection.refill()
+            if self.connection.is_starved:
+                self._shared.starved.add(self.refill)
+            if self.connection.has_output:
+                self.mark_dirty()
 
     def mark_dirty(self) -> None:
         """Has :meth:`flush` called at the end of the round."""
         if not self.is_dirty:
             self.is_dirty = True
-            self._transport.dirty.append(self)
+            self._shared.dirty.append(self.flush)
 
     # -- writing ---------------------------------------------------------------------
 
@@ -216,14 +228,14 @@ class Session:
                 if sent < len(data):
                     self._unsent.append(memoryview(data)[sent:])
                     self._unsent_bytes += len(data) - sent
-                    self._written_s = self._transport.now()
+                    self._written_s = self._now()
                     self._watch()
             if self.is_closed or self._unsent or not connection.has_sendable:
                 break
         if self.is_closed or self._unsent:
             return
         if connection.has_sendable:
-            self._transport.wake_up()
+            self._shared.wants_round = True
             self.mark_dirty()
         elif connection.is_closed or (connection.is_drained and not connection.out):
             self.close()
@@ -231,13 +243,13 @@ class Session:
     def _queue_output(self) -> None:
         connection = self.connection
         if not self._unsent:
-            self._written_s = self._transport.now()
+            self._written_s = self._now()
         for part in connection.out:
             self._unsent.append(memoryview(part))
             self._unsent_bytes += len(part)
         connection.out.clear()
         connection.has_large_output = False
-        if self._unsent_bytes > self.options.max_unsent_bytes:
+        if self._unsent_bytes > self._options.max_unsent_bytes:
             self._watch()
 
     def _send_unsent(self) -> None:
@@ -252,7 +264,7 @@ class Session:
                 self.close()
                 return
             self._unsent_bytes -= sent
-            self._written_s = self._transport.now()
+            self._written_s = self._now()
             for part in batch:
                 if sent < len(part):
                     unsent[0] = part[sent:]
@@ -266,10 +278,10 @@ class Session:
 
     def _watch(self) -> None:
         """Watches for what can go on: reading, unless too much waits; writing."""
-        is_reading = self._unsent_bytes <= self.options.max_unsent_bytes
+        is_reading = self._unsent_bytes <= self._options.max_unsent_bytes
         events = (READABLE if is_reading else 0) | (WRITABLE if self._unsent else 0)
         self._is_reading = is_reading
-        self._transport.loop.watch(self._socket.fileno(), self.on_ready, events)
+        self._shared.loop.watch(self._socket.fileno(), self.on_ready, events)
 
     # -- what the connection tells -----------------------------------------------------
 
@@ -292,7 +304,7 @@ class Session:
         if head.timeout_s is not None:
             now_s = stream.opened_s
             call.deadline_s = deadline_s = now_s + head.timeout_s
-            call.bucket = self._transport.deadlines.add(call, deadline_s, now_s)
+            call.bucket = self._shared.deadlines.add(call, deadline_s, now_s)
 
     def on_request(self, stream: Stream, message: bytes) -> None:
         stream.owner.take_request(message)
@@ -353,7 +365,7 @@ class Session:
             else:
                 job = partial(self._gunzip, call, item[0])
                 try:
-                    self._transport.executor.submit(job)
+                    self._shared.executor.submit(job)
                 except RuntimeError:
                     call.fail(Unavailable("the server is shutting down"))
                 return
@@ -362,7 +374,7 @@ class Session:
         # On the executor's thread.
         outcome: bytes | ServingError
         try:
-            outcome = gunzip(body, self.options.limits.max_message_bytes)
+            outcome = gunzip(body, self._options.limits.max_message_bytes)
         except ServingError as error:
             outcome = error
         self.post(partial(self._on_gunzipped, call, outcome))
@@ -381,20 +393,20 @@ class Session:
 
     def on_answered(self, stream: Stream) -> None:
         """A call was finished by its handler, or before it got to one."""
-        self._transport.budget.used_bytes -= stream.held_bytes
+        self._shared.budget.used_bytes -= stream.held_bytes
         stream.held_bytes = 0
         if not self.is_dirty:
             self.is_dirty = True
-            self._transport.dirty.append(self)
+            self._shared.dirty.append(self.flush)
 
     def on_late_finish(self, call: ExpressCall) -> None:
         """A call was finished again, or after it was cut off."""
-        self._transport.counters.late_finishes += 1
+        self._shared.counters.late_finishes += 1
         self._on_work_ended(id(call))
 
     def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
         """A handler raised: logged and counted; the call is the caller's to fail."""
-        self._transport.counters.handler_failures += 1
+        self._shared.counters.handler_failures += 1
         log.error(
             "event=handler_failed method=%s peer=%s",
             call.route.path,
@@ -416,8 +428,7 @@ class Session:
         self.mark_dirty()
 
     def _cut_off_call(self, call: ExpressCall, error: ServingError) -> None:
-        transport = self._transport
-        transport.counters.cut_off_calls += 1
+        self._shared.counters.cut_off_calls += 1
         works = call.is_dispatched and type(call) is ExpressCall
         if works:
             # Its work ends when its handler says so, or has let go of it.
@@ -444,7 +455,7 @@ class Session:
     def sweep(self, now_s: float) -> None:
         """Closes, resets or pings what has been silent for too long."""
         connection = self.connection
-        options = self.options
+        options = self._options
         if not connection.is_established:
             if now_s - self.opened_s > options.handshake_timeout_s:
                 self._give_up(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
@@ -458,7 +469,7 @@ class Session:
             self._give_up(ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
             return
         if self._unsent and now_s - self._written_s > options.write_timeout_s:
-            self._transport.counters.timeouts += 1
+            self._shared.counters.timeouts += 1
             self.close()
             return
         if connection.streams:
@@ -477,7 +488,7 @@ class Session:
         self._keep_alive(now_s)
 
     def _sweep_streams(self, now_s: float) -> None:
-        options = self.options
+        options = self._options
         connection = self.connection
         for stream in list(connection.streams.values()):
             call: ExpressCall | None = stream.owner
@@ -493,12 +504,12 @@ class Session:
                     + stream.received_bytes / options.min_body_bytes_per_s
                 )
                 if now_s - since_s > allowed_s:
-                    self._transport.counters.timeouts += 1
+                    self._shared.counters.timeouts += 1
                     call.fail(
                         DeadlineExceeded("the request message did not arrive in time")
                     )
             elif stream.outbox and now_s - stream.progress_s > options.write_timeout_s:
-                self._transport.counters.timeouts += 1
+                self._shared.counters.timeouts += 1
                 connection.reset(stream, ErrorCode.CANCEL)
                 self.on_reset(stream)
                 self.mark_dirty()
@@ -523,24 +534,24 @@ class Session:
 
     def _keep_alive(self, now_s: float) -> None:
         if self._pinged_s is None or self._read_s > self._pinged_s:
-            if now_s - self._read_s > self.options.keepalive_time_s:
+            if now_s - self._read_s > self._options.keepalive_time_s:
                 self._pinged_s = now_s
                 self.connection.ping()
                 self.mark_dirty()
-        elif now_s - self._pinged_s > self.options.keepalive_timeout_s:
-            self._transport.counters.timeouts += 1
+        elif now_s - self._pinged_s > self._options.keepalive_timeout_s:
+            self._shared.counters.timeouts += 1
             self.close()
 
     # -- the end -----------------------------------------------------------------------
 
     def _give_up(self, code: ErrorCode, reason: str) -> None:
-        self._transport.counters.timeouts += 1
+        self._shared.counters.timeouts += 1
         self.connection.terminate(ConnectionFault(code, reason))
         self.mark_dirty()
 
     def on_failure(self, error: Exception) -> None:
         """Our own code raised: this connection is lost, the others are not."""
-        self._transport.counters.failures += 1
+        self._shared.counters.failures += 1
         log.error("event=connection_failed peer=%s", self.peer.address, exc_info=error)
         self.close()
 
@@ -549,14 +560,15 @@ class Session:
         if self.is_closed:
             return
         self.is_closed = True
-        transport = self._transport
-        transport.loop.unwatch(self._socket.fileno())
+        shared = self._shared
+        shared.loop.unwatch(self._socket.fileno())
+        shared.starved.discard(self.refill)
         self._socket.close()
         self._unsent.clear()
         try:
             fault = self.connection.fault
             if fault is not None:
-                transport.counters.faults += 1
+                shared.counters.faults += 1
                 log.debug(
                     "event=connection_fault peer=%s code=%s reason=%r",
                     self.peer.address,
@@ -565,4 +577,4 @@ class Session:
                 )
             self.connection.close()
         finally:
-            transport.on_session_closed(self)
+            self._on_closed(self)

@@ -1,0 +1,76 @@
+"""What the connections of one express transport have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import get_ident
+
+from tfs.core.executor import Executor
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.deadlines import Deadlines
+from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.options import ExpressOptions
+
+
+@dataclass(slots=True)
+class ExpressCounters:
+    """What happened since the start. Written by the loop, read by anybody.
+
+    Attributes:
+        connections: Accepted.
+        refused_connections: Closed at once: too many.
+        faults: Connections closed because the peer broke a rule or was a nuisance.
+        failures: Connections closed because our own code raised.
+        timeouts: Connections and calls given up for being silent.
+        handler_failures: Exceptions that handlers raised.
+        cut_off_calls: Calls that ended without their handler.
+        late_finishes: Finishes of calls that had ended already.
+        slow_rounds: Rounds beyond ``slow_round_s``.
+
+    """
+
+    connections: int = 0
+    refused_connections: int = 0
+    faults: int = 0
+    failures: int = 0
+    timeouts: int = 0
+    handler_failures: int = 0
+    cut_off_calls: int = 0
+    late_finishes: int = 0
+    slow_rounds: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class SharedState:
+    """Made by the transport, used by its sessions. Loop-confined.
+
+    Attributes:
+        loop: Runs everything.
+        options: Limits and timeouts.
+        executor: Where gzip is undone.
+        budget: The server's receive budget.
+        deadlines: Of all unfinished calls.
+        counters: What happened.
+        dirty: Run at the end of the round, once: sessions that have output.
+        starved: Run when the receive budget has room: sessions that wait for it.
+        wants_round: Whether the next round should come at once.
+        loop_ident: The loop's thread; right once the loop runs the transport.
+
+    """
+
+    loop: ServingLoop
+    options: ExpressOptions
+    executor: Executor
+    budget: ReceiveBudget = field(init=False)
+    deadlines: Deadlines[ExpressCall] = field(init=False)
+    counters: ExpressCounters = field(default_factory=ExpressCounters)
+    dirty: list[Callable[[], None]] = field(default_factory=list)
+    starved: set[Callable[[], None]] = field(default_factory=set)
+    wants_round: bool = False
+    loop_ident: int = field(default_factory=get_ident)
+
+    def __post_init__(self) -> None:
+        self.budget = ReceiveBudget(self.options.max_receive_bytes)
+        self.deadlines = Deadlines(self.loop, ExpressCall.expire)
