@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
 from tests.benchmarks.row import Goal, Row
-from tfs.codec import predict_request
+from tfs.codec import predict_template
 from tfs.codec.predict import read_predict_request, write_predict_response
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -70,7 +70,7 @@ def answer(message: bytes) -> bytes:
 
 def answer_at_first_sight(message: bytes) -> bytes:
     """As `answer`, with nothing remembered of earlier requests."""
-    predict_request._templates.clear()
+    predict_template.forget()
     return answer(message)
 
 

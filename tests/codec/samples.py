@@ -8,6 +8,7 @@ from tfs.core import dtype as dtypes
 from tfs.core.dtype import STRING, DType
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.framework import tensor_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 # Six elements each: extremes, a signalling NaN where there is one, zero, and small.
 DATA: dict[DType, bytes | tuple[bytes, ...]] = {
@@ -78,6 +79,9 @@ FIELDS = {
 }
 
 
+FLOATS = TensorView(dtypes.FLOAT32, (1, 4), struct.pack("<4f", 1, 2, 3, 4))
+
+
 def typed_proto(view: TensorView) -> tensor_pb2.TensorProto:
     """Builds the message value by value, independently of the code under test."""
     number, field, code = FIELDS[view.dtype]
@@ -113,3 +117,14 @@ def content_proto(view: TensorView) -> tensor_pb2.TensorProto:
     assert not isinstance(view.data, tuple)
     proto.tensor_content = bytes(view.data)
     return proto
+
+
+def request(
+    *protos: tensor_pb2.TensorProto, name: str = "m", **more: object
+) -> predict_pb2.PredictRequest:
+    """Builds a request whose inputs are called x0, x1 and so on."""
+    message = predict_pb2.PredictRequest(**more)  # type: ignore[arg-type]
+    message.model_spec.name = name
+    for index, proto in enumerate(protos):
+        message.inputs[f"x{index}"].CopyFrom(proto)
+    return message

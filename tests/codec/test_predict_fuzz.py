@@ -16,13 +16,10 @@ from hypothesis import strategies as st
 
 from tests.codec.mutation import mutated
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
-from tfs.codec import predict_request, wire
-from tfs.codec.predict_request import (
-    PredictRequestView,
-    read_if_quick,
-    read_predict_request,
-)
-from tfs.codec.tensor import DecodeOptions
+from tfs.codec import wire
+from tfs.codec.decode_options import DecodeOptions
+from tfs.codec.predict_request import parse, read_if_quick, read_predict_request
+from tfs.codec.predict_view import PredictRequestView
 from tfs.core.dtype import STRING
 from tfs.core.errors import ServingError
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -33,7 +30,7 @@ OPTIONS = DecodeOptions(max_tensor_bytes=5_000, quick_bytes=300, quick_fill_byte
 def outcome(message: bytes) -> PredictRequestView | str:
     """Returns what message objects make of the message: the oracle."""
     try:
-        return predict_request._parse(message, OPTIONS.max_tensor_bytes)
+        return parse(message, OPTIONS.max_tensor_bytes)
     except ServingError as error:
         return str(error)
 

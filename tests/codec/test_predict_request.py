@@ -7,47 +7,42 @@ import tracemalloc
 
 import pytest
 
-from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
-from tfs.codec import predict_request
+from tests.codec.samples import (
+    FLOATS,
+    SMALL_VIEWS,
+    VIEWS,
+    content_proto,
+    request,
+    typed_proto,
+)
+from tfs.codec import predict_request, predict_scan, predict_template
+from tfs.codec.decode_options import DecodeOptions
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import (
-    PredictRequestView,
     read_if_quick,
     read_predict_request,
 )
-from tfs.codec.tensor import DecodeOptions
+from tfs.codec.predict_view import PredictRequestView
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument, ResourceExhausted, Unimplemented
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
-FLOATS = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 1, 2, 3, 4))
-
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     """No test depends on what another left remembered."""
-    predict_request._templates.clear()
-    predict_request._shapes.clear()
-
-
-def request(
-    *protos: tensor_pb2.TensorProto, name: str = "m", **more: object
-) -> predict_pb2.PredictRequest:
-    message = predict_pb2.PredictRequest(**more)  # type: ignore[arg-type]
-    message.model_spec.name = name
-    for index, proto in enumerate(protos):
-        message.inputs[f"x{index}"].CopyFrom(proto)
-    return message
+    predict_template.forget()
+    predict_scan._shapes.clear()
 
 
 def upb(message: bytes) -> PredictRequestView:
-    return predict_request._parse(message, 1 << 30)
+    return predict_request.parse(message, 1 << 30)
 
 
 def is_scanned(message: bytes) -> bool:
-    view = predict_request._scan(message, DecodeOptions(), quick=False)
+    view = predict_scan.scan(message, DecodeOptions(), quick=False)
     return view is not None
 
 
@@ -92,59 +87,12 @@ def typed_large(view: TensorView) -> tensor_pb2.TensorProto:
     return proto
 
 
-def test_a_template_takes_the_new_elements() -> None:
-    """A known message with other elements yields those elements."""
-    first = request(typed_proto(FLOATS)).SerializeToString()
-    other = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 9, 8, 7, 6))
-    read_predict_request(first)
-    assert predict_request._templates
-    second = request(typed_proto(other)).SerializeToString()
-    assert predict_request._read_as_before(second) is not None
-    assert read_predict_request(second).inputs == {"x0": other}
-    assert read_predict_request(memoryview(second)).inputs == {"x0": other}
-
-
-def test_templates_of_several_inputs_keep_them_apart() -> None:
-    """Every byte between two tensors is compared, and each gets its own elements."""
-    wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
-    message = bytearray(
-        request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
-    )
-    expected = upb(bytes(message))
-    assert read_predict_request(bytes(message)) == expected
-    known = predict_request._read_as_before(bytes(message))
-    assert known == expected
-    position = message.index(b"x1")
-    message[position + 1] = ord("y")
-    assert predict_request._read_as_before(bytes(message)) is None
-    assert set(read_predict_request(bytes(message)).inputs) == {"x0", "xy"}
-
-
-def test_messages_of_equal_length_do_not_get_each_others_template() -> None:
-    """Same length, other model, name, dtype or shape: read as what they are."""
-    messages = []
-    for model in ("m", "n"):
-        for shape in ((1, 4), (4, 1), (2, 2)):
-            for proto in (typed_proto, content_proto):
-                view = TensorView(FLOAT32, shape, FLOATS.data)
-                messages.append(request(proto(view), name=model).SerializeToString())
-    assert len({len(message) for message in messages}) == 1
-    for _ in range(3):
-        for message in messages:
-            assert read_predict_request(message) == upb(message)
-
-
-def test_templates_are_bounded() -> None:
-    """Ever new messages leave a bounded memory behind."""
+def test_remembered_shapes_are_bounded() -> None:
+    """Ever new shapes leave a bounded memory behind."""
     for size in range(3_000):
-        view = TensorView(FLOAT32, (size,), bytes(4 * size))
-        read_predict_request(request(content_proto(view)).SerializeToString())
-    for name in range(100):
-        message = request(typed_proto(FLOATS), name=f"{name:03}").SerializeToString()
-        read_predict_request(message)
-    assert len(predict_request._templates) <= predict_request._MAX_LENGTHS
-    assert max(map(len, predict_request._templates.values())) <= 8
-    assert len(predict_request._shapes) <= predict_request._MAX_SHAPES
+        view = TensorView(FLOAT32, (size, 0), b"")
+        read_predict_request(request(typed_proto(view)).SerializeToString())
+    assert len(predict_scan._shapes) <= predict_scan._MAX_SHAPES
 
 
 def test_the_whole_model_spec_is_read() -> None:

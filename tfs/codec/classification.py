@@ -11,7 +11,7 @@ from typing import Final
 
 from tfs.codec import wire
 from tfs.codec.predict_response import spec_field
-from tfs.codec.tensor import BY_DTYPE
+from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.tensor_view import TensorView

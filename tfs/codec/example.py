@@ -1,9 +1,7 @@
-"""``tf.Example`` rows, as Classify, Regress and MultiInference take them.
+"""The rows of Classify, Regress and MultiInference as a signature's inputs.
 
-A request's ``Input`` is taken apart without parsing its Examples: which tensors they
-become is the signature's business, known only after the model is resolved. A context's
-features belong to every Example, which may override them by name; they are never
-copied per Example unless the tensors need it, and then the copies are budgeted.
+A context's features belong to every Example, which may override them by name; they are
+never copied per Example unless the tensors need it, and then the copies are budgeted.
 """
 
 from __future__ import annotations
@@ -17,59 +15,29 @@ from typing import Any, Final, TypeAlias, cast
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.model_spec import ModelSpec, read_model_spec
-from tfs.codec.tensor import DEFAULT_OPTIONS, DecodeOptions, FillBudget
+from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions, FillBudget
+from tfs.codec.example_input import (
+    QUICK_EXAMPLE_BYTES,
+    ExampleInput,
+    ExampleRequest,
+    read_example_request,
+)
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, FeatureKind, FeatureSpec, Signature
-from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.example import example_pb2, feature_pb2
 
+__all__ = [
+    "QUICK_EXAMPLE_BYTES",
+    "ExampleInput",
+    "ExampleRequest",
+    "read_example_request",
+    "tensors_of_examples",
+]
+
 EMPTY: Final = "Input is empty."
-
-QUICK_EXAMPLE_BYTES: Final = 8 << 10
-"""Requests with Examples up to this long take well under a millisecond to decode."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleInput:
-    """A ``tensorflow.serving.Input``, its Examples still serialized. Immutable.
-
-    Attributes:
-        examples: One per row; may be malformed.
-        context: Features common to all; empty for none.
-
-    """
-
-    examples: tuple[bytes, ...]
-    context: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleRequest:
-    """A ``ClassificationRequest`` or ``RegressionRequest``. Immutable.
-
-    Attributes:
-        model_spec: Which model; None if the request has none.
-        input: The rows; empty if the request has none.
-
-    """
-
-    model_spec: ModelSpec | None
-    input: ExampleInput
-
-
-def read_example_request(message: Buffer) -> ExampleRequest:
-    """Reads a Classify or Regress request (they have the same fields). Thread-safe.
-
-    Raises:
-        InvalidArgument: Not such a request. Malformed Examples are found later.
-
-    """
-    specs, parts = read_fields(message)
-    spec = read_model_spec(b"".join(specs)) if specs else None
-    return ExampleRequest(spec, read_input(parts))
 
 
 def tensors_of_examples(
@@ -376,58 +344,3 @@ _PACK: Final[dict[DType, Callable[[Any], Any]]] = {
     dtypes.UINT32: _packer("I"),
     dtypes.UINT64: _packer("Q"),
 }
-
-
-# -- The message around the Examples --------------------------------------------------
-
-
-def read_fields(message: Buffer) -> tuple[list[bytes], list[bytes]]:
-    """Returns the contents of fields 1 and 2, each time they occur.
-
-    Raises:
-        InvalidArgument: Not a protobuf message.
-
-    """
-    first: list[bytes] = []
-    second: list[bytes] = []
-    whole = memoryview(message)
-    try:
-        for number, kind, start, stop in wire.fields(message, 0, len(message)):
-            if kind == wire.DELIMITED and number in (1, 2):
-                (first, second)[number - 1].append(bytes(whole[start:stop]))
-    except wire.MalformedError as error:
-        raise InvalidArgument(f"cannot parse the request: {error}") from error
-    return first, second
-
-
-_LIST: Final = 1
-_LIST_WITH_CONTEXT: Final = 2
-
-
-def read_input(parts: Iterable[bytes]) -> ExampleInput:
-    """Reads an Input that came in parts, by protobuf's rules for merging them.
-
-    Raises:
-        InvalidArgument: Not an Input. The Examples themselves are not looked at.
-
-    """
-    form = 0
-    examples: list[bytes] = []
-    context = b""
-    try:
-        for part in parts:
-            for number, kind, start, stop in wire.fields(part, 0, len(part)):
-                if kind != wire.DELIMITED or number not in (_LIST, _LIST_WITH_CONTEXT):
-                    continue
-                if number != form:  # the last member of a oneof counts
-                    form, examples, context = number, [], b""
-                for inner, inner_kind, low, high in wire.fields(part, start, stop):
-                    if inner_kind != wire.DELIMITED:
-                        continue
-                    if inner == 1:
-                        examples.append(part[low:high])
-                    elif inner == 2 and form == _LIST_WITH_CONTEXT:
-                        context += part[low:high]
-    except wire.MalformedError as error:
-        raise InvalidArgument(f"cannot parse the request's input: {error}") from error
-    return ExampleInput(tuple(examples), context)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.example import ExampleInput, read_fields, read_input
+from tfs.codec.example_input import ExampleInput, read_fields, read_input
 from tfs.codec.model_spec import ModelSpec, read_model_spec, write_model_spec
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method

@@ -12,7 +12,8 @@ from typing import TypeAlias, TypeVar
 
 from tfs.codec import wire
 from tfs.codec.model_spec import ModelSpec, write_model_spec
-from tfs.codec.tensor import BY_DTYPE, raw_head, shape_field, typed_field
+from tfs.codec.tensor import raw_head, shape_field, typed_field
+from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import DType
 from tfs.core.tensor_view import Buffer, TensorView
 

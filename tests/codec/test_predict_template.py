@@ -1,0 +1,118 @@
+"""Templates: a known request is read without parsing, and only that one."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.codec.samples import (
+    FLOATS,
+    SMALL_VIEWS,
+    content_proto,
+    request,
+    typed_proto,
+)
+from tfs.codec import predict_template
+from tfs.codec.predict_request import parse, read_predict_request
+from tfs.codec.predict_template import read_as_before
+from tfs.core.dtype import FLOAT32
+from tfs.core.tensor_view import TensorView
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    """No test depends on what another left remembered."""
+    predict_template.forget()
+
+
+def test_a_template_takes_the_new_elements() -> None:
+    """A known message with other elements yields those elements."""
+    first = request(typed_proto(FLOATS)).SerializeToString()
+    other = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 9, 8, 7, 6))
+    read_predict_request(first)
+    second = request(typed_proto(other)).SerializeToString()
+    assert read_as_before(second) is not None
+    assert read_predict_request(second).inputs == {"x0": other}
+    assert read_predict_request(memoryview(second)).inputs == {"x0": other}
+
+
+def test_templates_of_several_inputs_keep_them_apart() -> None:
+    """Every byte between two tensors is compared, and each gets its own elements."""
+    wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
+    message = bytearray(
+        request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
+    )
+    expected = parse(bytes(message), 1 << 20)
+    assert read_predict_request(bytes(message)) == expected
+    known = read_as_before(bytes(message))
+    assert known == expected
+    position = message.index(b"x1")
+    message[position + 1] = ord("y")
+    assert read_as_before(bytes(message)) is None
+    assert set(read_predict_request(bytes(message)).inputs) == {"x0", "xy"}
+
+
+def test_messages_of_equal_length_do_not_get_each_others_template() -> None:
+    """Same length, other model, name, dtype or shape: read as what they are."""
+    messages = []
+    for model in ("m", "n"):
+        for shape in ((1, 4), (4, 1), (2, 2)):
+            for proto in (typed_proto, content_proto):
+                view = TensorView(FLOAT32, shape, FLOATS.data)
+                messages.append(request(proto(view), name=model).SerializeToString())
+    assert len({len(message) for message in messages}) == 1
+    for _ in range(3):
+        for message in messages:
+            assert read_predict_request(message) == parse(message, 1 << 20)
+
+
+def test_templates_are_bounded() -> None:
+    """Ever new messages leave a bounded memory behind."""
+    for size in range(3_000):
+        view = TensorView(FLOAT32, (size,), bytes(4 * size))
+        read_predict_request(request(content_proto(view)).SerializeToString())
+    for name in range(100):
+        message = request(typed_proto(FLOATS), name=f"{name:03}").SerializeToString()
+        read_predict_request(message)
+    num_lengths, num_of_length = predict_template.num_remembered()
+    assert 0 < num_lengths <= predict_template.MAX_LENGTHS
+    assert num_of_length == predict_template.MAX_OF_LENGTH
+
+
+def test_large_surroundings_are_not_kept() -> None:
+    """Only what is small beside its elements is worth remembering."""
+    message = request(typed_proto(FLOATS), output_filter=["o" * 2_000])
+    read_predict_request(message.SerializeToString())
+    assert predict_template.num_remembered() == (0, 0)
+
+
+def test_a_client_id_may_differ() -> None:
+    """The same client software, another client: known all the same."""
+    proto = typed_proto(FLOATS)
+    first = request(proto, client_id=b"client-1").SerializeToString()
+    second = request(proto, client_id=b"client-\xff").SerializeToString()
+    read_predict_request(first)
+    for message in (second, memoryview(second)):
+        view = read_as_before(message)
+        assert view is not None
+        assert view.client_id == b"client-\xff"
+        assert view.inputs == {"x0": FLOATS}
+
+
+def test_a_client_id_in_front_is_read() -> None:
+    """Fields come in any order; such a message is just not remembered."""
+    only_id = predict_pb2.PredictRequest(client_id=b"me").SerializeToString()
+    message = only_id + request(typed_proto(FLOATS)).SerializeToString()
+    for _ in range(2):
+        assert read_predict_request(message) == parse(message, 1 << 20)
+    assert read_as_before(message) is None
+
+
+def test_what_is_not_opaque_is_not_left_out() -> None:
+    """Varints and booleans are looked at, so they can be no gap."""
+    for view in SMALL_VIEWS:
+        message = request(typed_proto(view)).SerializeToString()
+        read_predict_request(message)
+        assert read_as_before(message) is None

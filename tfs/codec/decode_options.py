@@ -1,0 +1,59 @@
+"""How much a message may make the server allocate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.errors import ResourceExhausted
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How much a message may make the server allocate. Immutable.
+
+    Attributes:
+        max_tensor_bytes: Most bytes that a request's tensors may take beyond what it
+            sent: shapes that claim more elements than there are values, and padding.
+            A string counts as eight.
+        quick_bytes: Most bytes that are decoded value by value (varints, strings,
+            unusual messages) where quickness was asked for; 20 ns per byte or less.
+        quick_fill_bytes: Most bytes filled in where quickness was asked for.
+
+    """
+
+    max_tensor_bytes: int = 64 << 20
+    quick_bytes: int = 32 << 10
+    quick_fill_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+
+DEFAULT_OPTIONS: Final = DecodeOptions()
+
+
+class FillBudget:
+    """What one request may still have filled in. Confined to who decodes it."""
+
+    __slots__ = ("limit_bytes", "num_bytes")
+
+    def __init__(self, limit_bytes: int = DEFAULT_OPTIONS.max_tensor_bytes) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_bytes = 0
+
+    def take(self, fill_bytes: int, what: str) -> None:
+        """Counts elements that were not sent, before they are made.
+
+        Raises:
+            ResourceExhausted: The request's sum exceeds the limit.
+
+        """
+        self.num_bytes += fill_bytes
+        if self.num_bytes > self.limit_bytes:
+            raise ResourceExhausted(
+                f"{what} leaves {fill_bytes} bytes to fill in; the limit for a request "
+                f"is {self.limit_bytes}, send the values"
+            )

@@ -1,0 +1,112 @@
+"""``Input``: the tf.Example rows of Classify, Regress and MultiInference, unparsed.
+
+Which tensors Examples become is the signature's business, known only after the model is
+resolved; so a request is taken apart without parsing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.codec import wire
+from tfs.codec.model_spec import ModelSpec, read_model_spec
+from tfs.core.errors import InvalidArgument
+from tfs.core.tensor_view import Buffer
+
+QUICK_EXAMPLE_BYTES: Final = 8 << 10
+"""Requests with Examples up to this long take about a millisecond at most to decode,
+unless the signature's defaults are large."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleInput:
+    """A ``tensorflow.serving.Input``, its Examples still serialized. Immutable.
+
+    Attributes:
+        examples: One per row; may be malformed.
+        context: Features common to all; empty for none.
+
+    """
+
+    examples: tuple[bytes, ...]
+    context: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRequest:
+    """A ``ClassificationRequest`` or ``RegressionRequest``. Immutable.
+
+    Attributes:
+        model_spec: Which model; None if the request has none.
+        input: The rows; empty if the request has none.
+
+    """
+
+    model_spec: ModelSpec | None
+    input: ExampleInput
+
+
+def read_example_request(message: Buffer) -> ExampleRequest:
+    """Reads a Classify or Regress request (they have the same fields). Thread-safe.
+
+    Raises:
+        InvalidArgument: Not such a request. Malformed Examples are found later.
+
+    """
+    specs, parts = read_fields(message)
+    spec = read_model_spec(b"".join(specs)) if specs else None
+    return ExampleRequest(spec, read_input(parts))
+
+
+def read_fields(message: Buffer) -> tuple[list[bytes], list[bytes]]:
+    """Returns the contents of fields 1 and 2, each time they occur.
+
+    Raises:
+        InvalidArgument: Not a protobuf message.
+
+    """
+    first: list[bytes] = []
+    second: list[bytes] = []
+    whole = memoryview(message)
+    try:
+        for number, kind, start, stop in wire.fields(message, 0, len(message)):
+            if kind == wire.DELIMITED and number in (1, 2):
+                (first, second)[number - 1].append(bytes(whole[start:stop]))
+    except wire.MalformedError as error:
+        raise InvalidArgument(f"cannot parse the request: {error}") from error
+    return first, second
+
+
+_LIST: Final = 1
+_LIST_WITH_CONTEXT: Final = 2
+
+
+def read_input(parts: Iterable[bytes]) -> ExampleInput:
+    """Reads an Input that came in parts, by protobuf's rules for merging them.
+
+    Raises:
+        InvalidArgument: Not an Input. The Examples themselves are not looked at.
+
+    """
+    form = 0
+    examples: list[bytes] = []
+    context = b""
+    try:
+        for part in parts:
+            for number, kind, start, stop in wire.fields(part, 0, len(part)):
+                if kind != wire.DELIMITED or number not in (_LIST, _LIST_WITH_CONTEXT):
+                    continue
+                if number != form:  # the last member of a oneof counts
+                    form, examples, context = number, [], b""
+                for inner, inner_kind, low, high in wire.fields(part, start, stop):
+                    if inner_kind != wire.DELIMITED:
+                        continue
+                    if inner == 1:
+                        examples.append(part[low:high])
+                    elif inner == 2 and form == _LIST_WITH_CONTEXT:
+                        context += part[low:high]
+    except wire.MalformedError as error:
+        raise InvalidArgument(f"cannot parse the request's input: {error}") from error
+    return ExampleInput(tuple(examples), context)

@@ -1,0 +1,291 @@
+"""Reads a PredictRequest of the usual form, pointing into the message.
+
+A strict reader of what serializers normally write: known fields once each, map entries
+key first, numbers packed. It refuses everything else, malformed or merely unusual, and
+never says why: message objects decide then (tfs.codec.predict_request).
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from tfs.codec.decode_options import DecodeOptions, FillBudget
+from tfs.codec.model_spec import ModelSpec, read_model_spec
+from tfs.codec.predict_template import Gap, remember
+from tfs.codec.predict_view import PredictRequestView
+from tfs.codec.tensor import (
+    MAX_DIMENSIONS,
+    clean_bools,
+    count_elements,
+    fill_elements,
+    tensor_view_of,
+    widen,
+)
+from tfs.codec.wire import MalformedError, read_size, read_varint
+from tfs.codec.wire_type import BY_NUMBER
+from tfs.core.dtype import BOOL, STRING
+from tfs.core.errors import ServingError
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.proto.tensorflow.core.framework import tensor_pb2
+
+
+class SlowError(Exception):
+    """Decoding takes longer than the serving loop may spend."""
+
+
+class _UnusualError(Exception):
+    """Nothing the scan knows."""
+
+
+_MAX_QUICK_FIELDS = 128
+
+# Longer string tensors go to upb with the whole request: it walks strings in a third of
+# the time.
+_MAX_SCANNED_STRING_BYTES = 256
+
+_CONTENT_TAG: Final = 0x22
+_STRING_TAG: Final = 0x42
+
+# The typed field's tag by DataType, its second byte in the high bits.
+_TAG_BY_NUMBER: Final = {
+    number: int.from_bytes(kind.typed_tag, "little")
+    for number, kind in BY_NUMBER.items()
+}
+# What a packed field's length must be a multiple of, for raw fields.
+_UNIT_BY_TAG: Final = {0x2A: 4, 0x32: 8, 0x4A: 4, 0x62: 8, 0x192: 1}
+
+_Shape: TypeAlias = tuple[tuple[int, ...], int]
+"""Sizes and their product."""
+
+_SCALAR: Final[_Shape] = ((), 1)
+
+_MAX_SHAPES = 1024
+_MAX_SHAPE_BYTES = 64
+_shapes: dict[bytes, _Shape] = {}
+
+
+def scan(
+    message: Buffer, options: DecodeOptions, *, quick: bool
+) -> PredictRequestView | None:
+    """Reads a request of the usual form; None leaves it to upb, errors included.
+
+    Raises:
+        SlowError: ``quick``, and it is not.
+
+    """
+    try:
+        return _scan_request(message, options, quick)
+    except (
+        IndexError,  # cut off
+        MalformedError,
+        UnicodeDecodeError,
+        _UnusualError,
+        ServingError,
+        DecodeError,
+    ):
+        return None
+
+
+def _scan_request(
+    message: Buffer, options: DecodeOptions, quick: bool
+) -> PredictRequestView:
+    size = len(message)
+    whole = memoryview(message)
+    spec: ModelSpec | None = None
+    inputs: dict[str, TensorView] = {}
+    wanted: list[str] = []
+    client_id: bytes | None = None
+    gaps: list[Gap] = []
+    budget = FillBudget(options.quick_fill_bytes if quick else options.max_tensor_bytes)
+    index = 0
+    while index < size:
+        tag = message[index]
+        length = message[index + 1]
+        index += 2
+        if length >= 0x80:
+            length, index = read_size(message, index - 1)
+        stop = index + length
+        if stop > size:
+            raise _UnusualError
+        if tag == 0x12:
+            # A map entry: 0A name 12 tensor.
+            if message[index] != 0x0A:
+                raise _UnusualError
+            length = message[index + 1]
+            index += 2
+            if length >= 0x80:
+                length, index = read_size(message, index - 1)
+            name = str(whole[index : index + length], "utf-8")
+            index += length
+            if message[index] != 0x12 or name in inputs:
+                raise _UnusualError
+            length = message[index + 1]
+            index += 2
+            if length >= 0x80:
+                length, index = read_size(message, index - 1)
+            if index + length != stop:
+                raise _UnusualError
+            inputs[name] = _scan_tensor(
+                message, whole, index, stop, name, gaps, options, budget, quick
+            )
+            if quick and len(inputs) > _MAX_QUICK_FIELDS:
+                raise SlowError
+        elif tag == 0x0A:
+            if spec is not None:
+                raise _UnusualError
+            spec = read_model_spec(bytes(whole[index:stop]))
+        elif tag == 0x1A:
+            wanted.append(str(whole[index:stop], "utf-8"))
+            if quick and len(wanted) > _MAX_QUICK_FIELDS:
+                raise SlowError
+        elif tag == 0x32 and client_id is None:
+            client_id = bytes(whole[index:stop])
+            gaps.append((index, stop, "", None, ()))
+        else:
+            raise _UnusualError
+        index = stop
+    view = PredictRequestView(spec, inputs, tuple(wanted), client_id)
+    if inputs and len(gaps) == len(inputs) + (client_id is not None):
+        remember(message, view, gaps)
+    return view
+
+
+def _scan_tensor(
+    message: Buffer,
+    whole: memoryview,
+    first: int,
+    stop: int,
+    name: str,
+    gaps: list[Gap],
+    options: DecodeOptions,
+    budget: FillBudget,
+    quick: bool,
+) -> TensorView:
+    """Reads the TensorProto in ``message[first:stop]``.
+
+    Adds to ``gaps`` if any elements would have been taken in the place of these.
+    """
+    number = -1
+    shape_start = shape_stop = -1
+    start = end = 0
+    tag = -1
+    index = first
+    while index < stop:
+        this = message[index]
+        length = message[index + 1]
+        index += 2
+        if this == 0x08:
+            if number >= 0:
+                raise _UnusualError
+            number = length
+            if length >= 0x80:
+                number, index = read_varint(message, index - 1)
+            continue
+        if this >= 0x80:
+            this |= length << 8
+            length = message[index]
+            index += 1
+        if length >= 0x80:
+            length, index = read_size(message, index - 1)
+        if index + length > stop:
+            raise _UnusualError
+        if this == 0x12:
+            if shape_start >= 0:
+                raise _UnusualError
+            shape_start = index
+            shape_stop = index = index + length
+        elif tag >= 0 and not this == tag == _STRING_TAG:
+            raise _UnusualError
+        else:
+            if this == _STRING_TAG and stop - first > _MAX_SCANNED_STRING_BYTES:
+                if quick and stop - first > options.quick_bytes:
+                    raise SlowError
+                raise _UnusualError
+            tag = this
+            start = index
+            end = index = index + length
+    if index != stop:
+        raise _UnusualError
+    if shape_start < 0:
+        shape, num_elements = _SCALAR
+    else:
+        shape, num_elements = _shape(bytes(whole[shape_start:shape_stop]))
+    kind = BY_NUMBER.get(number)
+    if kind is None:
+        raise _UnusualError
+    dtype = kind.dtype
+    if tag == _CONTENT_TAG:
+        if start == end or dtype is STRING:
+            raise _UnusualError
+        if num_elements == 0:
+            return TensorView(dtype, shape, b"")
+        if end - start != num_elements * dtype.item_bytes:
+            raise _UnusualError
+        if dtype is BOOL:
+            return TensorView(dtype, shape, clean_bools(whole[start:end]))
+        gaps.append((start, end, name, dtype, shape))
+        return TensorView(dtype, shape, whole[start:end])
+    if tag >= 0 and tag != _TAG_BY_NUMBER[number]:
+        raise _UnusualError
+    payload: Buffer = whole[start:end]
+    if kind.is_raw:
+        if tag < 0:
+            payload = b""
+        elif (end - start) % _UNIT_BY_TAG[tag]:
+            raise _UnusualError
+        elif end - start == num_elements * dtype.item_bytes:
+            gaps.append((start, end, name, dtype, shape))
+            return TensorView(dtype, shape, payload)
+    else:
+        widened = None if dtype is STRING else widen(dtype, bytes(payload))
+        if widened is None:
+            # Only known fields, once each: this part means the same on its own.
+            if quick and stop - first > options.quick_bytes:
+                raise SlowError
+            part = bytes(whole[first:stop])
+            return tensor_view_of(tensor_pb2.TensorProto.FromString(part), budget)
+        payload = widened
+    if num_elements == 0:
+        return TensorView(dtype, shape, b"")
+    return TensorView(
+        dtype, shape, fill_elements(dtype, shape, num_elements, payload, budget)
+    )
+
+
+def _shape(message: bytes) -> _Shape:
+    """Reads a TensorShapeProto that holds sizes only."""
+    known = _shapes.get(message)
+    if known is not None:
+        return known
+    sizes: list[int] = []
+    index = 0
+    stop = len(message)
+    while index < stop:
+        # A dimension: 12 length 08 size, or 12 00 for size 0.
+        if message[index] != 0x12 or len(sizes) > MAX_DIMENSIONS:
+            raise _UnusualError
+        after = index + 2 + message[index + 1]
+        if after == index + 2:
+            size = 0
+        elif message[index + 1] < 0x80 and message[index + 2] == 0x08:
+            size, index = read_varint(message, index + 3)
+            if index != after:
+                raise _UnusualError
+        else:
+            raise _UnusualError
+        sizes.append(size)
+        index = after
+    if index != stop:
+        raise _UnusualError
+    shape = tuple(sizes)
+    # A negative size is beyond int64 here, and so an error here as well.
+    read = (shape, count_elements(shape))
+    if any(size >> 63 for size in sizes):
+        raise _UnusualError
+    if len(message) <= _MAX_SHAPE_BYTES:
+        if len(_shapes) >= _MAX_SHAPES:
+            _shapes.clear()
+        _shapes[message] = read
+    return read

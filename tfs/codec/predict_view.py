@@ -1,0 +1,47 @@
+"""What a PredictRequest says, without the message that said it."""
+
+from __future__ import annotations
+
+from tfs.codec.model_spec import ModelSpec
+from tfs.core.tensor_view import TensorView
+
+
+class PredictRequestView:
+    """A decoded ``PredictRequest``. Its tensors may borrow the message. Immutable.
+
+    Attributes:
+        model_spec: Which model; None if the request has none. Equal specs are often
+            the same object, so it may be looked up by identity.
+        inputs: Tensors by name, in the order sent.
+        output_filter: Names of the outputs wanted, as sent; empty for all.
+        client_id: What the caller calls itself; None if it does not.
+
+    """
+
+    __slots__ = ("client_id", "inputs", "model_spec", "output_filter")
+
+    def __init__(
+        self,
+        model_spec: ModelSpec | None,
+        inputs: dict[str, TensorView],
+        output_filter: tuple[str, ...] = (),
+        client_id: bytes | None = None,
+    ) -> None:
+        self.model_spec = model_spec
+        self.inputs = inputs
+        self.output_filter = output_filter
+        self.client_id = client_id
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in every field."""
+        if not isinstance(other, PredictRequestView):
+            return NotImplemented
+        return all(getattr(self, n) == getattr(other, n) for n in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # tensors have none
+
+    def __repr__(self) -> str:
+        return (
+            f"PredictRequestView({self.model_spec}, {self.inputs}, "
+            f"{self.output_filter}, {self.client_id!r})"
+        )
