@@ -277,6 +277,14 @@ def test_what_takes_long_is_left_to_somebody_else() -> None:
     assert len(read_predict_request(crowd).inputs) == 500
 
 
+def test_many_one_byte_varints_are_quick() -> None:
+    """Masks and small counts are widened at C's speed."""
+    view = TensorView(INT64, (100_000,), struct.pack("<q", 1) * 100_000)
+    quick = read_if_quick(request(typed_proto(view)).SerializeToString())
+    assert quick is not None
+    assert quick.inputs["x0"] == view
+
+
 def test_a_large_raw_payload_is_quick() -> None:
     """Size alone does not count: raw elements are never touched."""
     view = TensorView(FLOAT32, (1 << 20,), bytes(4 << 20))

@@ -21,7 +21,7 @@ from tfs.codec.tensor import (
     count_elements,
     fill_elements,
     tensor_view_of,
-    widen,
+    unpack,
 )
 from tfs.codec.wire import MalformedError, read_size, read_varint
 from tfs.codec.wire_type import BY_NUMBER
@@ -239,14 +239,14 @@ def _scan_tensor(
             gaps.append((start, end, name, dtype, shape))
             return TensorView(dtype, shape, payload)
     else:
-        widened = None if dtype is STRING else widen(dtype, bytes(payload))
-        if widened is None:
+        if dtype is STRING:
             # Only known fields, once each: this part means the same on its own.
-            if quick and stop - first > options.quick_bytes:
-                raise SlowError
             part = bytes(whole[first:stop])
             return tensor_view_of(tensor_pb2.TensorProto.FromString(part), budget)
-        payload = widened
+        packed = bytes(payload)
+        if quick and end - start > options.quick_bytes and not packed.isascii():
+            raise SlowError
+        payload = unpack(kind, packed)
     if num_elements == 0:
         return TensorView(dtype, shape, b"")
     return TensorView(

@@ -171,18 +171,22 @@ def fill_strings(
     return values + (values[-1:] or (b"",)) * missing
 
 
-def widen(dtype: DType, packed: bytes) -> Buffer | None:
-    """Returns the elements of packed one-byte varints; None if one is longer."""
+def unpack(kind: WireType, packed: bytes) -> Buffer:
+    """Returns the elements of a packed typed field of varints.
+
+    Raises:
+        DecodeError: Some varint is malformed.
+
+    """
+    dtype = kind.dtype
     if not packed.isascii():
-        return None
+        field = b"".join((kind.typed_tag, wire.varint(len(packed)), packed))
+        return _typed_payload(tensor_pb2.TensorProto.FromString(field), kind)
+    # One byte each.
     if dtype is BOOL:
         return clean_bools(packed)
     item_bytes = dtype.item_bytes
-    if item_bytes == 1:
-        return packed
-    data = bytearray(len(packed) * item_bytes)
-    data[::item_bytes] = packed
-    return data
+    return packed if item_bytes == 1 else _widened(packed, item_bytes)
 
 
 def typed_field(kind: WireType, data: Buffer | tuple[bytes, ...]) -> bytes:
