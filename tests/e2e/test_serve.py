@@ -45,10 +45,14 @@ def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_path
 
 
-@pytest.fixture(scope="module")
-def serving(scale: Path) -> Iterator[Serving]:
-    """A server of that model, its newest version available."""
-    with Serving("--model_name=scale", f"--model_base_path={scale}") as server:
+@pytest.fixture(scope="module", params=["grpcio", "express"])
+def serving(scale: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
+    """A server of that model, its newest version available; once per transport."""
+    with Serving(
+        "--model_name=scale",
+        f"--model_base_path={scale}",
+        f"--grpc_transport={request.param}",
+    ) as server:
         server.wait_for("scale/2 is available")
         yield server
 
@@ -101,13 +105,18 @@ class Traffic(threading.Thread):
         self._client.close()
 
 
-def test_versions_swap_and_roll_back_without_a_failed_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_versions_swap_and_roll_back_without_a_failed_request(
+    tmp_path: Path, transport: str
+) -> None:
     """A dropped version goes live and a config edit rolls it back; nobody notices."""
     base_path = tmp_path / "scale"
     config = tmp_path / "models.config"
     export_scale(base_path, 1)
     config.write_text(config_text("scale", base_path))
-    with Serving(f"--model_config_file={config}") as server:
+    with Serving(
+        f"--model_config_file={config}", f"--grpc_transport={transport}"
+    ) as server:
         server.wait_for("scale/1 is available")
         clients = [Traffic(server.address, "scale") for _ in range(2)]
         for traffic in clients:

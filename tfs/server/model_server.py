@@ -24,7 +24,6 @@ from tfs.core.loader import Loader
 from tfs.core.servable_state import ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.runtime.inline_interpreter import InlineInterpreter
@@ -33,7 +32,8 @@ from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
 from tfs.server.config import DETECT, ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.options import ServerOptions, parse_channel_arguments
+from tfs.server.options import ServerOptions
+from tfs.server.transports import make_transport
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +72,7 @@ class ModelServer:
         )
         self._health = HealthHandler(self)
         self.core.on_change(self._health.refresh)
-        self._transport = GrpcioTransport(
-            self._loop,
-            GrpcioOptions(
-                max_message_bytes=options.max_message_bytes,
-                channel_arguments=parse_channel_arguments(
-                    options.grpc_channel_arguments
-                ),
-            ),
-            self.stats,
-        )
+        self._transport = make_transport(options, self._loop, self.stats)
         self._draining = False
         self._closed = False
 

@@ -1,0 +1,36 @@
+"""Which transport speaks gRPC, and how it is set up from the server's options."""
+
+from __future__ import annotations
+
+from tfs.core.call import Transport
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
+from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
+from tfs.server.options import ServerOptions, TransportKind, parse_channel_arguments
+
+
+def chosen_transport(options: ServerOptions) -> TransportKind:
+    """Returns the transport that ``auto`` stands for, or the one asked for."""
+    if options.grpc_transport is not TransportKind.AUTO:
+        return options.grpc_transport
+    return TransportKind.GRPCIO
+
+
+def make_transport(
+    options: ServerOptions, loop: ServingLoop, stats: Stats
+) -> Transport:
+    """Returns the transport, not started."""
+    if chosen_transport(options) is TransportKind.EXPRESS:
+        limits = ConnectionLimits(max_message_bytes=options.max_message_bytes)
+        return ExpressTransport(loop, ExpressOptions(limits=limits))
+    return GrpcioTransport(
+        loop,
+        GrpcioOptions(
+            max_message_bytes=options.max_message_bytes,
+            channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
+        ),
+        stats,
+    )
