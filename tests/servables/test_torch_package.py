@@ -18,13 +18,15 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.resources import MAIN, RAM_BYTES, Resource
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import MANIFEST, read_manifest
 from tfs.export import save
 from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.torch_package import TorchPackage
 
@@ -131,6 +133,26 @@ def test_estimate_is_the_archive_and_its_code(version: Path) -> None:
     first = loader.estimate_resources()
     assert first[Resource(MAIN, RAM_BYTES, 0)] > (version / "model.pt").stat().st_size
     assert loader.estimate_resources() == first
+
+
+def test_estimate_learns_from_what_was_measured_of_the_same_code(
+    tmp_path: Path,
+) -> None:
+    """Another version with the same code is known to peak, whatever its file's size."""
+    paths = [save(DigitClassifier(), EXAMPLE, tmp_path) for _ in range(2)]
+    plain = LoadContext(lambda _: FakeInterpreter())
+    first, second = (TorchPackage().loader(path, plain) for path in paths)
+    assert isinstance(first, ModelLoader)
+    profile = ModelProfile(
+        code_digest=first.code_digest,
+        signatures={DEFAULT_SIGNATURE: SignatureProfile(peak_bytes=619 << 20)},
+    )
+    context = LoadContext(
+        lambda _: FakeInterpreter(), profile_of={first.code_digest: profile}.get
+    )
+    learned = TorchPackage().loader(paths[1], context).estimate_resources()
+    assert learned[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 619 << 20
+    assert second.estimate_resources()[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 0
 
 
 def test_archive_without_manifest_needs_signatures_beside_it(version: Path) -> None:

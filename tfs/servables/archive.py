@@ -71,9 +71,11 @@ def inspect_archive(path: str) -> ArchiveContents:
             f"{os.path.basename(path)} is not a readable archive ({error}); it may "
             "have been cut short: write the version again"
         ) from error
-    kind = _kind({name for name, _, _ in records})
+    kind = kind_of({name for name, _, _ in records})
     tensors = [
-        (size, is_stored) for name, size, is_stored in records if _is_tensor(name, kind)
+        (size, is_stored)
+        for name, size, is_stored in records
+        if is_tensor_record(name, kind)
     ]
     tensor_bytes = sum(size for size, _ in tensors)
     return ArchiveContents(
@@ -121,7 +123,8 @@ def _inner(name: str) -> str:
     return name.partition("/")[2] or name
 
 
-def _kind(names: set[str]) -> ArchiveKind:
+def kind_of(names: set[str]) -> ArchiveKind:
+    """Tells by the names of its records what wrote an archive."""
     if ".data/extern_modules" in names:
         return ArchiveKind.PACKAGE
     if "archive_format" in names or "models/model.json" in names:
@@ -137,7 +140,8 @@ def _kind(names: set[str]) -> ArchiveKind:
     return ArchiveKind.OTHER
 
 
-def _is_tensor(name: str, kind: ArchiveKind) -> bool:
+def is_tensor_record(name: str, kind: ArchiveKind) -> bool:
+    """Whether a record holds elements of a tensor."""
     if kind is ArchiveKind.PACKAGE:
         return name.startswith(".data/") and name.endswith(".storage")
     if kind in (ArchiveKind.TORCHSCRIPT, ArchiveKind.CHECKPOINT):

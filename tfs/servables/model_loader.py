@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import time
+import zipfile
 from collections.abc import Mapping
 from typing import Protocol
 
-from tfs.core.errors import FailedPrecondition
-from tfs.core.resources import ResourceAllocation
+from tfs.core.errors import DataLoss, FailedPrecondition
+from tfs.core.model_profile import ModelProfile
+from tfs.core.resources import (
+    MAIN,
+    PEAK_RAM_BYTES,
+    RAM_BYTES,
+    Resource,
+    ResourceAllocation,
+)
 from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import is_committed, read_manifest, verify_files
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
+from tfs.servables.code_digest import code_digest
+from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
 
 
@@ -85,10 +96,35 @@ class ModelLoader:
         self._model: InterpreterModel | None = None
         self._servable: ModelServable | None = None
         self._estimate: ResourceAllocation | None = None
+        self._code_digest: str | None = None
+        self._measures = LoadMeasures()
+
+    @property
+    def code_digest(self) -> str:
+        """Tells whether this version runs the same code as another; reads files once.
+
+        Raises:
+            ServingError: The version cannot be read.
+
+        """
+        if self._code_digest is None:
+            try:
+                self._code_digest = code_digest(self._path)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise DataLoss(f"the version cannot be read: {error}") from error
+        return self._code_digest
+
+    @property
+    def measures(self) -> LoadMeasures:
+        """What the last load took."""
+        return self._measures
 
     def estimate_resources(self) -> ResourceAllocation:
         if self._estimate is None:
-            self._estimate = self._payload.estimate(self._path)
+            stored = self._payload.estimate(self._path)
+            profile_of = self._context.profile_of
+            profile = None if profile_of is None else profile_of(self.code_digest)
+            self._estimate = learned_estimate(stored, profile)
         return self._estimate
 
     def load(self, servable_id: ServableId) -> None:
@@ -106,7 +142,10 @@ class ModelLoader:
             device=self._context.device,
             intra_op_threads=self._context.intra_op_threads,
         )
-        model = self._context.interpreter_for(source).load(source)
+        interpreter = self._context.interpreter_for(source)
+        begun_s = time.perf_counter()
+        model = interpreter.load(source)
+        self._measures = LoadMeasures(load_s=time.perf_counter() - begun_s)
         self._model = model
         self._servable = ModelServable(servable_id, description.signatures, model)
 
@@ -122,3 +161,22 @@ class ModelLoader:
         if self._servable is None:
             raise FailedPrecondition(f"{self._path} is not loaded")
         return self._servable
+
+
+def learned_estimate(
+    stored: ResourceAllocation, profile: ModelProfile | None
+) -> ResourceAllocation:
+    """Returns what the files tell, raised to what was measured of the same code.
+
+    Files say nothing about activations: a network of one megabyte can take six
+    hundred for a batch.
+    """
+    if profile is None:
+        return stored
+    peaks = [profile.load_peak_bytes or 0]
+    peaks += [s.peak_bytes or 0 for s in profile.signatures.values()]
+    ram_bytes = stored[Resource(MAIN, RAM_BYTES, 0)]
+    peak_bytes = stored[Resource(MAIN, PEAK_RAM_BYTES, 0)]
+    return ResourceAllocation.ram(
+        max(ram_bytes, profile.resident_bytes or 0), max(peak_bytes, *peaks)
+    )

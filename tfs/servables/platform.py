@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.loader import Loader
+from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable
 from tfs.core.signature import Signature
 from tfs.core.version_directory import (
@@ -31,12 +32,15 @@ class LoadContext:
             during the load, on a manager thread. It may start one.
         device: "cpu" or "cuda[:i]".
         intra_op_threads: Threads one call may use inside torch.
+        profile_of: What was measured of code with this digest; estimates learn from
+            it. Called on a manager thread.
 
     """
 
     interpreter_for: Callable[[ModelSource], Interpreter]
     device: str = "cpu"
     intra_op_threads: int = 1
+    profile_of: Callable[[str], ModelProfile | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

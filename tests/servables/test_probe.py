@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.core.conformance.servable import run_task
+from tests.models.digits import DigitClassifier
+from tests.servables.fakes import ID
+from tfs.core.dtype import FLOAT32
+from tfs.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
+from tfs.core.model_profile import ModelProfile
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.export import save
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.servables.built_in import default_registry
+from tfs.servables.load_measures import LoadMeasures
+from tfs.servables.platform import LoadContext
+from tfs.servables.probe import (
+    ProbeOptions,
+    ServableSubject,
+    probe,
+    warm_up,
+)
+from tfs.testing.fake_clock import FakeClock
+
+SIGNATURE = Signature(
+    Method.PREDICT,
+    {"x": TensorSpec(FLOAT32, (-1, 2))},
+    {"y": TensorSpec(FLOAT32, (-1, 2))},
+)
+
+Rows = list[tuple[float, ...]]
+
+
+class FakeSubject:
+    """Computes with a Python function; every call takes fake time."""
+
+    pid = os.getpid()
+
+    def __init__(
+        self,
+        function: Callable[[Rows], Rows],
+        *,
+        row_s: float = 0.001,
+        scaling: float | None = None,
+        signatures: Mapping[str, Signature] | None = None,
+    ) -> None:
+        self.function = function
+        self.row_s = row_s
+        self.scaling = scaling
+        self.signatures = signatures or {DEFAULT_SIGNATURE: SIGNATURE}
+        self.clock = FakeClock()
+        self.calls: list[tuple[str, int]] = []
+
+    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
+        view = inputs["x"]
+        self.calls.append((signature_name, view.shape[0]))
+        self.clock.advance(self.row_s * view.shape[0])
+        assert not isinstance(view.data, tuple)
+        rows = self.function(list(struct.iter_unpack("<2f", view.data)))
+        data = b"".join(struct.pack("<2f", *row) for row in rows)
+        return {"y": TensorView(FLOAT32, view.shape, data)}
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        self.calls.append((f"{signature_name} twice", inputs["x"].shape[0]))
+        self.clock.advance(duration_s)
+        return self.scaling
+
+
+def doubled(rows: Rows) -> Rows:
+    return [tuple(2 * x for x in row) for row in rows]
+
+
+def centred(rows: Rows) -> Rows:
+    mean = sum(row[0] for row in rows) / len(rows)
+    return [(row[0] - mean, row[1]) for row in rows]
+
+
+def profiled(
+    subject: FakeSubject, path: Path, budget_s: float = 0.5, largest: int = 8
+) -> ModelProfile:
+    options = ProbeOptions(budget_s, largest)
+    return probe(subject, str(path), options, clock=subject.clock).profile
+
+
+def test_everything_is_measured_within_a_generous_budget(tmp_path: Path) -> None:
+    """Rows are independent, every size has a time, scaling and p99 are there."""
+    subject = FakeSubject(doubled, scaling=1.8)
+    profile = profiled(subject, tmp_path)
+    found = profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is True
+    assert profile.two_thread_scaling == 1.8
+    assert found.call_s_by_rows == pytest.approx(
+        {rows: rows * 0.001 for rows in (1, 2, 4, 8)}
+    )
+    assert found.full_batch_p99_s == pytest.approx(0.008)
+
+
+def test_order_is_independence_largest_scaling_other_sizes(tmp_path: Path) -> None:
+    """What placement and batching need most is measured first."""
+    subject = FakeSubject(doubled, scaling=1.0)
+    profiled(subject, tmp_path)
+    order = [key for i, key in enumerate(subject.calls) if key not in subject.calls[:i]]
+    name = DEFAULT_SIGNATURE
+    assert order == [
+        (name, 2), (name, 3), (name, 8), (f"{name} twice", 8), (name, 1), (name, 4),
+    ]  # fmt: skip
+
+
+def test_row_independence_is_finished_whatever_the_budget(tmp_path: Path) -> None:
+    """A slow model is still shown to be safe to batch; nothing else is measured."""
+    subject = FakeSubject(doubled, row_s=1.0)
+    profile = profiled(subject, tmp_path, budget_s=0.01)
+    found = profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is True
+    assert [rows for _, rows in subject.calls] == [2, 2, 3]
+    assert found.call_s_by_rows == {}
+    assert profile.two_thread_scaling is None
+
+
+def test_budget_of_zero_calls_nothing(tmp_path: Path) -> None:
+    """Probing can be turned off; only what the loader saw remains."""
+    subject = FakeSubject(doubled)
+    load = LoadMeasures(import_s=0.01, load_s=0.2)
+    options = ProbeOptions(budget_s=0)
+    result = probe(
+        subject, str(tmp_path), options, code_digest="d", load=load, clock=subject.clock
+    )
+    assert subject.calls == []
+    assert result.profile == ModelProfile(code_digest="d", import_s=0.01, load_s=0.2)
+
+
+def test_rows_that_influence_each_other_are_found_and_described(
+    tmp_path: Path,
+) -> None:
+    """A model that mixes its batch must not be batched across requests."""
+    profile = profiled(FakeSubject(centred), tmp_path)
+    found = profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is False
+    assert "output 'y' of row 0 changed by up to" in found.why_dependent
+    assert "a row was added" in found.why_dependent
+
+
+def test_rounding_of_another_batch_size_is_no_dependence(tmp_path: Path) -> None:
+    """Kernels may sum in another order when there are more rows."""
+
+    def rounded(rows: Rows) -> Rows:
+        error = 1e-6 * len(rows)
+        return [tuple(x * (1 + error) for x in row) for row in rows]
+
+    profile = profiled(FakeSubject(rounded), tmp_path)
+    assert profile.signatures[DEFAULT_SIGNATURE].rows_independent is True
+
+
+def test_same_answer_for_every_row_shows_nothing(tmp_path: Path) -> None:
+    """A constant cannot tell whether rows influence each other."""
+    profile = profiled(FakeSubject(lambda rows: [(1.0, 1.0)] * len(rows)), tmp_path)
+    found = profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is None
+    assert "same outputs" in found.why_dependent
+
+
+def test_model_that_fails_on_made_up_inputs_has_a_profile_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """A probe never fails a load: it says why it knows nothing."""
+
+    def failing(rows: Rows) -> Rows:
+        raise Internal("index out of range")
+
+    subject = FakeSubject(failing)
+    result = probe(subject, str(tmp_path), ProbeOptions(), clock=subject.clock)
+    found = result.profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is None
+    assert found.call_s_by_rows == {}
+    assert result.failures == {DEFAULT_SIGNATURE: "index out of range"}
+
+
+def test_slowest_signature_decides_the_scaling(tmp_path: Path) -> None:
+    """One version has one placement."""
+
+    class TwoSignatures(FakeSubject):
+        def two_thread_scaling(
+            self, signature_name: str, inputs: Tensors, duration_s: float
+        ) -> float | None:
+            super().two_thread_scaling(signature_name, inputs, duration_s)
+            return 1.9 if signature_name == DEFAULT_SIGNATURE else 0.6
+
+    subject = TwoSignatures(
+        doubled, signatures={DEFAULT_SIGNATURE: SIGNATURE, "other": SIGNATURE}
+    )
+    assert profiled(subject, tmp_path).two_thread_scaling == 0.6
+
+
+def test_warm_up_calls_every_signature_small_and_full(tmp_path: Path) -> None:
+    """The first real request finds kernels chosen and memory allocated."""
+    subject = FakeSubject(
+        doubled, signatures={DEFAULT_SIGNATURE: SIGNATURE, "other": SIGNATURE}
+    )
+    deadline_s = subject.clock.now() + 1
+    assert warm_up(subject, str(tmp_path), 8, deadline_s, subject.clock) == 4
+    assert subject.calls == [
+        (DEFAULT_SIGNATURE, 1), (DEFAULT_SIGNATURE, 8), ("other", 1), ("other", 8),
+    ]  # fmt: skip
+    assert warm_up(subject, str(tmp_path), 8, 0.0, subject.clock) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"budget_s": -1}, {"largest_batch": 0}, {"call_timeout_s": 0}],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
+    """A mistake in a flag shows at start, not at the first load."""
+    with pytest.raises(InvalidArgument):
+        ProbeOptions(**options)  # type: ignore[arg-type]
+
+
+def test_real_model_is_measured_with_its_authors_example(tmp_path: Path) -> None:
+    """From an exported version to a profile, through a real interpreter."""
+    interpreter = InlineInterpreter("inline-probe")
+    interpreter.start()
+    path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
+    loader = default_registry().loader(path, LoadContext(lambda _: interpreter))
+    loader.load(ID)
+    subject = ServableSubject(loader.servable)
+    options = ProbeOptions(budget_s=0.2, largest_batch=4)
+    result = probe(subject, path, options, code_digest="d")
+    found = result.profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is True
+    assert 4 in found.call_s_by_rows
+    assert ModelProfile.from_json(result.profile.to_json()) == result.profile
+    loader.unload()
+    interpreter.close()
+
+
+class Silent:
+    """A servable that never answers."""
+
+    id = ServableId("silent", 1)
+    signatures = {DEFAULT_SIGNATURE: SIGNATURE}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.tasks: list[InferenceTask] = []
+
+    def submit(self, task: InferenceTask) -> None:
+        self.tasks.append(task)
+
+
+def test_call_that_hangs_ends_the_probe_and_is_marked(tmp_path: Path) -> None:
+    """A model that never answers costs the probe its time limit, once."""
+    silent = Silent()
+    options = ProbeOptions(call_timeout_s=0.01)
+    result = probe(ServableSubject(silent), str(tmp_path), options)
+    assert len(silent.tasks) == 1
+    assert isinstance(silent.tasks[0].cancel.error, DeadlineExceeded)
+    assert "over 0.01 s" in result.failures[DEFAULT_SIGNATURE]
+
+
+def test_error_of_the_model_is_raised_by_the_subject(tmp_path: Path) -> None:
+    """A probe sees what a client would."""
+    (tmp_path / "table.csv").write_text("k,v\na,1\n")
+    loader = default_registry().loader(
+        str(tmp_path), LoadContext(lambda _: InlineInterpreter())
+    )
+    loader.load(ID)
+    subject = ServableSubject(loader.servable)
+    with pytest.raises(ServingError):
+        subject.call(DEFAULT_SIGNATURE, {}, 1.0)
+    keys = {"k": TensorView.checked(loader.servable.signatures[DEFAULT_SIGNATURE]
+                                    .inputs["k"].dtype, (1,), (b"a",))}  # fmt: skip
+    assert not isinstance(
+        run_task(loader.servable, DEFAULT_SIGNATURE, keys), ServingError
+    )

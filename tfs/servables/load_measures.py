@@ -1,0 +1,15 @@
+"""What a loader sees of one load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMeasures:
+    """What was seen while the version was loaded. Immutable; see ModelProfile."""
+
+    import_s: float | None = None
+    load_s: float | None = None
+    load_peak_bytes: int | None = None
+    resident_bytes: int | None = None

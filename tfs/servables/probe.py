@@ -1,0 +1,378 @@
+"""Measures a loaded version: the :class:`ModelProfile` that placement and batching use.
+
+The most needed comes first and the budget ends the rest: row independence (always
+finished: three calls of at most three rows), the largest batch with its memory peak,
+two-thread scaling, the other sizes. What was not reached is absent. A model that
+fails on its probe is served all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import DeadlineExceeded, InvalidArgument, ServingError
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.signature import DEFAULT_SIGNATURE, Signature
+from tfs.servables.host_load import foreign_share, sample_cpu
+from tfs.servables.load_measures import LoadMeasures
+from tfs.servables.probe_inputs import ProbeInputs
+from tfs.servables.process_memory import peak_bytes, reset_peak, resident_bytes
+from tfs.servables.row_independence import RowIndependence, row_independence
+
+log = logging.getLogger(__name__)
+
+MAX_FOREIGN_SHARE: Final = 0.15
+"""Above this part of all processors used by others, times are not worth keeping."""
+
+_LARGEST_SHARE: Final = 0.4
+_SCALING_SHARE: Final = 0.3
+_MAX_CALLS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """How much a probe may cost. Immutable, checked on creation.
+
+    Attributes:
+        budget_s: Seconds per version; 0 measures nothing.
+        largest_batch: Rows of the largest batch the server would make.
+        call_timeout_s: A single call that takes longer ends the probe.
+
+    """
+
+    budget_s: float = 0.5
+    largest_batch: int = 32
+    call_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.budget_s < 0 or self.call_timeout_s <= 0 or self.largest_batch < 1:
+            raise InvalidArgument(f"bad probe options: {self}")
+
+
+class ProbeSubject(Protocol):
+    """A loaded version as a probe sees it. Confined to the probing thread."""
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """The process whose memory and processor time are the model's."""
+        ...
+
+    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
+        """Runs one call and waits for it.
+
+        Raises:
+            ServingError: It failed, or took too long.
+
+        """
+        ...
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Returns calls per second of two threads over one; None if unknown."""
+        ...
+
+
+Scaling = Callable[[str, Tensors, float], "float | None"]
+
+
+class ServableSubject:
+    """Probes any servable through ``submit``, from outside its interpreter."""
+
+    def __init__(
+        self, servable: Servable, pid: int | None = None, scaling: Scaling | None = None
+    ) -> None:
+        self._servable = servable
+        self._scaling = scaling
+        self.pid = os.getpid() if pid is None else pid
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key."""
+        return self._servable.signatures
+
+    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
+        signature = self.signatures[signature_name]
+        finished = threading.Event()
+        outcomes: list[Outcome] = []
+
+        def on_done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            finished.set()
+
+        num_rows = signature.check_inputs(inputs)
+        task = InferenceTask(
+            signature_name, signature, inputs, on_done, num_rows=num_rows
+        )
+        self._servable.submit(task)
+        if not finished.wait(timeout_s):
+            late = DeadlineExceeded(
+                f"{self._servable.id.slashed}: a probe call took over {timeout_s:g} s"
+            )
+            task.cancel.cancel(late)
+            raise late
+        (outcome,) = outcomes
+        if isinstance(outcome, ServingError):
+            raise outcome
+        return outcome
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        if self._scaling is None:
+            return None
+        return self._scaling(signature_name, inputs, duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """A profile and whether it may be kept. Immutable.
+
+    Attributes:
+        profile: What was measured.
+        is_quiet: Whether others left the processors alone meanwhile.
+        failures: By signature, why a probe call failed; for the status.
+
+    """
+
+    profile: ModelProfile
+    is_quiet: bool = True
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def probe(
+    subject: ProbeSubject,
+    path: str,
+    options: ProbeOptions,
+    *,
+    code_digest: str = "",
+    load: LoadMeasures | None = None,
+    clock: Clock | None = None,
+) -> ProbeResult:
+    """Measures a version that was just loaded. Blocks; never raises for the model.
+
+    Args:
+        subject: The loaded version; nobody else may call it meanwhile.
+        path: The version directory, for its example inputs.
+        options: The budget.
+        code_digest: What the profile belongs to.
+        load: What the loader measured.
+        clock: Time.
+
+    """
+    load = load or LoadMeasures()
+    base = ModelProfile(
+        code_digest=code_digest,
+        import_s=load.import_s,
+        load_s=load.load_s,
+        load_peak_bytes=load.load_peak_bytes,
+        resident_bytes=load.resident_bytes,
+    )
+    if not options.budget_s:
+        return ProbeResult(base)
+    return _Probe(subject, path, options, clock or MonotonicClock()).run(base)
+
+
+def warm_up(
+    subject: ProbeSubject, path: str, rows: int, deadline_s: float, clock: Clock
+) -> int:
+    """Calls every signature with its example until the deadline; returns how often.
+
+    For a version that brings no warm-up requests: once with a single row, once with
+    ``rows``. Failures are logged, nothing more.
+    """
+    num_calls = 0
+    for name, signature in subject.signatures.items():
+        inputs = ProbeInputs.of(path, signature)
+        for num_rows in (1, rows) if signature.batched else (1,):
+            left_s = deadline_s - clock.now()
+            if left_s <= 0:
+                return num_calls
+            try:
+                subject.call(name, _batch(inputs, num_rows), left_s)
+            except ServingError as error:
+                log.info("event=warm_up_failed signature=%s error=%s", name, error)
+                break
+            num_calls += 1
+    return num_calls
+
+
+class _Probe:
+    """One run over one version. Confined to the probing thread."""
+
+    def __init__(
+        self, subject: ProbeSubject, path: str, options: ProbeOptions, clock: Clock
+    ) -> None:
+        self._subject = subject
+        self._options = options
+        self._clock = clock
+        self._inputs = {
+            name: ProbeInputs.of(path, signature)
+            for name, signature in subject.signatures.items()
+        }
+        self._begun_s = clock.now()
+        self._deadline_s = self._begun_s + options.budget_s
+        self._failures: dict[str, str] = {}
+        self._rows: dict[str, RowIndependence] = {}
+        self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
+        self._p99: dict[str, float] = {}
+        self._peaks: dict[str, int] = {}
+
+    def run(self, base: ModelProfile) -> ProbeResult:
+        pids = [os.getpid(), self._subject.pid]
+        before = sample_cpu(pids)
+        self._show_row_independence()
+        self._measure_largest()
+        scaling = self._measure_scaling()
+        self._measure_other_sizes()
+        elapsed_s = self._clock.now() - self._begun_s
+        share = foreign_share(before, sample_cpu(pids), elapsed_s)
+        profile = ModelProfile(
+            code_digest=base.code_digest,
+            import_s=base.import_s,
+            load_s=base.load_s,
+            load_peak_bytes=base.load_peak_bytes,
+            resident_bytes=base.resident_bytes,
+            two_thread_scaling=scaling,
+            signatures={name: self._signature_profile(name) for name in self._inputs},
+        )
+        return ProbeResult(profile, share <= MAX_FOREIGN_SHARE, self._failures)
+
+    def _signature_profile(self, name: str) -> SignatureProfile:
+        shown = self._rows.get(name, RowIndependence(None))
+        return SignatureProfile(
+            rows_independent=shown.shown,
+            why_dependent=shown.why,
+            call_s_by_rows=self._times[name],
+            full_batch_p99_s=self._p99.get(name),
+            peak_bytes=self._peaks.get(name),
+        )
+
+    def _show_row_independence(self) -> None:
+        for name, signature in self._subject.signatures.items():
+            if not signature.batched:
+                self._rows[name] = RowIndependence(None, "it has no batch")
+                continue
+            try:
+                self._rows[name] = row_independence(
+                    lambda inputs, name=name: self._call(name, inputs),  # type: ignore[misc]
+                    self._inputs[name],
+                )
+            except ServingError as error:
+                self._fail(name, error)
+                self._rows[name] = RowIndependence(None, error.message)
+
+    def _measure_largest(self) -> None:
+        """Times the largest batch of every signature; its first call shows the peak."""
+        names = self._working()
+        for name in names:
+            now_s = self._clock.now()
+            if now_s >= self._deadline_s:
+                return
+            share_s = _LARGEST_SHARE * self._options.budget_s / len(names)
+            rows = self._largest(name)
+            inputs = _batch(self._inputs[name], rows)
+            pid = self._subject.pid
+            can_see = reset_peak(pid)
+            resident = resident_bytes(pid)
+            times = self._time(name, inputs, min(self._deadline_s, now_s + share_s))
+            peak = peak_bytes(pid)
+            if can_see and resident is not None and peak is not None and times:
+                self._peaks[name] = max(0, peak - resident)
+            if times:
+                self._times[name][rows] = statistics.median(times)
+                ranked = sorted(times)
+                self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
+
+    def _measure_scaling(self) -> float | None:
+        """Returns the lowest scaling: the slowest signature decides the placement."""
+        names = self._working()
+        lowest: float | None = None
+        for name in names:
+            left_s = self._deadline_s - self._clock.now()
+            share_s = _SCALING_SHARE * self._options.budget_s / len(names)
+            if left_s < share_s:
+                return None
+            inputs = _batch(self._inputs[name], self._largest(name))
+            try:
+                scaling = self._subject.two_thread_scaling(name, inputs, share_s)
+            except ServingError as error:
+                self._fail(name, error)
+                return None
+            if scaling is None:
+                return None
+            lowest = scaling if lowest is None else min(lowest, scaling)
+        return lowest
+
+    def _measure_other_sizes(self) -> None:
+        sizes = [1]
+        while 2 * sizes[-1] < self._options.largest_batch:
+            sizes.append(2 * sizes[-1])
+        default_first = sorted(self._working(), key=lambda n: n != DEFAULT_SIGNATURE)
+        for rows in sizes:
+            for name in default_first:
+                if not self._subject.signatures[name].batched or name in self._failures:
+                    continue
+                if self._clock.now() >= self._deadline_s:
+                    return
+                inputs = _batch(self._inputs[name], rows)
+                times = self._time(name, inputs, self._deadline_s, max_calls=5)
+                if times:
+                    self._times[name][rows] = statistics.median(times)
+
+    def _largest(self, name: str) -> int:
+        batched = self._subject.signatures[name].batched
+        return self._options.largest_batch if batched else 1
+
+    def _working(self) -> list[str]:
+        return [name for name in self._inputs if name not in self._failures]
+
+    def _time(
+        self,
+        name: str,
+        inputs: Tensors,
+        until_s: float,
+        max_calls: int = _MAX_CALLS,
+    ) -> list[float]:
+        """Returns the seconds of calls until then, the first left out if there are more.
+
+        The first call of a size allocates what later ones reuse.
+        """
+        times: list[float] = []
+        try:
+            while len(times) <= max_calls:
+                begun_s = self._clock.now()
+                if times and begun_s >= until_s:
+                    break
+                self._call(name, inputs)
+                times.append(self._clock.now() - begun_s)
+        except ServingError as error:
+            self._fail(name, error)
+            return []
+        return times[1:] or times
+
+    def _call(self, name: str, inputs: Tensors) -> Tensors:
+        return self._subject.call(name, inputs, self._options.call_timeout_s)
+
+    def _fail(self, name: str, error: ServingError) -> None:
+        self._failures[name] = error.message
+        log.info("event=probe_failed signature=%s error=%s", name, error)
+
+
+def _batch(inputs: ProbeInputs, num_rows: int) -> Tensors:
+    if not inputs.num_different:
+        return inputs.whole()
+    return inputs.take(*range(num_rows))
