@@ -177,16 +177,19 @@ def choose_roots(
 ) -> dict[str, str]:
     """Returns which directory to watch for each path: itself or its folder. Pure.
 
-    A link is always watched itself, because watches do not follow links below.
+    A path right below another one is watched through that; a link is always
+    watched itself, because watches do not follow links below.
     """
     kept = list(dict.fromkeys(paths))
     plain = [path for path in kept if not is_link(path)]
     num_siblings = Counter(map(os.path.dirname, plain))
     roots = {path: path for path in kept}
-    for path in plain:
+    for path in sorted(plain):
         folder = os.path.dirname(path)
-        if num_siblings[folder] >= SHARED_FOLDER_FROM and folder != "/":
-            roots[path] = folder
+        if folder == "/":
+            continue
+        if folder in roots or num_siblings[folder] >= SHARED_FOLDER_FROM:
+            roots[path] = roots.get(folder, folder)
     return roots
 
 

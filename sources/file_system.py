@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
-from sources.local_storage import LocalFileSystem
+from sources.model_repository import ModelRepository
+from sources.remote_storage import AnyFileSystem, is_remote, local_path
 from sources.scan import SELF_DESCRIBING, Scan, ServableToMonitor, Sighting, scan, why
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
@@ -33,6 +34,7 @@ from tfs.core.source import AspiredVersionsCallback, Outlet
 log = logging.getLogger(__name__)
 
 Versions = tuple[ServableData[StoragePath], ...]
+OnModels = Callable[[Sequence[ServableToMonitor]], object]
 
 # A copy in progress raises events by the hundred: look at most this often.
 _MIN_GAP_S: Final = 0.05
@@ -136,7 +138,7 @@ class FileSystemSource:
 
         """
         self._options = options
-        self._file_system = file_system or LocalFileSystem()
+        self._file_system = file_system or AnyFileSystem()
         self._clock = clock or MonotonicClock()
         self._watcher = watcher
         self._on_looked = on_looked
@@ -160,6 +162,9 @@ class FileSystemSource:
         self._published: Mapping[str, tuple[str, ...]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._repository: ModelRepository | None = None
+        self._on_models: OnModels = self.update_config
+        self._repository_due_s = float("inf")
         self._mark_all_locked()
 
     # -- wiring ----------------------------------------------------------------
@@ -256,6 +261,25 @@ class FileSystemSource:
         if not threaded and self._outlet.is_connected:
             self.step()
 
+    def watch_repository(
+        self, repository: ModelRepository, on_models: OnModels | None = None
+    ) -> None:
+        """Looks after a directory of models too; call it once, before ``start``.
+
+        Args:
+            repository: The directory; from now on the source's own.
+            on_models: Told the models whenever they change, on the scanning thread;
+                None monitors exactly them. A server that lays overrides over them
+                calls ``update_config`` itself.
+
+        """
+        with self._changed:
+            self._repository = repository
+            if on_models is not None:
+                self._on_models = on_models
+            self._repository_due_s = self._clock.now()
+            self._changed.notify_all()
+
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until every configuration given so far was looked at and emitted.
 
@@ -282,12 +306,19 @@ class FileSystemSource:
         """
         return self._published
 
+    @property
+    def repository_problem(self) -> str:
+        """What is wrong with the directory of models; empty if nothing."""
+        return self._repository.problem if self._repository is not None else ""
+
     # -- scanning --------------------------------------------------------------
 
     def poll_once(self) -> None:
         """Looks at every servable now, on this thread."""
         with self._changed:
             self._mark_all_locked()
+            if self._repository is not None:
+                self._repository_due_s = self._clock.now()
         self.step()
 
     def mark_changed(self, path: str) -> None:
@@ -295,8 +326,15 @@ class FileSystemSource:
         now_s = self._clock.now()
         with self._changed:
             marked = False
+            if self._repository is not None:
+                root = local_path(self._repository.path).rstrip("/")
+                # A model, or the first version of one.
+                below = path.removeprefix(root + "/")
+                if path == root or (below != path and below.count("/") <= 1):
+                    self._repository_due_s = min(self._repository_due_s, now_s)
+                    marked = True
             for name, servable in self._servables.items():
-                base = servable.base_path.rstrip("/")
+                base = local_path(servable.base_path).rstrip("/")
                 if (
                     path == base
                     or path.startswith(base + "/")
@@ -322,6 +360,7 @@ class FileSystemSource:
         """
         if not self._outlet.is_connected:
             return None
+        self._look_at_repository()
         with self._turn:
             with self._changed:
                 servables = self._servables
@@ -385,10 +424,41 @@ class FileSystemSource:
         return due_s is not None and due_s <= self._clock.now()
 
     def _next_due_s_locked(self) -> float | None:
-        due_s = min(self._due_s.values(), default=None)
+        due_s: float | None = min([*self._due_s.values(), self._repository_due_s])
+        if due_s == float("inf"):
+            due_s = None
         if self._watching and self._servables:
             return self._pulse_s if due_s is None else min(due_s, self._pulse_s)
         return due_s
+
+    def _look_at_repository(self) -> None:
+        """Lists the directory of models if that is due; hands on what it found."""
+        repository, options = self._repository, self._options
+        with self._changed:
+            now_s = self._clock.now()
+            if repository is None or self._repository_due_s > now_s:
+                return
+            self._repository_due_s = float("inf")
+        with self._turn:
+            watched = self._watching and self._wants_watch(repository.path)
+            if watched and self._watcher is not None:
+                watched = self._watcher.ensure(local_path(repository.path))
+            problem = repository.problem
+            changed = repository.look(self._file_system)
+            if repository.problem and repository.problem != problem:
+                log.warning("event=source_problem %s", repository.problem)
+            models = repository.models
+        with self._changed:
+            if options.poll_wait_s > 0:
+                wait_s = options.rescan_s if watched else options.poll_wait_s
+                self._repository_due_s = min(self._repository_due_s, now_s + wait_s)
+        if changed and models is not None:
+            try:
+                self._on_models(models)
+            except Exception:
+                log.exception(
+                    "event=repository_models_refused path=%s", repository.path
+                )
 
     def _mark_all_locked(self) -> None:
         now_s = self._clock.now()
@@ -406,9 +476,9 @@ class FileSystemSource:
             record.servable = servable
             record.is_new = True
         # Watched before it is read: what changes in between raises an event.
-        watched = self._watching and self._wants_watch(servable)
+        watched = self._watching and self._wants_watch(servable.base_path)
         if watched and self._watcher is not None:
-            watched = self._watcher.ensure(servable.base_path)
+            watched = self._watcher.ensure(local_path(servable.base_path))
         now_s = self._clock.now()
         found: Scan | None = None
         problems: tuple[str, ...]
@@ -518,10 +588,14 @@ class FileSystemSource:
                 self._due_s[servable.name] = due_s
 
     def _watch(self, servables: Iterable[ServableToMonitor]) -> None:
-        if self._watcher is not None:
-            self._watcher.watch(
-                sorted({s.base_path for s in servables if self._wants_watch(s)})
-            )
+        if self._watcher is None:
+            return
+        paths = {servable.base_path for servable in servables}
+        if self._repository is not None:
+            paths.add(self._repository.path)
+        self._watcher.watch(
+            sorted(local_path(path) for path in paths if self._wants_watch(path))
+        )
 
     def _find_stale(
         self, servables: Mapping[str, ServableToMonitor], due: list[str]
@@ -537,13 +611,15 @@ class FileSystemSource:
             if name not in skipped
             and name in self._records
             and self._records[name].watched
-            and not watcher.is_current(servable.base_path)
+            and not watcher.is_current(local_path(servable.base_path))
         ]
 
-    def _wants_watch(self, servable: ServableToMonitor) -> bool:
+    def _wants_watch(self, path: str) -> bool:
+        if is_remote(path):
+            return False
         if self._options.watch is not None:
             return self._options.watch
-        return self._file_system.gives_events(servable.base_path)
+        return self._file_system.gives_events(path)
 
     def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
         if not self._options.require_versions:

@@ -25,6 +25,11 @@ from tfs.core.version_directory import MANIFEST, PLATFORM_BY_FILE, SIGNATURES
 SELF_DESCRIBING: Final = frozenset({"model.pt2", "table.csv", "table.json"})
 """Payloads whose platform can tell the signatures itself."""
 
+KNOWN_PLATFORMS: Final = frozenset(
+    {"tensorflow", *(name for names in PLATFORM_BY_FILE.values() for name in names)}
+)
+"""Platforms whose payload files are known here; of others nothing is."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServableToMonitor:
@@ -129,7 +134,9 @@ def scan(
     chosen = choose(
         servable.policy,
         names,
-        lambda version: look.at(servable.name, version, path_of(version)),
+        lambda version: look.at(
+            servable.name, version, path_of(version), servable.platform
+        ),
         servable.pinned,
     )
     for version in chosen.missing:
@@ -185,7 +192,7 @@ class _Look:
     problems: list[str] = field(default_factory=list)
     settled_at_s: list[float] = field(default_factory=list)
 
-    def at(self, name: str, version: int, path: str) -> bool:
+    def at(self, name: str, version: int, path: str, platform: str = "") -> bool:
         """Returns whether the version is ready; remembers what it saw."""
         before = self.seen.get(path)
         accepted = before.accepted if before is not None else ""
@@ -201,7 +208,7 @@ class _Look:
         since_s = self.now_s
         if before is not None and before.fingerprint == contents.fingerprint:
             since_s = before.since_s
-        lacks = "" if committed else self._lacks(contents.names)
+        lacks = "" if committed else self._lacks(contents.names, platform)
         if lacks:
             self.sightings[path] = Sighting(contents.fingerprint, since_s)
             self.problems.append(f"version {version} of {name} is not served: {lacks}")
@@ -223,10 +230,12 @@ class _Look:
         newest_s = contents.newest_change_s
         return newest_s is not None and self.wall_s - newest_s >= self.settle_s
 
-    def _lacks(self, names: frozenset[str]) -> str:
+    def _lacks(self, names: frozenset[str], platform: str) -> str:
         """Returns what a directory without a manifest lacks, empty if nothing."""
         if names & self.self_describing:
             return ""
+        if names and platform and platform not in KNOWN_PLATFORMS:
+            return ""  # a third party's: only it can tell, when it loads
         payloads = sorted(names & PLATFORM_BY_FILE.keys())
         if payloads and SIGNATURES in names:
             return ""

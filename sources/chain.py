@@ -1,0 +1,53 @@
+"""A source, adapters behind it and a target at the end, as one thing to own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from tfs.core.source import Source, SourceAdapter, Target, connect
+
+
+class SourceChain:
+    """Wires ``source`` through ``adapters`` to ``target``. Confined to its owner.
+
+    Wired from the far end, so that nothing flows before everything is in place.
+    Closing goes the other way: first the source, so that nothing new comes, then
+    the adapters in order; the target belongs to somebody else. (TensorFlow Serving:
+    AspiredVersionsManagerBuilder::AddSourceChain.)
+
+    The payloads differ from link to link, which Python's types cannot follow along
+    a list: the caller sees to it that neighbours fit.
+    """
+
+    def __init__(
+        self,
+        source: Source[Any],
+        adapters: Sequence[SourceAdapter[Any, Any]],
+        target: Target[Any],
+    ) -> None:
+        self._links: tuple[object, ...] = (source, *adapters)
+        sink = target
+        for adapter in reversed(adapters):
+            connect(adapter, sink)
+            sink = adapter
+        connect(source, sink)
+
+    def close(self) -> None:
+        """Closes every link that can be closed, the source first."""
+        for link in self._links:
+            close = getattr(link, "close", None)
+            if close is not None:
+                close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

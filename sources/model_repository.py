@@ -1,0 +1,80 @@
+"""A directory of models: each sub-directory is one, added and removed as they come.
+
+This only finds the models; the file-system source then looks after their versions.
+A sub-directory counts as a model once it holds a directory with a number for its
+name: ``lost+found`` or a half-made copy does not become a model without versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sources.scan import ServableToMonitor, why
+from sources.storage import FileSystem
+from sources.version_policy import name_versions
+
+MakeServable = Callable[[str, str], ServableToMonitor]
+"""Takes a model's name and base path: which policy and platform it gets."""
+
+
+@dataclass(slots=True)
+class ModelRepository:
+    """What a repository held when it was last looked at. Confined to its source.
+
+    Attributes:
+        path: The directory of models, or a URL.
+        make: Makes the servable of a name and base path.
+        unload_when_empty: Whether a repository that shows no model any more
+            removes them all; otherwise they stay, as after a lost mount.
+        models: Found last; None before the first successful look.
+        problem: Why the last look failed or was not believed; empty if it was.
+
+    """
+
+    path: str
+    make: MakeServable = ServableToMonitor
+    unload_when_empty: bool = False
+    models: tuple[ServableToMonitor, ...] | None = None
+    problem: str = ""
+    _kept: frozenset[str] = field(default_factory=frozenset)
+
+    def look(self, file_system: FileSystem) -> bool:
+        """Lists the repository; returns whether ``models`` changed. Never raises.
+
+        A model stays as long as its directory does, also while that shows no
+        version or cannot be read: what happens then is the source's decision.
+        """
+        root = self.path.rstrip("/") or "/"
+        try:
+            names = file_system.list_directories(self.path)
+        except OSError as error:
+            self.problem = f"cannot list model repository {self.path}: {why(error)}"
+            return False
+        found = []
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            base_path = f"{root.rstrip('/')}/{name}"
+            if name in self._kept or _holds_versions(file_system, base_path):
+                found.append(self.make(name, base_path))
+        models = tuple(found)
+        if not models and self.models and not self.unload_when_empty:
+            self.problem = (
+                f"model repository {self.path} shows no model any more; those loaded "
+                "stay (unload_when_empty is off)"
+            )
+            return False
+        self.problem = ""
+        self._kept = frozenset(model.name for model in models)
+        if models == self.models:
+            return False
+        self.models = models
+        return True
+
+
+def _holds_versions(file_system: FileSystem, base_path: str) -> bool:
+    try:
+        return bool(name_versions(file_system.list_directories(base_path)))
+    except OSError:
+        return False

@@ -1,0 +1,202 @@
+"""Base paths that are URLs: anything fsspec speaks (memory, s3, gs, http, ...).
+
+fsspec is imported at the first use of such a path, and only here; the drivers of
+the stores are extras of their own (s3fs, gcsfs).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Final
+from urllib.parse import urlsplit
+
+from sources.local_storage import IGNORED_FOLDERS, LocalFileSystem
+from sources.storage import Contents, FileSystem
+
+# Under which names the stores say when an object was written, and what it contains.
+_TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
+_DIGEST_KEYS: Final = ("ETag", "etag", "md5Hash", "md5", "checksum", "generation")
+_COPY_BYTES: Final = 1 << 20
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` is a URL that is not simply a local file's."""
+    scheme = urlsplit(path).scheme if "://" in path else ""
+    return scheme not in ("", "file", "local")
+
+
+def local_path(path: str) -> str:
+    """Returns the path of a ``file://`` URL; any other path as it is."""
+    for prefix in ("file://", "local://"):
+        if path.startswith(prefix):
+            return path.removeprefix(prefix)
+    return path
+
+
+class RemoteFileSystem:
+    """Reads directories behind URLs. Thread-safe as far as fsspec's driver is.
+
+    Every failure is an OSError: drivers raise what they like.
+    """
+
+    def __init__(self, storage_options: Mapping[str, object] | None = None) -> None:
+        self._storage_options = dict(storage_options or {})
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        """Returns the directories, or common prefixes, under ``path``."""
+        file_system, inner = self._open(path)
+        entries = self._call(path, lambda: file_system.ls(inner, detail=True))
+        return sorted(
+            {
+                name
+                for entry in entries
+                if entry.get("type") == "directory"
+                # A store may list the prefix itself.
+                and (name := _below(str(entry["name"]), inner))
+                and "/" not in name
+            }
+        )
+
+    def is_file(self, path: str) -> bool:
+        """Whether an object lies at ``path``."""
+        file_system, inner = self._open(path)
+        return bool(self._call(path, lambda: file_system.isfile(inner)))
+
+    def contents(self, path: str) -> Contents:
+        """Returns what lies under ``path``; the fingerprint uses the store's digests."""
+        file_system, inner = self._open(path)
+        found = self._call(path, lambda: file_system.find(inner, detail=True))
+        if not found:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        lines = []
+        names = set()
+        times: list[float] = []
+        for full_name, entry in found.items():
+            name = _below(str(full_name), inner)
+            if not name or IGNORED_FOLDERS & set(name.split("/")[:-1]):
+                continue
+            names.add(name.partition("/")[0])
+            stamp = next((entry[k] for k in _DIGEST_KEYS if entry.get(k)), None)
+            written_s = _time_s(entry)
+            if written_s is not None:
+                times.append(written_s)
+            lines.append(f"{name} {entry.get('size')} {stamp or written_s}")
+        digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+        return Contents(frozenset(names), digest[:32], max(times, default=None))
+
+    def gives_events(self, path: str) -> bool:
+        """No store tells of changes."""
+        return False
+
+    def file_sizes(self, path: str) -> Mapping[str, int]:
+        """Returns bytes by relative path, of all files under ``path``."""
+        file_system, inner = self._open(path)
+        found = self._call(path, lambda: file_system.find(inner, detail=True))
+        return {
+            name: int(entry.get("size") or 0)
+            for full_name, entry in sorted(found.items())
+            if (name := _below(str(full_name), inner))
+            and not IGNORED_FOLDERS & set(name.split("/")[:-1])
+        }
+
+    def read(self, path: str) -> bytes:
+        """Returns a small file's bytes."""
+        file_system, inner = self._open(path)
+        data = self._call(path, lambda: file_system.cat_file(inner))
+        return bytes(data)
+
+    def copy(self, path: str, to: BinaryIO) -> str:
+        """Copies a file's bytes to ``to``; returns their SHA-256."""
+        file_system, inner = self._open(path)
+        digest = hashlib.sha256()
+
+        def copy() -> None:
+            with file_system.open(inner, "rb") as source:
+                while chunk := source.read(_COPY_BYTES):
+                    digest.update(chunk)
+                    to.write(chunk)
+
+        self._call(path, copy)
+        return digest.hexdigest()
+
+    def _open(self, path: str) -> tuple[Any, str]:
+        """Returns fsspec's file system for a URL, without its caches, and the rest."""
+        try:
+            import fsspec
+        except ImportError as error:
+            raise OSError(
+                f"{path} needs fsspec: install tfs with its extra 'remote'"
+            ) from error
+
+        def find() -> tuple[Any, str]:
+            file_system, inner = fsspec.core.url_to_fs(path, **self._storage_options)
+            file_system.invalidate_cache()
+            return file_system, str(inner)
+
+        opened: tuple[Any, str] = self._call(path, find)
+        return opened
+
+    def _call(self, path: str, fn: Any) -> Any:
+        try:
+            return fn()
+        except OSError:
+            raise
+        except Exception as error:  # drivers have error types of their own
+            raise OSError(5, f"{type(error).__name__}: {error}", path) from error
+
+
+class AnyFileSystem:
+    """Local paths and URLs side by side. Thread-safe."""
+
+    def __init__(
+        self, local: FileSystem | None = None, remote: FileSystem | None = None
+    ) -> None:
+        self._local = local or LocalFileSystem()
+        self._remote = remote or RemoteFileSystem()
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        """Returns the directories in ``path``."""
+        return self._for(path).list_directories(local_path(path))
+
+    def is_file(self, path: str) -> bool:
+        """Whether a file lies at ``path``."""
+        return self._for(path).is_file(local_path(path))
+
+    def contents(self, path: str) -> Contents:
+        """Returns what lies in ``path``."""
+        return self._for(path).contents(local_path(path))
+
+    def gives_events(self, path: str) -> bool:
+        """Whether the kernel tells of changes below ``path``."""
+        return self._for(path).gives_events(local_path(path))
+
+    def _for(self, path: str) -> FileSystem:
+        return self._remote if is_remote(path) else self._local
+
+
+def _below(name: str, folder: str) -> str:
+    """Returns ``name`` relative to ``folder``; empty if it is the folder itself."""
+    folder = folder.strip("/")
+    name = name.strip("/")
+    if name == folder:
+        return ""
+    return name.removeprefix(folder + "/") if folder else name
+
+
+def _time_s(entry: Mapping[str, Any]) -> float | None:
+    for key in _TIME_KEYS:
+        value = entry.get(key)
+        if isinstance(value, dt.datetime):
+            if value.tzinfo is None:
+                value = value.replace(tzinfo=dt.UTC)
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+        if isinstance(value, str):
+            try:
+                return dt.datetime.fromisoformat(value).timestamp()
+            except ValueError:
+                continue
+    return None

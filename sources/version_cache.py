@@ -1,0 +1,340 @@
+"""Local copies of remote versions: verified, addressed by content, bounded.
+
+    <root>/blobs/<sha256>            one file's bytes
+    <root>/versions/<key>/...        a version directory, its files linked to blobs
+    <root>/lock                      held by the one process that uses the cache
+
+A version's key is the digest of its manifest, which names the digest of every file:
+two base paths with the same version share one copy, two versions with the same
+vocabulary share its bytes, and what lies under a key can be nothing else. Files are
+checked while they are copied; a version appears by one rename. Rejected: keeping
+copies by URL, which cannot tell a replaced version from the one it replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from sources.scan import why
+from sources.storage_path import StoragePath
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    ResourceExhausted,
+    Unavailable,
+)
+from tfs.core.version_directory import MANIFEST, TEMPORARY_PREFIX, Manifest
+
+log = logging.getLogger(__name__)
+
+_UNVERIFIED: Final = "unverified-"
+
+
+class RemoteFiles(Protocol):
+    """What the cache reads from. Thread-safe; every failure is an OSError."""
+
+    def read(self, path: str) -> bytes:
+        """Returns a small file's bytes."""
+        ...
+
+    def copy(self, path: str, to: BinaryIO) -> str:
+        """Copies a file's bytes; returns their SHA-256 as hex digits."""
+        ...
+
+    def file_sizes(self, path: str) -> Mapping[str, int]:
+        """Returns bytes by relative path, of all files under a directory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCacheOptions:
+    """Where local copies lie and how many. Immutable.
+
+    Attributes:
+        root: Directory of the cache; made if absent, used by one process at a time.
+        max_bytes: Copies that nothing uses are removed, the longest unused first,
+            when a new one would exceed this. None for no bound.
+
+    """
+
+    root: str
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not os.path.isabs(self.root):
+            raise ValueError(f"the cache's root must be absolute: {self.root}")
+        if self.max_bytes is not None and self.max_bytes <= 0:
+            raise ValueError(f"max_bytes must be positive: {self.max_bytes}")
+
+
+class VersionCache:
+    """Copies versions from remote storage to this machine. Thread-safe.
+
+    ``fetch`` blocks for as long as the copy takes: call it from a pool.
+    """
+
+    def __init__(self, options: VersionCacheOptions, remote: RemoteFiles) -> None:
+        self._options = options
+        self._remote = remote
+        self._blobs = Path(options.root, "blobs")
+        self._versions = Path(options.root, "versions")
+        # Guards _in_use, _order, _busy, _reserved_bytes and the removal of files; leaf, never
+        # held while bytes are copied.
+        self._lock = threading.Lock()
+        self._in_use: dict[str, int] = {}
+        self._busy: Counter[str] = Counter()  # blobs that copies in progress need
+        self._reserved_bytes = 0
+        self._order: dict[str, int] = {}  # by key: when it was last used
+        # Guards _lock_file; held while the directories are made and cleared.
+        self._opening = threading.Lock()
+        self._lock_file: BinaryIO | None = None
+
+    def open(self) -> None:
+        """Makes the directories, takes the cache for this process, clears leftovers.
+
+        Raises:
+            FailedPrecondition: Another process uses it, or it cannot be written.
+
+        """
+        with self._opening:
+            if self._lock_file is None:
+                self._lock_file = self._take_root()
+
+    def _take_root(self) -> BinaryIO:
+        try:
+            for folder in (self._blobs, self._versions):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock_file = open(Path(self._options.root, "lock"), "ab")  # noqa: SIM115
+        except OSError as error:
+            raise FailedPrecondition(
+                f"cannot use the cache directory {self._options.root}: {why(error)}"
+            ) from error
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock_file.close()
+            raise FailedPrecondition(
+                f"the cache directory {self._options.root} is used by another server; "
+                "give each its own"
+            ) from error
+        for folder in (self._blobs, self._versions):
+            for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+                _remove(leftover)
+        return lock_file
+
+    def close(self) -> None:
+        """Gives the cache up; the copies stay for the next start. Idempotent."""
+        with self._opening:
+            lock_file, self._lock_file = self._lock_file, None
+            if lock_file is not None:
+                lock_file.close()
+
+    def fetch(self, version: StoragePath) -> StoragePath:
+        """Returns a local copy of ``version``, made now unless there is one.
+
+        The copy is in use, and stays, until :meth:`release` is called with the
+        result as often as it was fetched.
+
+        Raises:
+            DataLoss: A file differs from what the manifest says.
+            InvalidArgument: The manifest is none.
+            ResourceExhausted: It does not fit into the cache; nothing was copied.
+            Unavailable: The storage or the disk failed; worth another try.
+
+        """
+        self.open()
+        try:
+            manifest_bytes = self._read_manifest(version.path)
+            if manifest_bytes is None:
+                key = (
+                    _UNVERIFIED
+                    + hashlib.sha256(
+                        f"{version.path} {version.fingerprint}".encode()
+                    ).hexdigest()
+                )
+            else:
+                key = hashlib.sha256(manifest_bytes).hexdigest()
+            path = self._versions / key
+            self._use(key)
+            try:
+                if not path.is_dir():
+                    self._make(version.path, path, manifest_bytes)
+                os.utime(path)  # for the order of eviction after a restart
+            except BaseException:
+                self._unuse(key)
+                raise
+        except OSError as error:
+            raise Unavailable(f"cannot copy {version.path}: {why(error)}") from error
+        return StoragePath(str(path), key, version.platform)
+
+    def release(self, copy: StoragePath) -> None:
+        """Says that a fetched copy is not used any more; it stays until evicted."""
+        self._unuse(os.path.basename(copy.path))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk of all copies."""
+        return sum(_size_bytes(blob) for blob in self._blobs.glob("*"))
+
+    # -- copying -----------------------------------------------------------------
+
+    def _read_manifest(self, url: str) -> bytes | None:
+        try:
+            return self._remote.read(f"{url}/{MANIFEST}")
+        except FileNotFoundError:
+            return None
+
+    def _make(self, url: str, path: Path, manifest_bytes: bytes | None) -> None:
+        """Copies the version next to its place and renames it into it."""
+        if manifest_bytes is None:
+            sizes = self._remote.file_sizes(url)
+            digests: dict[str, str] = dict.fromkeys(sizes, "")
+            reserved_bytes = sum(sizes.values())
+        else:
+            manifest = Manifest.from_json(manifest_bytes.decode(errors="replace"), url)
+            digests = {name: entry.sha256 for name, entry in manifest.files.items()}
+            # By digest: files with the same bytes are stored once.
+            missing = {
+                entry.sha256: entry.size_bytes
+                for entry in manifest.files.values()
+                if not (self._blobs / entry.sha256).exists()
+            }
+            reserved_bytes = sum(missing.values())
+        self._reserve(reserved_bytes, tuple(digests.values()), url)
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._versions))
+        try:
+            for name, digest in digests.items():
+                blob = self._blob(f"{url}/{name}", digest)
+                target = temporary / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(blob, target)
+            if manifest_bytes is not None:
+                (temporary / MANIFEST).write_bytes(manifest_bytes)
+            os.chmod(temporary, 0o755)
+            with contextlib.suppress(FileExistsError):
+                os.rename(temporary, path)
+        except OSError:
+            if not path.is_dir():  # another thread was first
+                raise
+        finally:
+            with self._lock:
+                self._reserved_bytes -= reserved_bytes
+                self._busy -= Counter(digests.values())
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _blob(self, url: str, digest: str) -> Path:
+        """Returns the file with the URL's bytes; ``digest`` is what they must have."""
+        if digest and (self._blobs / digest).exists():
+            return self._blobs / digest
+        fd, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=self._blobs)
+        temporary = Path(name)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                actual = self._remote.copy(url, file)
+                file.flush()
+                os.fsync(file.fileno())
+            if digest and actual != digest:
+                raise DataLoss(
+                    f"{url} does not match the sha256 in its manifest; "
+                    "write the version again"
+                )
+            os.chmod(temporary, 0o444)  # shared by versions: nobody may change it
+            blob = self._blobs / actual
+            os.replace(temporary, blob)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return blob
+
+    # -- bounds ------------------------------------------------------------------
+
+    def _use(self, key: str) -> None:
+        with self._lock:
+            self._in_use[key] = self._in_use.get(key, 0) + 1
+            self._order.pop(key, None)
+            self._order[key] = max(self._order.values(), default=0) + 1
+
+    def _unuse(self, key: str) -> None:
+        with self._lock:
+            left = self._in_use.get(key, 0) - 1
+            if left > 0:
+                self._in_use[key] = left
+            else:
+                self._in_use.pop(key, None)
+
+    def _reserve(self, wanted_bytes: int, digests: tuple[str, ...], url: str) -> None:
+        """Makes room for a copy, removing what nothing uses."""
+        limit = self._options.max_bytes
+        with self._lock:
+            self._busy += Counter(digests)
+            if limit is not None:
+                room = limit - self._reserved_bytes - wanted_bytes
+                self._evict_locked(room, self._in_use)
+                held = self.size_bytes
+                if held > room:
+                    self._busy -= Counter(digests)
+                    raise ResourceExhausted(
+                        f"{url} takes {wanted_bytes} bytes; the cache in "
+                        f"{self._options.root} holds {held} that are in use, of "
+                        f"{limit} allowed"
+                    )
+            self._reserved_bytes += wanted_bytes
+
+    def _evict_locked(self, room_bytes: int, kept: Collection[str]) -> None:
+        """Removes unused versions, the longest unused first, until the rest fits."""
+        held = self.size_bytes
+        if held <= room_bytes:
+            return
+        unused = [
+            path
+            for path in self._versions.iterdir()
+            if path.name not in kept and not path.name.startswith(TEMPORARY_PREFIX)
+        ]
+        unused.sort(key=lambda p: (self._order.get(p.name, 0), _modified_s(p)))
+        for path in unused:
+            log.info("event=cache_evicted version=%s", path.name)
+            _remove(path)
+            self._drop_orphans_locked()
+            held = self.size_bytes
+            if held <= room_bytes:
+                return
+
+    def _drop_orphans_locked(self) -> None:
+        for blob in self._blobs.iterdir():
+            if blob.name.startswith(TEMPORARY_PREFIX) or blob.name in self._busy:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if blob.stat().st_nlink == 1:
+                    blob.unlink()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,98 @@
+"""Which directories are watched, and what happens when they cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sources import directory_watcher
+from sources.directory_watcher import (
+    SHARED_FOLDER_FROM,
+    WatchdogWatcher,
+    choose_roots,
+)
+
+
+def test_a_few_base_paths_are_watched_themselves() -> None:
+    """A folder with unrelated things in it is not watched for two models."""
+    assert choose_roots(["/m/a", "/m/b"]) == {"/m/a": "/m/a", "/m/b": "/m/b"}
+
+
+def test_many_base_paths_in_a_folder_are_watched_through_it() -> None:
+    """Each watch costs a thread, so siblings share one."""
+    paths = [f"/m/{index}" for index in range(SHARED_FOLDER_FROM)]
+    assert set(choose_roots([*paths, "/other/x"]).values()) == {"/m", "/other/x"}
+
+
+def test_a_link_is_watched_itself() -> None:
+    """What lies behind a link raises no event in the link's folder."""
+    paths = [f"/m/{index}" for index in range(SHARED_FOLDER_FROM + 1)]
+    roots = choose_roots(paths, lambda path: path == "/m/0")
+    assert roots["/m/0"] == "/m/0"
+    assert roots["/m/1"] == "/m"
+
+
+def test_the_root_is_never_watched_for_its_children() -> None:
+    """Watching everything would take every watch there is."""
+    paths = [f"/{index}" for index in range(SHARED_FOLDER_FROM)]
+    assert set(choose_roots(paths).values()) == set(paths)
+
+
+def test_a_path_below_a_watched_one_needs_no_watch() -> None:
+    """The models of a repository are watched through the repository."""
+    assert choose_roots(["/m", "/m/a"]) == {"/m": "/m", "/m/a": "/m"}
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> WatchdogWatcher:
+    return WatchdogWatcher()
+
+
+def test_what_does_not_exist_is_watched_once_it_does(
+    watcher: WatchdogWatcher, tmp_path: Path
+) -> None:
+    """ensure says truthfully whether there is a watch, and makes up for lost time."""
+    path = tmp_path / "late"
+    watcher.start(lambda _: None)
+    try:
+        watcher.watch([str(path)])
+        assert not watcher.ensure(str(path))
+        path.mkdir()
+        assert not watcher.is_current(str(path))
+        assert watcher.ensure(str(path))
+        assert watcher.is_current(str(path))
+        path.rename(tmp_path / "old")
+        path.mkdir()
+        assert not watcher.is_current(str(path))
+        assert watcher.ensure(str(path))
+        watcher.watch([])
+        assert not watcher.ensure(str(path))
+    finally:
+        watcher.close()
+        watcher.close()
+
+
+def test_beyond_the_limit_nothing_is_watched(
+    watcher: WatchdogWatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More directories than watches: the rest is polled."""
+    monkeypatch.setattr(directory_watcher, "MAX_WATCHES", 1)
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        Path(path).mkdir()
+    watcher.start(lambda _: None)
+    try:
+        watcher.watch(paths)
+        assert [watcher.ensure(path) for path in paths] == [True, False]
+    finally:
+        watcher.close()
+
+
+def test_a_watcher_that_never_started_watches_nothing(
+    watcher: WatchdogWatcher, tmp_path: Path
+) -> None:
+    """Without watchdog's threads there are no events, and nothing fails."""
+    watcher.watch([str(tmp_path)])
+    assert not watcher.ensure(str(tmp_path))
+    watcher.close()

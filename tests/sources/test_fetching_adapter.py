@@ -1,0 +1,227 @@
+"""Remote versions become local before anybody loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from sources.fetching_adapter import FetchingSourceAdapter
+from sources.storage_path import StoragePath
+from sources.version_cache import VersionCache, VersionCacheOptions
+from tests.core.conformance import ADAPTER_CHECKS, AdapterCheck, check_name
+from tests.sources.test_version_cache import FakeRemote
+from tfs.core.errors import NotFound
+from tfs.core.executor import InlineExecutor
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.servable_id import ServableId
+from tfs.testing.recording_target import RecordingTarget
+
+
+@dataclass
+class HeldExecutor:
+    """Runs what was submitted when the test says so. Confined to the test."""
+
+    held: list[Callable[[], object]] = field(default_factory=list)
+    num_free: int = 1
+
+    def submit(self, fn: Callable[[], object]) -> None:
+        self.held.append(fn)
+
+    def run(self) -> None:
+        held, self.held = self.held, []
+        for fn in held:
+            fn()
+
+    def close(self, deadline_s: float | None = None) -> bool:
+        return True
+
+
+@dataclass
+class World:
+    """An adapter over a fake store, with its pool in the test's hand."""
+
+    tmp_path: Path
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        self.remote = FakeRemote()
+        options = VersionCacheOptions(str(self.tmp_path), self.max_bytes)
+        self.cache = VersionCache(options, self.remote)
+        self.executor = HeldExecutor()
+        self.adapter = FetchingSourceAdapter(self.cache, self.executor)
+        self.target: RecordingTarget[StoragePath] = RecordingTarget()
+        self.adapter.set_aspired_versions_callback(
+            self.target.aspired_versions_callback()
+        )
+
+    def publish(self, version: int, data: bytes = b"") -> ServableData[StoragePath]:
+        payload = data or b"weights %d" % version
+        path = self.remote.publish(f"s3://b/m/{version}", model_pt=payload)
+        return ServableData(ServableId("m", version), path)
+
+    def aspire(self, *versions: ServableData[StoragePath]) -> None:
+        self.adapter.aspired_versions_callback()(
+            AspiredVersions("m", tuple(versions), "why")
+        )
+
+    def last(self) -> list[str]:
+        """Returns "version" or "version CODE" for each item told last."""
+        call = self.target.calls[-1]
+        return [
+            f"{d.id.version} {d.error.code.name}" if d.error else f"{d.id.version}"
+            for d in call.versions
+        ]
+
+    def close(self) -> None:
+        self.adapter.close()
+        self.cache.close()
+
+
+@pytest.fixture
+def w(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def test_a_version_is_handed_on_once_it_is_here(w: World) -> None:
+    """Until the copy is whole the set is told without it; then its path is local."""
+    w.aspire(w.publish(1))
+    assert w.last() == []
+    w.executor.run()
+    assert w.last() == ["1"]
+    payload = w.target.calls[-1].versions[0].payload
+    assert payload is not None
+    assert (Path(payload.path) / "model.pt").read_bytes() == b"weights 1"
+    assert w.target.calls[-1].reason == "why"
+
+
+def test_the_old_version_stays_while_the_new_one_is_copied(w: World) -> None:
+    """A swap never passes through a set without any version."""
+    w.aspire(w.publish(1))
+    w.executor.run()
+    w.aspire(w.publish(2))
+    assert w.last() == ["1"]
+    w.executor.run()
+    assert w.last() == ["2"]
+
+
+def test_what_is_here_already_does_not_wait_for_the_rest(w: World) -> None:
+    """Of several versions each is handed on as it arrives."""
+    one, two = w.publish(1), w.publish(2)
+    w.aspire(one)
+    w.executor.run()
+    w.aspire(two, one)
+    assert w.last() == ["1"]
+    w.executor.run()
+    assert w.last() == ["2", "1"]
+
+
+def test_local_paths_and_errors_pass_at_once(w: World) -> None:
+    """Only URLs are copied; a file URL is a path in other words."""
+    local = ServableData(ServableId("m", 1), StoragePath("/m/1", "f", "p"))
+    url = ServableData(ServableId("m", 2), StoragePath("file:///m/2"))
+    failed: ServableData[StoragePath]
+    failed = ServableData(ServableId("m", 3), None, NotFound("gone"))
+    w.aspire(local, url, failed)
+    versions = w.target.calls[-1].versions
+    assert [d.payload.path if d.payload else None for d in versions] == [
+        "/m/1",
+        "/m/2",
+        None,
+    ]
+    assert versions[0] == local
+    assert versions[2].error == failed.error
+    assert w.executor.held == []
+
+
+def test_a_failed_copy_is_its_versions_error(w: World) -> None:
+    """The error shows, the other versions are served, the next repeat tries again."""
+    one, two = w.publish(1), w.publish(2)
+    good = w.remote.files["s3://b/m/2/model.pt"]
+    w.remote.files["s3://b/m/2/model.pt"] = b"damaged"
+    w.aspire(one, two)
+    w.executor.run()
+    assert w.last() == ["1", "2 DATA_LOSS"]
+    w.remote.files["s3://b/m/2/model.pt"] = good
+    w.aspire(one, two)
+    assert w.last() == ["1", "2 DATA_LOSS"]
+    w.executor.run()
+    assert w.last() == ["1", "2"]
+
+
+def test_a_version_given_up_while_it_is_copied_is_not_told(w: World) -> None:
+    """What is wanted when the copy ends decides."""
+    one, two = w.publish(1), w.publish(2)
+    w.aspire(two)
+    w.aspire(one)
+    w.executor.run()
+    assert w.last() == ["1"]
+    w.aspire()
+    assert w.last() == []
+
+
+def test_a_repeated_set_copies_nothing_again(w: World) -> None:
+    """The same payload gives the same local payload."""
+    one = w.publish(1)
+    w.aspire(one)
+    w.executor.run()
+    before = w.target.calls[-1].versions
+    w.aspire(one)
+    assert w.executor.held == []
+    assert w.target.calls[-1].versions == before
+
+
+def test_a_full_cache_is_the_new_versions_error_and_spares_the_old_one(
+    tmp_path: Path,
+) -> None:
+    """What may still be serving is not deleted to make room."""
+    w = World(tmp_path, max_bytes=15)
+    w.aspire(w.publish(1, b"0123456789"))
+    w.executor.run()
+    two = w.publish(2, b"abcdefghij")
+    for _ in range(3):
+        w.aspire(two)
+        w.executor.run()
+        assert w.last() == ["2 RESOURCE_EXHAUSTED"]
+    assert len(list((tmp_path / "versions").iterdir())) == 1
+    w.close()
+
+
+def test_a_swap_back_and_forth_fits_into_room_for_three(tmp_path: Path) -> None:
+    """Copies that were left two changes ago make room."""
+    w = World(tmp_path, max_bytes=35)
+    for version in range(1, 8):
+        w.aspire(w.publish(version, b"%10d" % version))
+        w.executor.run()
+        assert w.last() == [f"{version}"]
+    assert w.cache.size_bytes <= 35
+    w.close()
+
+
+def test_a_closed_adapter_tells_nobody(w: World) -> None:
+    """A copy that ends after close is released, a later call does nothing."""
+    w.aspire(w.publish(1))
+    w.adapter.close()
+    calls = len(w.target.calls)
+    w.executor.run()
+    w.aspire()
+    assert len(w.target.calls) == calls
+
+
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=check_name)
+def test_the_fetching_adapter_keeps_the_promises(
+    check: AdapterCheck, tmp_path: Path
+) -> None:
+    """It is an adapter like any other."""
+
+    def make() -> FetchingSourceAdapter:
+        options = VersionCacheOptions(str(tmp_path))
+        return FetchingSourceAdapter(
+            VersionCache(options, FakeRemote()), InlineExecutor()
+        )
+
+    check(make, StoragePath("/m/1"))  # type: ignore[arg-type]

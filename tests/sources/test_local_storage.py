@@ -1,0 +1,125 @@
+"""Real directories: what a version holds, and which mounts tell of changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sources.local_storage import LocalFileSystem, mount_type
+
+FILES = LocalFileSystem()
+
+
+def test_directories_are_listed_links_followed(tmp_path: Path) -> None:
+    """Directories and links to directories count, files and dead links do not."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "2").symlink_to(tmp_path / "1")
+    (tmp_path / "3").symlink_to(tmp_path / "nowhere")
+    assert sorted(FILES.list_directories(str(tmp_path))) == ["1", "2"]
+
+
+def test_what_is_not_there_is_an_os_error(tmp_path: Path) -> None:
+    """A missing path and a file where a directory should be are told apart."""
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError):
+        FILES.list_directories(str(tmp_path / "absent"))
+    with pytest.raises(NotADirectoryError):
+        FILES.list_directories(str(tmp_path / "file"))
+    with pytest.raises(FileNotFoundError):
+        FILES.contents(str(tmp_path / "absent"))
+    assert not FILES.is_file(str(tmp_path / "absent"))
+    assert not FILES.is_file(str(tmp_path))
+    assert FILES.is_file(str(tmp_path / "file"))
+
+
+def test_contents_change_with_every_file(tmp_path: Path) -> None:
+    """Any file written, added, removed or renamed, however deep, shows."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "model.pt").write_bytes(b"a")
+    (tmp_path / "assets" / "words").write_bytes(b"b")
+    prints = [FILES.contents(str(tmp_path)).fingerprint]
+    assert FILES.contents(str(tmp_path)).fingerprint == prints[0]
+    (tmp_path / "assets" / "words").write_bytes(b"longer")
+    prints.append(FILES.contents(str(tmp_path)).fingerprint)
+    (tmp_path / "assets" / "words").rename(tmp_path / "assets" / "others")
+    prints.append(FILES.contents(str(tmp_path)).fingerprint)
+    (tmp_path / "assets" / "others").unlink()
+    prints.append(FILES.contents(str(tmp_path)).fingerprint)
+    assert len(set(prints)) == 4
+
+
+def test_contents_name_the_top_level_only(tmp_path: Path) -> None:
+    """Files and folders of a version, without what lies in the folders."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "words").touch()
+    (tmp_path / "table.csv").touch()
+    assert FILES.contents(str(tmp_path)).names == {"assets", "table.csv"}
+
+
+def test_importing_code_is_no_change(tmp_path: Path) -> None:
+    """Byte code that an import leaves behind is not the version's."""
+    (tmp_path / "servable.py").touch()
+    before = FILES.contents(str(tmp_path)).fingerprint
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "servable.pyc").touch()
+    assert FILES.contents(str(tmp_path)).fingerprint == before
+
+
+def test_times_set_back_do_not_hide_a_change(tmp_path: Path) -> None:
+    """A copy that keeps old modification times is as new as its inode."""
+    file = tmp_path / "table.csv"
+    file.touch()
+    os.utime(file, (1, 1))
+    os.utime(tmp_path, (1, 1))
+    newest_s = FILES.contents(str(tmp_path)).newest_change_s
+    assert newest_s is not None
+    assert newest_s >= file.stat().st_ctime
+
+
+def test_a_link_upwards_ends_nothing(tmp_path: Path) -> None:
+    """A version that links to a folder above it is looked at once."""
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "dead").symlink_to(tmp_path / "nowhere")
+    assert FILES.contents(str(tmp_path)).names == {"loop", "dead"}
+
+
+MOUNTS = r"""
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:20 / /proc rw - proc proc rw
+30 21 0:30 / /models rw shared:2 - nfs4 server:/models rw
+31 30 8:2 / /models/local rw - xfs /dev/sdb1 rw
+32 21 0:31 / /mnt/with\040blank rw - fuse.sshfs host:/x rw
+33 21 0:32 / /twice rw - ext4 /dev/sdc1 rw
+34 21 0:33 / /twice rw - cifs //server/share rw
+broken line
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/etc", "ext4"),
+        ("/models", "nfs4"),
+        ("/models/digits", "nfs4"),
+        ("/models/local/digits", "xfs"),
+        ("/modelsandmore", "ext4"),
+        ("/mnt/with blank/x", "fuse.sshfs"),
+        ("/twice/x", "cifs"),
+    ],
+)
+def test_a_path_lies_on_its_nearest_mount(path: str, kind: str) -> None:
+    """The longest mount point decides, of equal ones the last."""
+    assert mount_type(MOUNTS, path) == kind
+    assert LocalFileSystem(lambda: MOUNTS).gives_events(path) == (
+        kind in ("ext4", "xfs")
+    )
+
+
+def test_unknown_mounts_are_trusted() -> None:
+    """Where nothing is known the kernel is asked; a look now and then helps anyway."""
+    assert mount_type("", "/models") == ""
+    assert LocalFileSystem(lambda: "").gives_events("/models")
+    assert LocalFileSystem().gives_events("/proc")

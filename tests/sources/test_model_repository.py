@@ -1,0 +1,225 @@
+"""A directory of models, and a source that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.model_repository import ModelRepository
+from sources.scan import ServableToMonitor
+from sources.storage_path import StoragePath
+from sources.version_policy import All
+from tfs.core.errors import InvalidArgument
+from tfs.core.source import connect
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_file_system import FakeFileSystem
+from tfs.testing.recording_target import RecordingTarget
+
+
+@pytest.fixture
+def files() -> FakeFileSystem:
+    return FakeFileSystem(FakeClock())
+
+
+def names(repository: ModelRepository) -> list[str] | None:
+    models = repository.models
+    return None if models is None else [model.name for model in models]
+
+
+def test_each_sub_directory_with_versions_is_a_model(files: FakeFileSystem) -> None:
+    """Names are those of the sub-directories; what holds no version is none."""
+    for path in ("a/1/x", "b/0002/x", "lost+found/x", ".hidden/1/x", "new/model.pt"):
+        files.write(f"/models/{path}")
+    files.write("/models/README")
+    repository = ModelRepository("/models/")
+    assert repository.look(files)
+    assert names(repository) == ["a", "b"]
+    assert repository.models is not None
+    assert repository.models[0] == ServableToMonitor("a", "/models/a")
+    assert not repository.look(files)
+
+
+def test_models_come_and_go_with_their_directories(files: FakeFileSystem) -> None:
+    """A new directory adds a model, a removed one removes it."""
+    files.write("/models/a/1/x")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    files.write("/models/b/1/x")
+    assert repository.look(files)
+    assert names(repository) == ["a", "b"]
+    files.remove("/models/a")
+    assert repository.look(files)
+    assert names(repository) == ["b"]
+
+
+def test_a_model_stays_as_long_as_its_directory(files: FakeFileSystem) -> None:
+    """Whether a model without versions is unloaded is not the repository's business."""
+    files.write("/models/a/1/x")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    files.remove("/models/a/1")
+    assert not repository.look(files)
+    assert names(repository) == ["a"]
+
+
+def test_an_unreadable_repository_changes_nothing(files: FakeFileSystem) -> None:
+    """A lost mount removes no model, and says so."""
+    files.write("/models/a/1/x")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    files.break_path("/models", OSError(5, "Input/output error"))
+    assert not repository.look(files)
+    assert names(repository) == ["a"]
+    assert "Input/output error" in repository.problem
+    files.break_path("/models", None)
+    assert not repository.look(files)
+    assert repository.problem == ""
+
+
+def test_an_empty_repository_keeps_the_models_unless_asked(
+    files: FakeFileSystem,
+) -> None:
+    """An empty mount point looks like a removed fleet; it is not believed."""
+    files.write("/models/a/1/x")
+    files.write("/other/x")
+    for unload in (False, True):
+        repository = ModelRepository("/models", unload_when_empty=unload)
+        files.write("/models/a/1/x")
+        repository.look(files)
+        files.remove("/models/a")
+        assert repository.look(files) is unload
+        assert names(repository) == ([] if unload else ["a"])
+
+
+def test_an_unreadable_model_directory_is_left_out(files: FakeFileSystem) -> None:
+    """A directory nobody may read is not a model, and stops no other."""
+    files.write("/models/a/1/x")
+    files.write("/models/b/1/x")
+    files.break_path("/models/b", PermissionError(13, "Permission denied"))
+    repository = ModelRepository("/models")
+    assert repository.look(files)
+    assert names(repository) == ["a"]
+
+
+# -- with a source -----------------------------------------------------------------------
+
+
+def source_over(
+    files: FakeFileSystem, poll_wait_s: float = -1
+) -> tuple[FileSystemSource, RecordingTarget[StoragePath], FakeClock]:
+    clock = FakeClock()
+    source = FileSystemSource(
+        FileSystemSourceOptions((), poll_wait_s=poll_wait_s),
+        file_system=files,
+        clock=clock,
+    )
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    return source, target, clock
+
+
+def told(target: RecordingTarget[StoragePath]) -> list[tuple[str, list[int]]]:
+    return [(c.name, [d.id.version for d in c.versions]) for c in target.take()]
+
+
+def test_a_source_serves_what_the_repository_holds(files: FakeFileSystem) -> None:
+    """Models appear, get versions and disappear with one poll each."""
+    source, target, _ = source_over(files)
+    source.watch_repository(ModelRepository("/models"))
+    files.write("/models/a/1/servable.json")
+    source.poll_once()
+    assert told(target) == [("a", [1])]
+    files.write("/models/b/1/servable.json")
+    files.write("/models/a/2/servable.json")
+    source.poll_once()
+    assert sorted(told(target)) == [("a", [2]), ("b", [1])]
+    files.remove("/models/a")
+    source.poll_once()
+    assert told(target) == [("a", [])]
+
+
+def test_a_repository_gives_every_model_its_policy(files: FakeFileSystem) -> None:
+    """What a model gets besides name and path is the owner's choice."""
+    source, target, _ = source_over(files)
+    source.watch_repository(
+        ModelRepository(
+            "/models", lambda name, path: ServableToMonitor(name, path, All())
+        )
+    )
+    files.write("/models/a/1/servable.json")
+    files.write("/models/a/2/servable.json")
+    source.poll_once()
+    assert told(target) == [("a", [1, 2])]
+
+
+def test_a_server_may_lay_its_overrides_over_the_models(
+    files: FakeFileSystem,
+) -> None:
+    """With on_models the owner is told, and configures the source itself."""
+    source, target, _ = source_over(files)
+    seen: list[list[str]] = []
+
+    def on_models(models: Sequence[ServableToMonitor]) -> None:
+        seen.append([model.name for model in models])
+        source.update_config(models)
+
+    source.watch_repository(ModelRepository("/models"), on_models)
+    files.write("/models/a/1/servable.json")
+    source.poll_once()
+    source.poll_once()
+    assert seen == [["a"]]
+    assert told(target) == [("a", [1])]
+
+
+def test_an_owner_that_refuses_the_models_stops_nothing(
+    files: FakeFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refused listing is logged; the next change is told again."""
+    source, _, _ = source_over(files)
+    seen: list[int] = []
+
+    def refuse(models: Sequence[ServableToMonitor]) -> None:
+        seen.append(len(models))
+        raise InvalidArgument("no")
+
+    source.watch_repository(ModelRepository("/models"), refuse)
+    files.write("/models/a/1/servable.json")
+    source.poll_once()
+    files.write("/models/b/1/servable.json")
+    source.poll_once()
+    assert seen == [1, 2]
+
+
+def test_a_missing_repository_is_a_problem_and_is_looked_for(
+    files: FakeFileSystem,
+) -> None:
+    """A repository that appears later is found by the next poll."""
+    source, target, clock = source_over(files, poll_wait_s=1)
+    source.watch_repository(ModelRepository("/models"))
+    source.step()
+    assert "/models" in source.repository_problem
+    files.write("/models/a/1/servable.json")
+    clock.advance(1)
+    source.step()
+    assert told(target) == [("a", [1])]
+    assert source.repository_problem == ""
+
+
+def test_a_new_model_is_noticed_by_its_event(files: FakeFileSystem) -> None:
+    """A change right below the repository brings the look forward; others do not."""
+    source, target, _clock = source_over(files, poll_wait_s=600)
+    source.watch_repository(ModelRepository("/models"))
+    files.write("/models/a/1/servable.json")
+    source.step()
+    assert told(target) == [("a", [1])]
+    files.write("/models/b/1/servable.json")
+    calls = files.num_calls
+    source.mark_changed("/elsewhere/x")
+    source.mark_changed("/models/b/1/servable.json")
+    source.step()
+    assert files.num_calls == calls
+    source.mark_changed("/models/b/1")
+    source.step()
+    assert told(target) == [("b", [1])]

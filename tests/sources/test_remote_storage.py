@@ -1,0 +1,160 @@
+"""Base paths that are URLs, read through fsspec's in-memory store."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sources.remote_storage import (
+    AnyFileSystem,
+    RemoteFileSystem,
+    is_remote,
+    local_path,
+)
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_file_system import FakeFileSystem
+
+fsspec = pytest.importorskip("fsspec")
+
+FILES = RemoteFileSystem()
+
+
+@pytest.fixture(autouse=True)
+def store() -> Iterator[Any]:
+    """fsspec's memory store is one per process: emptied around every test."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+    yield memory
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+def write(store: Any, path: str, data: bytes = b"") -> None:
+    store.makedirs(path.rpartition("/")[0], exist_ok=True)
+    store.pipe_file(path, data)
+
+
+@pytest.mark.parametrize(
+    ("path", "remote", "local"),
+    [
+        ("/models/a", False, "/models/a"),
+        ("file:///models/a", False, "/models/a"),
+        ("memory://models/a", True, "memory://models/a"),
+        ("s3://bucket/a", True, "s3://bucket/a"),
+        ("gs://bucket/a", True, "gs://bucket/a"),
+    ],
+)
+def test_urls_are_told_from_paths(path: str, remote: bool, local: str) -> None:
+    """A file URL is a local path in other words."""
+    assert is_remote(path) is remote
+    assert local_path(path) == local
+
+
+def test_directories_are_listed(store: Any) -> None:
+    """Only directories, only the next level, only their own names."""
+    write(store, "/models/a/1/servable.json")
+    write(store, "/models/a/2/assets/x")
+    write(store, "/models/a/file")
+    assert FILES.list_directories("memory://models/a") == ["1", "2"]
+    assert FILES.list_directories("memory://models/a/") == ["1", "2"]
+    assert FILES.list_directories("memory://models") == ["a"]
+
+
+def test_what_is_written_later_is_seen(store: Any) -> None:
+    """No listing is remembered between two looks."""
+    write(store, "/models/a/1/x")
+    assert FILES.list_directories("memory://models/a") == ["1"]
+    write(store, "/models/a/2/x")
+    assert FILES.list_directories("memory://models/a") == ["1", "2"]
+    store.rm("/models/a/1", recursive=True)
+    assert FILES.list_directories("memory://models/a") == ["2"]
+
+
+def test_what_is_not_there_is_told_as_such() -> None:
+    """A missing prefix is FileNotFoundError, as for local files."""
+    with pytest.raises(FileNotFoundError):
+        FILES.list_directories("memory://absent")
+    with pytest.raises(FileNotFoundError):
+        FILES.contents("memory://absent")
+    with pytest.raises(FileNotFoundError):
+        FILES.read("memory://absent")
+    assert not FILES.is_file("memory://absent")
+
+
+def test_contents_change_with_every_file(store: Any) -> None:
+    """Another file, another size or another time is another fingerprint."""
+    write(store, "/m/1/model.pt", b"a")
+    write(store, "/m/1/assets/x", b"b")
+    before = FILES.contents("memory://m/1")
+    assert before == FILES.contents("memory://m/1")
+    assert before.names == {"model.pt", "assets"}
+    assert before.newest_change_s is not None
+    write(store, "/m/1/assets/x", b"longer")
+    after = FILES.contents("memory://m/1")
+    assert after.fingerprint != before.fingerprint
+    write(store, "/m/1/__pycache__/x.pyc", b"")
+    assert FILES.contents("memory://m/1").fingerprint == after.fingerprint
+
+
+def test_files_are_sized_read_and_copied(store: Any) -> None:
+    """The cache gets names, sizes, bytes and digests."""
+    write(store, "/m/1/model.pt", b"weights")
+    write(store, "/m/1/assets/x", b"b")
+    assert FILES.file_sizes("memory://m/1") == {"assets/x": 1, "model.pt": 7}
+    assert FILES.read("memory://m/1/model.pt") == b"weights"
+    assert FILES.is_file("memory://m/1/model.pt")
+    to = io.BytesIO()
+    digest = FILES.copy("memory://m/1/model.pt", to)
+    assert to.getvalue() == b"weights"
+    assert digest == hashlib.sha256(b"weights").hexdigest()
+
+
+def test_a_drivers_own_error_becomes_an_os_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Callers catch one kind of error, whatever the store."""
+
+    class Weird(Exception):
+        pass
+
+    def fail(*_: object, **__: object) -> None:
+        raise Weird("token expired")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "ls", fail)
+    with pytest.raises(OSError, match="Weird: token expired"):
+        FILES.list_directories("memory://m")
+
+
+def test_an_absent_driver_says_what_to_install() -> None:
+    """A protocol nobody knows is an error of that base path."""
+    with pytest.raises(OSError, match="nosuch"):
+        FILES.list_directories("nosuch://bucket/m")
+
+
+def test_absent_fsspec_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, a URL is an error that names the extra."""
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(OSError, match="extra 'remote'"):
+        FILES.list_directories("memory://m")
+
+
+def test_paths_and_urls_live_side_by_side(store: Any) -> None:
+    """Every call goes where its path points; stores give no events."""
+    local = FakeFileSystem(FakeClock())
+    local.events = True
+    local.write("/m/1/x")
+    write(store, "/m/2/servable.json")
+    files = AnyFileSystem(local)
+    assert list(files.list_directories("/m")) == ["1"]
+    assert list(files.list_directories("file:///m")) == ["1"]
+    assert list(files.list_directories("memory://m")) == ["2"]
+    assert files.is_file("memory://m/2/servable.json")
+    assert not files.is_file("/m/2/servable.json")
+    assert files.contents("memory://m/2").names == {"servable.json"}
+    assert (files.gives_events("/m"), files.gives_events("memory://m")) == (True, False)

@@ -1,0 +1,349 @@
+"""Local copies: verified, shared, bounded, and whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from sources.storage_path import StoragePath
+from sources.version_cache import VersionCache, VersionCacheOptions
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.signature import Signature
+from tfs.core.version_directory import FileEntry, Manifest, read_manifest, verify_files
+
+SIGNATURE = Signature.from_json(
+    {"method": "predict", "inputs": {}, "outputs": {"y": {"dtype": "int8", "shape": [1]}},
+     "batched": False},
+    "",
+)  # fmt: skip
+
+
+class FakeRemote:
+    """Remote files in a dict, with a fault at the n-th call. Thread-safe enough."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.num_calls = 0
+        self.num_copies = 0
+        self.failing_call = 0
+
+    def read(self, path: str) -> bytes:
+        self._enter()
+        if path not in self.files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.files[path]
+
+    def copy(self, path: str, to: BinaryIO) -> str:
+        self.num_copies += 1
+        data = self.read(path)
+        to.write(data)
+        return hashlib.sha256(data).hexdigest()
+
+    def file_sizes(self, path: str) -> Mapping[str, int]:
+        self._enter()
+        below = path + "/"
+        return {
+            name.removeprefix(below): len(data)
+            for name, data in self.files.items()
+            if name.startswith(below)
+        }
+
+    def publish(self, url: str, **files: bytes) -> StoragePath:
+        """Writes a version with a manifest; ``_`` in a name stands for ``.``."""
+        entries = {}
+        for key, data in files.items():
+            name = key.replace("_", ".")
+            self.files[f"{url}/{name}"] = data
+            entries[name] = FileEntry(len(data), hashlib.sha256(data).hexdigest())
+        manifest = Manifest("torch_package", entries, {"a": SIGNATURE})
+        self.files[f"{url}/servable.json"] = manifest.to_json().encode()
+        return StoragePath(url, "f", "torch_package")
+
+    def _enter(self) -> None:
+        self.num_calls += 1
+        if self.num_calls == self.failing_call:
+            raise OSError(5, "Input/output error")
+
+
+@pytest.fixture
+def remote() -> FakeRemote:
+    return FakeRemote()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, remote: FakeRemote) -> Iterator[VersionCache]:
+    made = VersionCache(VersionCacheOptions(str(tmp_path / "cache")), remote)
+    yield made
+    made.close()
+
+
+def bounded(tmp_path: Path, remote: FakeRemote, max_bytes: int) -> VersionCache:
+    return VersionCache(VersionCacheOptions(str(tmp_path / "cache"), max_bytes), remote)
+
+
+def test_a_copy_is_a_whole_verified_version(
+    cache: VersionCache, remote: FakeRemote
+) -> None:
+    """Every file is there, under its name, with the digest the manifest promises."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights", table_csv=b"a,b")
+    copy = cache.fetch(version)
+    assert (Path(copy.path) / "model.pt").read_bytes() == b"weights"
+    verify_files(copy.path, read_manifest(copy.path))
+    assert copy.platform == "torch_package"
+    assert copy.fingerprint == Path(copy.path).name
+
+
+def test_a_version_is_copied_once(cache: VersionCache, remote: FakeRemote) -> None:
+    """A second fetch reads the manifest and no payload."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights")
+    first = cache.fetch(version)
+    copies = remote.num_copies
+    assert cache.fetch(version) == first
+    assert remote.num_copies == copies
+
+
+def test_copies_survive_a_restart(tmp_path: Path, remote: FakeRemote) -> None:
+    """The next server finds what the last one copied."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights")
+    options = VersionCacheOptions(str(tmp_path))
+    first = VersionCache(options, remote)
+    path = first.fetch(version).path
+    first.close()
+    second = VersionCache(options, remote)
+    copies = remote.num_copies
+    assert second.fetch(version).path == path
+    assert remote.num_copies == copies
+    second.close()
+
+
+def test_equal_content_is_stored_once(cache: VersionCache, remote: FakeRemote) -> None:
+    """Versions share files with the same bytes; equal versions share everything."""
+    a = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"one", words_txt=b"shared"))
+    b = cache.fetch(remote.publish("s3://b/m/2", model_pt=b"two", words_txt=b"shared"))
+    c = cache.fetch(remote.publish("gs://b/m/9", model_pt=b"one", words_txt=b"shared"))
+    assert a.path == c.path != b.path
+    inodes = {(Path(v.path) / "words.txt").stat().st_ino for v in (a, b)}
+    assert len(inodes) == 1
+    assert cache.size_bytes == len(b"one") + len(b"two") + len(b"shared")
+
+
+def test_a_replaced_version_is_another_copy(
+    cache: VersionCache, remote: FakeRemote
+) -> None:
+    """New bytes under an old URL do not get the old copy."""
+    old = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"old"))
+    new = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"new"))
+    assert old.path != new.path
+    assert (Path(new.path) / "model.pt").read_bytes() == b"new"
+
+
+def test_damage_on_the_way_is_found(cache: VersionCache, remote: FakeRemote) -> None:
+    """A file that is not what its manifest says is never served, nor kept."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights")
+    remote.files["s3://b/m/1/model.pt"] = b"WEIGHTS"
+    with pytest.raises(DataLoss, match=r"model\.pt.*sha256"):
+        cache.fetch(version)
+    assert cache.size_bytes == 0
+    remote.files["s3://b/m/1/model.pt"] = b"weights"
+    assert (Path(cache.fetch(version).path) / "model.pt").read_bytes() == b"weights"
+
+
+def test_a_bad_manifest_is_that_versions_error(
+    cache: VersionCache, remote: FakeRemote
+) -> None:
+    """A manifest that cannot be read, or leaves its directory, copies nothing."""
+    remote.files["s3://b/m/1/servable.json"] = b"\xff{"
+    with pytest.raises(InvalidArgument, match="s3://b/m/1"):
+        cache.fetch(StoragePath("s3://b/m/1"))
+    form = Manifest("hashmap", {"../../x": FileEntry(1, "")}, {"a": SIGNATURE})
+    remote.files["s3://b/m/1/servable.json"] = form.to_json().encode()
+    with pytest.raises(InvalidArgument, match="leaves the version directory"):
+        cache.fetch(StoragePath("s3://b/m/1"))
+    assert remote.num_copies == 0
+
+
+def test_a_version_without_a_manifest_is_copied_by_its_fingerprint(
+    cache: VersionCache, remote: FakeRemote
+) -> None:
+    """A hand-written version has no digests; another fingerprint is another copy."""
+    remote.files["s3://b/m/1/table.csv"] = b"a,b"
+    remote.files["s3://b/m/1/assets/x"] = b"x"
+    first = cache.fetch(StoragePath("s3://b/m/1", "f1"))
+    assert (Path(first.path) / "assets" / "x").read_bytes() == b"x"
+    assert cache.fetch(StoragePath("s3://b/m/1", "f1")).path == first.path
+    remote.files["s3://b/m/1/table.csv"] = b"c,d"
+    second = cache.fetch(StoragePath("s3://b/m/1", "f2"))
+    assert (Path(second.path) / "table.csv").read_bytes() == b"c,d"
+    assert (Path(first.path) / "table.csv").read_bytes() == b"a,b"
+
+
+# -- bounds ------------------------------------------------------------------------------
+
+
+def test_the_longest_unused_copy_makes_room(tmp_path: Path, remote: FakeRemote) -> None:
+    """A full cache drops what nothing uses, the oldest use first."""
+    cache = bounded(tmp_path, remote, 25)
+    versions = [remote.publish(f"s3://b/m/{i}", model_pt=b"%10d" % i) for i in range(3)]
+    copies = [cache.fetch(version) for version in versions[:2]]
+    for copy in copies:
+        cache.release(copy)
+    cache.release(cache.fetch(versions[0]))  # used again: now the younger one
+    cache.fetch(versions[2])
+    assert Path(copies[0].path).is_dir()
+    assert not Path(copies[1].path).exists()
+    assert cache.size_bytes <= 25
+    cache.close()
+
+
+def test_what_is_in_use_stays(tmp_path: Path, remote: FakeRemote) -> None:
+    """A version that does not fit beside those in use is refused with the numbers."""
+    cache = bounded(tmp_path, remote, 15)
+    first = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"0123456789"))
+    second = remote.publish("s3://b/m/2", model_pt=b"abcdefghij")
+    with pytest.raises(ResourceExhausted, match=r"10 bytes.*holds 10.*15 allowed"):
+        cache.fetch(second)
+    assert Path(first.path).is_dir()
+    cache.release(first)
+    assert Path(cache.fetch(second).path).is_dir()
+    cache.close()
+
+
+def test_a_copy_fetched_twice_is_released_twice(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Every user of a copy holds it."""
+    cache = bounded(tmp_path, remote, 15)
+    version = remote.publish("s3://b/m/1", model_pt=b"0123456789")
+    copy = cache.fetch(version)
+    cache.fetch(version)
+    cache.release(copy)
+    other = remote.publish("s3://b/m/2", model_pt=b"abcdefghij")
+    with pytest.raises(ResourceExhausted):
+        cache.fetch(other)
+    cache.release(copy)
+    cache.fetch(other)
+    cache.close()
+
+
+def test_shared_bytes_stay_while_one_version_needs_them(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Dropping one version leaves the other one whole."""
+    cache = bounded(tmp_path, remote, 30)
+    one = cache.fetch(
+        remote.publish("s3://b/m/1", a_txt=b"shared....", b_txt=b"1" * 10)
+    )
+    two = cache.fetch(
+        remote.publish("s3://b/m/2", a_txt=b"shared....", b_txt=b"2" * 10)
+    )
+    cache.release(one)
+    cache.fetch(remote.publish("s3://b/m/3", a_txt=b"3" * 10))
+    assert not Path(one.path).exists()
+    verify_files(two.path, read_manifest(two.path))
+    cache.close()
+
+
+# -- faults and sharing --------------------------------------------------------------------
+
+
+def test_every_failing_call_leaves_a_cache_that_works(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """The n-th call to the store fails: an error worth a retry, no half copy."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights", words_txt=b"a")
+    failures = 0
+    for call in range(1, 10):
+        cache = VersionCache(VersionCacheOptions(str(tmp_path / str(call))), remote)
+        remote.num_calls, remote.failing_call = 0, call
+        try:
+            path = cache.fetch(version).path
+        except Unavailable as error:
+            failures += 1
+            message = error.message
+            assert not list((tmp_path / str(call) / "versions").iterdir())
+            path = cache.fetch(version).path
+            assert "Input/output error" in message
+        verify_files(path, read_manifest(path))
+        leftovers = list((tmp_path / str(call)).glob("*/.tmp-*"))
+        assert leftovers == []
+        cache.close()
+    assert failures == 3
+
+
+def test_leftovers_of_a_crash_are_cleared(tmp_path: Path, remote: FakeRemote) -> None:
+    """Half copies of a server that died are gone at the next start."""
+    for folder in ("blobs", "versions"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "blobs" / ".tmp-x").write_bytes(b"half")
+    (tmp_path / "versions" / ".tmp-y").mkdir()
+    (tmp_path / "versions" / ".tmp-y" / "model.pt").write_bytes(b"half")
+    cache = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
+    cache.open()
+    assert not list(tmp_path.glob("*/.tmp-*"))
+    cache.close()
+
+
+def test_one_directory_serves_one_server(tmp_path: Path, remote: FakeRemote) -> None:
+    """A second server is refused, because it could drop what the first one uses."""
+    first = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
+    first.open()
+    second = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
+    with pytest.raises(FailedPrecondition, match="another server"):
+        second.open()
+    first.close()
+    first.close()
+    second.open()
+    second.close()
+
+
+def test_an_unusable_directory_is_told(tmp_path: Path, remote: FakeRemote) -> None:
+    """A root that cannot be made is an error with its name."""
+    (tmp_path / "file").touch()
+    cache = VersionCache(VersionCacheOptions(str(tmp_path / "file" / "cache")), remote)
+    with pytest.raises(FailedPrecondition, match="file/cache"):
+        cache.open()
+
+
+@pytest.mark.parametrize(("root", "max_bytes"), [("relative", None), ("/x", 0)])
+def test_bad_options_are_refused(root: str, max_bytes: int | None) -> None:
+    """Options are validated when they are made."""
+    with pytest.raises(ValueError, match=r"root|max_bytes"):
+        VersionCacheOptions(root, max_bytes)
+
+
+def test_threads_that_fetch_the_same_version_share_it(
+    cache: VersionCache, remote: FakeRemote
+) -> None:
+    """Whoever comes first, all get the same whole copy."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights" * 1000, a_txt=b"a")
+    start = threading.Barrier(4)
+    results: list[StoragePath | ServingError] = []
+
+    def fetch() -> None:
+        start.wait(20)
+        try:
+            results.append(cache.fetch(version))
+        except ServingError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=fetch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(set(results)) == 1, results
+    (copy,) = set(results)
+    assert isinstance(copy, StoragePath)
+    verify_files(copy.path, read_manifest(copy.path))
