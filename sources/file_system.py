@@ -3,7 +3,8 @@
 The source looks at a base path when the kernel says that something changed below
 it, when a directory may have settled, and from time to time in any case, because
 events get lost and some file systems give none. Looking is :func:`sources.scan.scan`,
-a pure function; this file decides when to look, what to say and what to keep quiet.
+and what to say then :func:`sources.decision.decide`, both pure; this file decides
+when to look, and keeps what must be remembered.
 
 Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
 cannot be read affects only its own servable, and an empty listing does not unload
@@ -19,21 +20,23 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from sources.decision import Versions, decide
 from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
+from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.model_repository import ModelRepository
 from sources.remote_storage import AnyFileSystem, is_remote, local_path
-from sources.scan import SELF_DESCRIBING, Scan, ServableToMonitor, Sighting, scan, why
+from sources.scan import Scan, ServableToMonitor, Sighting, scan, why
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
-from sources.version_policy import Specific
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument, NotFound
-from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.errors import NotFound
+from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import AspiredVersionsCallback, Outlet
+
+__all__ = ["FileSystemSource", "FileSystemSourceOptions", "OnModels"]
 
 log = logging.getLogger(__name__)
 
-Versions = tuple[ServableData[StoragePath], ...]
 OnModels = Callable[[Sequence[ServableToMonitor]], object]
 
 # A copy in progress raises events by the hundred: look at most this often.
@@ -41,55 +44,6 @@ _MIN_GAP_S: Final = 0.05
 # What is said again unasked: repairs a missed call, retries what failed to convert.
 _REPEAT_S: Final = 30.0
 _LONGEST_CLOSE_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class FileSystemSourceOptions:
-    """How a :class:`FileSystemSource` looks. Immutable.
-
-    Attributes:
-        servables: What to monitor; names are unique.
-        poll_wait_s: Where no events are given, seconds between looks; where they
-            are, between checks that the base path is still the same directory. 0 looks once
-            at the start and then only at what a new configuration changed; below 0
-            nothing is looked at but by ``poll_once``.
-        rescan_s: Where events are given, seconds between looks all the same.
-        watch: None asks each base path's file system whether it gives events, True
-            trusts that all do, False polls everywhere.
-        settle_s: How long a version directory without a manifest, or one whose
-            files changed, must be still before it is (newly) aspired.
-        unload_when_empty: Whether a base path that shows no version any more
-            unloads the last ones. A base path that is gone never does.
-        require_versions: Whether a servable without any version directory is an
-            error at the start and in ``update_config``.
-        self_describing: File names of payloads that need no signatures.json.
-
-    """
-
-    servables: tuple[ServableToMonitor, ...] = ()
-    poll_wait_s: float = 1.0
-    rescan_s: float = 30.0
-    watch: bool | None = None
-    settle_s: float = 2.0
-    unload_when_empty: bool = False
-    require_versions: bool = False
-    self_describing: frozenset[str] = SELF_DESCRIBING
-
-    def __post_init__(self) -> None:
-        _by_name(self.servables)
-        if self.rescan_s <= 0:
-            raise ValueError(f"rescan_s must be positive: {self.rescan_s}")
-        if self.settle_s < 0:
-            raise ValueError(f"settle_s must not be negative: {self.settle_s}")
-
-
-def _by_name(servables: Iterable[ServableToMonitor]) -> dict[str, ServableToMonitor]:
-    found: dict[str, ServableToMonitor] = {}
-    for servable in servables:
-        if servable.name in found:
-            raise InvalidArgument(f"servable {servable.name} is configured twice")
-        found[servable.name] = servable
-    return found
 
 
 @dataclass(slots=True)
@@ -152,7 +106,7 @@ class FileSystemSource:
         self._pulse_s = 0.0
         # Guards every field below; leaf: nothing is read, called or emitted under it.
         self._changed = threading.Condition()
-        self._servables = _by_name(options.servables)
+        self._servables = by_name(options.servables)
         self._due_s: dict[str, float] = {}
         self._scanned_s: dict[str, float] = {}
         self._removed: list[str] = []
@@ -233,25 +187,24 @@ class FileSystemSource:
     def update_config(self, servables: Iterable[ServableToMonitor]) -> None:
         """Monitors exactly ``servables`` from now on; never waits for a scan.
 
-        Those that are new or different are looked at at once, those left out get
-        one empty set: by the source's thread if it runs, else before this returns.
+        All of them are looked at at once, those left out get one empty set: by the
+        source's thread if it runs, else before this returns.
 
         Raises:
             InvalidArgument: A name occurs twice; nothing changed.
             NotFound: ``require_versions`` is set and one has none; nothing changed.
 
         """
-        wanted = _by_name(servables)
+        wanted = by_name(servables)
         self._check_has_versions(wanted.values())
         with self._changed:
             before = self._servables
             self._servables = wanted
             now_s = self._clock.now()
-            for name, servable in wanted.items():
-                if before.get(name) != servable:
-                    self._due_s[name] = now_s
+            # The unchanged ones too: whoever reloads by hand wants to be up to date,
+            # above all where nothing is polled.
+            self._due_s = dict.fromkeys(wanted, now_s)
             for name in before.keys() - wanted.keys():
-                self._due_s.pop(name, None)
                 self._scanned_s.pop(name, None)
                 self._removed.append(name)
             self._config_changed = True
@@ -373,7 +326,8 @@ class FileSystemSource:
                 if name in servables:  # left out and back before anybody looked
                     continue
                 if self._records.pop(name, None) is not None:
-                    self._emit(name, (), f"{name} is not configured any more")
+                    reason = f"{name} is not configured any more"
+                    self._emit(AspiredVersions(name, (), reason))
             if config_changed and self._watching:
                 self._watch(servables.values())
             if self._watching and now_s >= self._pulse_s:
@@ -487,6 +441,7 @@ class FileSystemSource:
                 self._file_system,
                 servable,
                 record.sightings,
+                aspired=[data.id.version for data in record.emitted or ()],
                 now_s=now_s,
                 wall_s=self._clock.wall_s(),
                 settle_s=self._options.settle_s,
@@ -504,9 +459,19 @@ class FileSystemSource:
         if found is None:
             # Nothing is known, so nothing changes: a storage outage unloads nothing.
             if record.emitted is None:
-                self._say(record, (), problems[0], now_s)
+                self._say(record, AspiredVersions(name, (), problems[0]), now_s)
         else:
-            problems = found.problems + self._decide(record, found, now_s)
+            decision = decide(
+                servable,
+                record.emitted,
+                found,
+                is_new=record.is_new,
+                repeat=now_s - record.emitted_s >= _REPEAT_S,
+                unload_when_empty=self._options.unload_when_empty,
+            )
+            if decision.aspired is not None:
+                self._say(record, decision.aspired, now_s)
+            problems = found.problems + decision.problems
             record.sightings = found.sightings
             record.at_hand = found.at_hand
             record.is_new = False
@@ -518,48 +483,26 @@ class FileSystemSource:
         record.watched = watched
         self._schedule(servable, now_s, settled_at_s, watched)
 
-    def _decide(self, record: _Record, found: Scan, now_s: float) -> tuple[str, ...]:
-        """Emits what the scan asks for; returns what it refuses to, as problems."""
-        servable = record.servable
-        before = record.emitted
-        if not found.versions and before and not self._may_empty(servable):
-            kept = ", ".join(str(data.id.version) for data in before)
-            return (
-                f"{servable.base_path} shows no version of {servable.name} to serve; "
-                f"version {kept} stays loaded (unload_when_empty is off)",
-            )
-        if found.versions == before and now_s - record.emitted_s < _REPEAT_S:
-            return ()
-        reason = f"{servable.policy} of {servable.base_path}: {_what(record, found)}"
-        self._say(record, found.versions, reason, now_s)
-        return ()
-
-    def _may_empty(self, servable: ServableToMonitor) -> bool:
-        if self._options.unload_when_empty:
-            return True
-        # An empty list of versions is a wish, not an accident of the file system.
-        return servable.policy == Specific(()) and not servable.pinned
-
     def _say(
-        self, record: _Record, versions: Versions, reason: str, now_s: float
+        self, record: _Record, aspired: AspiredVersions[StoragePath], now_s: float
     ) -> None:
-        if versions != record.emitted:
+        if aspired.versions != record.emitted:
             log.info(
                 "event=aspired servable=%s versions=%s reason=%r",
-                record.servable.name,
-                [data.id.version for data in versions],
-                reason,
+                aspired.name,
+                [data.id.version for data in aspired.versions],
+                aspired.reason,
             )
-        record.emitted = versions
+        record.emitted = aspired.versions
         record.emitted_s = now_s
-        self._emit(record.servable.name, versions, reason)
+        self._emit(aspired)
 
-    def _emit(self, name: str, versions: Versions, reason: str) -> None:
+    def _emit(self, aspired: AspiredVersions[StoragePath]) -> None:
         try:
-            self._outlet.emit(AspiredVersions(name, versions, reason))
+            self._outlet.emit(aspired)
         except Exception:
             # A target's fault must not stop the other servables.
-            log.exception("event=target_failed servable=%s", name)
+            log.exception("event=target_failed servable=%s", aspired.name)
 
     def _schedule(
         self,
@@ -642,30 +585,3 @@ class FileSystemSource:
                     f"Unable to find a numerical version path for servable "
                     f"{servable.name} at: {servable.base_path}"
                 )
-
-
-def _what(record: _Record, found: Scan) -> str:
-    """Returns what changed, for people: "2 appeared", "1 is gone"."""
-    chosen = [data.id.version for data in found.versions]
-    if record.emitted is None:
-        return f"found {_list(chosen)}" if chosen else "no version"
-    before = [data.id.version for data in record.emitted]
-    parts = []
-    if record.is_new:
-        parts.append("configuration changed")
-    gone = [v for v in before if v not in found.at_hand]
-    if gone:
-        parts.append(f"{_list(gone)} gone")
-    new = [v for v in chosen if v not in before]
-    if new and not parts:
-        parts.append(f"{_list(new)} appeared")
-    overwritten = [v for v in found.overwritten if v in before]
-    if overwritten:
-        parts.append(f"{_list(overwritten)} overwritten in place")
-    if not parts:
-        parts.append("unchanged" if chosen == before else "different versions ready")
-    return ", ".join(parts)
-
-
-def _list(versions: Iterable[int]) -> str:
-    return ", ".join(map(str, versions))

@@ -11,7 +11,7 @@ in it changed for ``settle_s``: half a copy is never served.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,6 +103,7 @@ def scan(
     servable: ServableToMonitor,
     seen: Mapping[str, Sighting],
     *,
+    aspired: Collection[int] = (),
     now_s: float,
     wall_s: float,
     settle_s: float,
@@ -114,6 +115,8 @@ def scan(
         file_system: Where the base path lies.
         servable: Which one, and what is wanted of it.
         seen: ``sightings`` of the previous scan; empty at the first.
+        aspired: Versions that are aspired now: one of them stays ready while its
+            files change, any other one has to be still again.
         now_s: Monotonic time.
         wall_s: Seconds since the epoch, compared with the storage's times.
         settle_s: How long a directory without a manifest, or one that was
@@ -126,7 +129,9 @@ def scan(
     """
     base_path = servable.base_path.rstrip("/") or "/"
     names = name_versions(file_system.list_directories(servable.base_path))
-    look = _Look(file_system, seen, now_s, wall_s, settle_s, self_describing)
+    look = _Look(
+        file_system, seen, frozenset(aspired), now_s, wall_s, settle_s, self_describing
+    )
 
     def path_of(version: int) -> str:
         return f"{base_path.rstrip('/')}/{names[version]}"
@@ -150,8 +155,7 @@ def scan(
             f"no version of {servable.name} under {base_path}: a version is a "
             f"directory with a number for its name, such as {base_path}/1"
         )
-    # What the policy did not come to keeps its memory, or a version that is chosen
-    # again tomorrow would have to settle again.
+    # What the policy did not come to keeps its memory: how long it has been still.
     sightings = {
         path: sighting
         for path in map(path_of, names)
@@ -183,6 +187,7 @@ class _Look:
 
     file_system: FileSystem
     seen: Mapping[str, Sighting]
+    aspired: frozenset[int]
     now_s: float
     wall_s: float
     settle_s: float
@@ -195,14 +200,14 @@ class _Look:
     def at(self, name: str, version: int, path: str, platform: str = "") -> bool:
         """Returns whether the version is ready; remembers what it saw."""
         before = self.seen.get(path)
-        accepted = before.accepted if before is not None else ""
+        accepted = before.accepted if before and version in self.aspired else ""
         try:
             contents = self.file_system.contents(path)
             committed = self.file_system.is_file(f"{path}/{MANIFEST}")
         except OSError as error:
             # Listed but unreadable: one that was served goes on being served.
             if before is not None:
-                self.sightings[path] = before
+                self.sightings[path] = before  # as it was: it is not known to differ
             self.problems.append(f"cannot read {path} of {name}: {why(error)}")
             return bool(accepted)
         since_s = self.now_s

@@ -275,6 +275,16 @@ def test_versions_can_be_required_at_the_start() -> None:
     assert w.poll() == [("digits", [1])]
 
 
+def test_giving_the_same_configuration_again_looks_again() -> None:
+    """A reload finds new versions even where nothing is polled."""
+    w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=0))
+    w.publish(1)
+    w.source.step()
+    w.publish(2)
+    w.source.update_config([monitor()])
+    assert w.target.versions("digits") == [2]
+
+
 # -- what must not unload ------------------------------------------------------------
 
 
@@ -678,3 +688,16 @@ def test_the_thread_polls_by_the_clock() -> None:
         assert w.source.wait_applied(w.clock.now() + 5)
         assert w.target.versions("digits") == [1]
     assert w.clock.num_sleepers == 0
+
+
+def test_a_third_partys_version_is_ready_once_it_is_still() -> None:
+    """Of a platform nobody here knows, only stillness can be asked."""
+    servable = ServableToMonitor("x", "/models/x", platform="acme")
+    w = world(servable, settle_s=2.0)
+    w.files.write("/models/x/1/model.acme", b"")
+    assert w.poll() == [("x", [])]
+    w.clock.advance(2)
+    w.source.poll_once()
+    (call,) = w.target.take()
+    assert call.versions[0].payload is not None
+    assert call.versions[0].payload.platform == "acme"

@@ -1,0 +1,97 @@
+"""What a source says after a look: pure, so that every case is a line in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sources.scan import Scan, ServableToMonitor
+from sources.storage_path import StoragePath
+from sources.version_policy import Specific
+from tfs.core.servable_data import AspiredVersions, ServableData
+
+Versions = tuple[ServableData[StoragePath], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from one look.
+
+    Attributes:
+        aspired: To be told to the target; None if there is nothing to say.
+        problems: What was refused, for status and log.
+
+    """
+
+    aspired: AspiredVersions[StoragePath] | None
+    problems: tuple[str, ...] = ()
+
+
+def decide(
+    servable: ServableToMonitor,
+    before: Versions | None,
+    found: Scan,
+    *,
+    is_new: bool = False,
+    repeat: bool = False,
+    unload_when_empty: bool = False,
+) -> Decision:
+    """Decides what to tell the target.
+
+    Args:
+        servable: What is wanted.
+        before: What was told last; None if nothing was.
+        found: What the look showed.
+        is_new: Whether the configuration changed since the last look.
+        repeat: Whether to say the same again.
+        unload_when_empty: Whether the last version may go because none is left.
+
+    """
+    if not found.versions and before and not _may_empty(servable, unload_when_empty):
+        problem = (
+            f"{servable.base_path} shows no version of {servable.name} to serve; "
+            f"version {_list(_numbers(before))} stays loaded (unload_when_empty is off)"
+        )
+        return Decision(None, (problem,))
+    if found.versions == before and not repeat:
+        return Decision(None)
+    what = explain(before, found, is_new)
+    reason = f"{servable.policy} of {servable.base_path}: {what}"
+    return Decision(AspiredVersions(servable.name, found.versions, reason))
+
+
+def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
+    """Returns what changed, for people: "2 appeared", "1 gone"."""
+    chosen = _numbers(found.versions)
+    if before is None:
+        return f"found {_list(chosen)}" if chosen else "no version"
+    old = _numbers(before)
+    parts = []
+    if is_new:
+        parts.append("configuration changed")
+    gone = [version for version in old if version not in found.at_hand]
+    if gone:
+        parts.append(f"{_list(gone)} gone")
+    new = [version for version in chosen if version not in old]
+    if new and not parts:
+        parts.append(f"{_list(new)} appeared")
+    overwritten = [version for version in found.overwritten if version in old]
+    if overwritten:
+        parts.append(f"{_list(overwritten)} overwritten in place")
+    if not parts:
+        parts.append("unchanged" if chosen == old else "different versions ready")
+    return ", ".join(parts)
+
+
+def _may_empty(servable: ServableToMonitor, unload_when_empty: bool) -> bool:
+    # An empty list of versions is a wish, not an accident of the file system.
+    by_wish = servable.policy == Specific(()) and not servable.pinned
+    return unload_when_empty or by_wish
+
+
+def _numbers(versions: Versions) -> list[int]:
+    return [data.id.version for data in versions]
+
+
+def _list(versions: Iterable[int]) -> str:
+    return ", ".join(map(str, versions))

@@ -1,0 +1,64 @@
+"""How a file-system source looks, and at what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sources.scan import SELF_DESCRIBING, ServableToMonitor
+from tfs.core.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemSourceOptions:
+    """How a :class:`FileSystemSource` looks. Immutable.
+
+    Attributes:
+        servables: What to monitor; names are unique.
+        poll_wait_s: Where no events are given, seconds between looks; where they
+            are, between checks that the base path is still the same directory. 0 looks once
+            at the start and then only at what a new configuration changed; below 0
+            nothing is looked at but by ``poll_once``.
+        rescan_s: Where events are given, seconds between looks all the same.
+        watch: None asks each base path's file system whether it gives events, True
+            trusts that all do, False polls everywhere.
+        settle_s: How long a version directory without a manifest, or one whose
+            files changed, must be still before it is (newly) aspired.
+        unload_when_empty: Whether a base path that shows no version any more
+            unloads the last ones. A base path that is gone never does.
+        require_versions: Whether a servable without any version directory is an
+            error at the start and in ``update_config``.
+        self_describing: File names of payloads that need no signatures.json.
+
+    """
+
+    servables: tuple[ServableToMonitor, ...] = ()
+    poll_wait_s: float = 1.0
+    rescan_s: float = 30.0
+    watch: bool | None = None
+    settle_s: float = 2.0
+    unload_when_empty: bool = False
+    require_versions: bool = False
+    self_describing: frozenset[str] = SELF_DESCRIBING
+
+    def __post_init__(self) -> None:
+        by_name(self.servables)
+        if self.rescan_s <= 0:
+            raise ValueError(f"rescan_s must be positive: {self.rescan_s}")
+        if self.settle_s < 0:
+            raise ValueError(f"settle_s must not be negative: {self.settle_s}")
+
+
+def by_name(servables: Iterable[ServableToMonitor]) -> dict[str, ServableToMonitor]:
+    """Returns the servables by name.
+
+    Raises:
+        InvalidArgument: A name occurs twice.
+
+    """
+    found: dict[str, ServableToMonitor] = {}
+    for servable in servables:
+        if servable.name in found:
+            raise InvalidArgument(f"servable {servable.name} is configured twice")
+        found[servable.name] = servable
+    return found

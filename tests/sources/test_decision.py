@@ -1,0 +1,79 @@
+"""What a source says after a look, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from sources.decision import Versions, decide
+from sources.scan import Scan, ServableToMonitor
+from sources.storage_path import StoragePath
+from sources.version_policy import Specific
+from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
+
+SERVABLE = ServableToMonitor("m", "/m")
+
+
+def versions(*numbers: int, fingerprint: str = "f") -> Versions:
+    return tuple(
+        ServableData(ServableId("m", n), StoragePath(f"/m/{n}", fingerprint))
+        for n in numbers
+    )
+
+
+def found(*numbers: int, at_hand: tuple[int, ...] | None = None) -> Scan:
+    return Scan(versions(*numbers), numbers if at_hand is None else at_hand)
+
+
+@pytest.mark.parametrize(
+    ("before", "scan", "is_new", "what"),
+    [
+        (None, found(), False, "no version"),
+        (None, found(2, 1), False, "found 2, 1"),
+        (versions(), found(1), False, "1 appeared"),
+        (versions(1), found(2, at_hand=(1, 2)), False, "2 appeared"),
+        (versions(2), found(1), False, "2 gone"),
+        (versions(1, 2), found(2), False, "1 gone"),
+        (versions(2), found(1, at_hand=(1, 2)), True, "configuration changed"),
+        (versions(2), found(1), True, "configuration changed, 2 gone"),
+        (versions(2), found(1, at_hand=(1, 2)), False, "1 appeared"),
+        (versions(1, 2), found(1, at_hand=(1, 2)), False, "different versions ready"),
+        (
+            versions(1, fingerprint="old"),
+            Scan(versions(1), (1,), overwritten=(1,)),
+            False,
+            "1 overwritten in place",
+        ),
+    ],
+)
+def test_a_new_set_is_told_with_what_changed(
+    before: Versions | None, scan: Scan, is_new: bool, what: str
+) -> None:
+    """Whoever reads a log learns why a version came or went."""
+    decision = decide(SERVABLE, before, scan, is_new=is_new)
+    assert decision.aspired is not None
+    assert decision.aspired.versions == scan.versions
+    assert decision.aspired.reason == f"latest(1) of /m: {what}"
+    assert decision.problems == ()
+
+
+def test_the_same_set_is_told_only_to_repeat_it() -> None:
+    """Nothing new is nothing to say, until it is time to say it again."""
+    assert decide(SERVABLE, versions(1), found(1)).aspired is None
+    repeated = decide(SERVABLE, versions(1), found(1), repeat=True).aspired
+    assert repeated is not None
+    assert repeated.reason == "latest(1) of /m: unchanged"
+
+
+def test_the_last_version_goes_only_on_request() -> None:
+    """Nothing found is not believed, unless asked for, or wished for by an empty list."""
+    kept = decide(SERVABLE, versions(1, 2), found())
+    assert kept.aspired is None
+    assert "version 1, 2 stays loaded" in kept.problems[0]
+    asked = decide(SERVABLE, versions(1), found(), unload_when_empty=True)
+    assert asked.aspired is not None
+    assert asked.aspired.versions == ()
+    wish = ServableToMonitor("m", "/m", Specific())
+    assert decide(wish, versions(1), found(at_hand=(1,))).aspired is not None
+    pinned = ServableToMonitor("m", "/m", Specific(), frozenset({1}))
+    assert decide(pinned, versions(1), found()).aspired is None
