@@ -1,1 +1,53 @@
-"""Cross-request batching for any task type. Plain Python."""
+"""Cross-request batching for any task type. Plain Python.
+
+>>> from batching import BatchDriver, BatchQueueOptions
+>>> def squares(numbers):
+...     return [number * number for number in numbers]
+>>> with BatchDriver() as driver:
+...     queue = driver.add_queue(squares, BatchQueueOptions(max_batch_rows=8))
+...     futures = [queue.submit(number) for number in range(4)]
+...     print([future.result(timeout=10) for future in futures])
+[0, 1, 4, 9]
+
+A server with a loop of its own drives a ``SharedBatchScheduler`` itself:
+docs/batching.md.
+"""
+
+from batching.batch import Batch, Runner
+from batching.cost_table import CostTable
+from batching.deadline_window import WindowOptions
+from batching.driver import BatchDriver, DrivenQueue
+from batching.in_flight_limit import (
+    AdaptiveLimit,
+    AdaptiveOptions,
+    InFlightLimit,
+    SerialDeviceLimit,
+    SerialDeviceOptions,
+)
+from batching.options import Order, Padding, QueuePolicy, SchedulerOptions
+from batching.shared_queue import SharedQueue
+from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch_queue import BatchQueueOptions, LowPriority, Mixing
+
+__all__ = [
+    "AdaptiveLimit",
+    "AdaptiveOptions",
+    "Batch",
+    "BatchDriver",
+    "BatchQueueOptions",
+    "CostTable",
+    "DrivenQueue",
+    "InFlightLimit",
+    "LowPriority",
+    "Mixing",
+    "Order",
+    "Padding",
+    "QueuePolicy",
+    "Runner",
+    "SchedulerOptions",
+    "SerialDeviceLimit",
+    "SerialDeviceOptions",
+    "SharedBatchScheduler",
+    "SharedQueue",
+    "WindowOptions",
+]

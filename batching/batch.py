@@ -1,0 +1,123 @@
+"""Tasks that are computed together, on their way through a runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from tfs.core.batch_queue import Task
+from tfs.core.errors import ServingError
+
+TaskT = TypeVar("TaskT", bound=Task)
+RunTaskT = TypeVar("RunTaskT", bound=Task)
+
+
+class FaultSearch:
+    """How many runs may still be spent on finding what made one batch fail.
+
+    Halving finds one bad task among n in 2 log2(n) runs; with room for twice as many
+    it finds two, and a model that fails whatever it is given costs a bounded factor.
+    """
+
+    __slots__ = ("runs_left",)
+
+    def __init__(self, num_tasks: int) -> None:
+        self.runs_left = 4 * num_tasks.bit_length()
+
+
+class Batch(Generic[TaskT]):
+    """One batch. Owned by the runner from ``run`` until ``done``.
+
+    Attributes:
+        queue: Of the scheduler; where it came from.
+        tasks: In order: arrival order, high priority first. Their ``on_done`` is
+            called by ``done``, never by the runner.
+        num_rows: Rows of all tasks.
+        padded_rows: Rows to compute, at least ``num_rows``; the rest is padding.
+        oldest_s: When the queue's longest-waiting task had come.
+        started_s: When it was handed to the runner.
+        search: Set if it is part of a larger batch that failed.
+
+    """
+
+    __slots__ = (
+        "_finish",
+        "num_rows",
+        "oldest_s",
+        "padded_rows",
+        "queue",
+        "search",
+        "started_s",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        queue: Any,
+        tasks: list[TaskT],
+        num_rows: int,
+        padded_rows: int,
+        oldest_s: float,
+        started_s: float,
+        search: FaultSearch | None,
+        finish: Finish,
+    ) -> None:
+        self.queue = queue
+        self.tasks = tasks
+        self.num_rows = num_rows
+        self.padded_rows = padded_rows
+        self.oldest_s = oldest_s
+        self.started_s = started_s
+        self.search = search
+        self._finish: Finish | None = finish
+
+    @property
+    def is_done(self) -> bool:
+        """Whether ``done`` was called."""
+        return self._finish is None
+
+    def done(
+        self, outcomes: Sequence[Any] | ServingError, device_s: float | None = None
+    ) -> None:
+        """Ends the batch and its tasks, on the scheduler's thread.
+
+        The device is free from here on; its next batch starts before these tasks hear
+        of their outcomes. A second call is an error of the runner.
+
+        Args:
+            outcomes: One per task, in order, any of which may be a ServingError that
+                fails that task alone; or one error for the batch, which may then be
+                run again in halves.
+            device_s: Device time used, if the runner knows better than the clock.
+
+        Raises:
+            RuntimeError: The batch is done already; nothing changed.
+
+        """
+        finish = self._finish
+        if finish is None:
+            raise RuntimeError("a batch was done twice")
+        self._finish = None
+        finish(self, outcomes, device_s)
+
+
+Finish: TypeAlias = Callable[
+    [Batch[Any], "Sequence[Any] | ServingError", "float | None"], None
+]
+
+
+class Runner(Protocol[RunTaskT]):
+    """Computes the batches of one queue.
+
+    Implementors promise:
+
+    1. ``run`` starts and does not block (beyond a computation that is meant to take
+       place on this thread), and calls ``batch.done`` exactly once, at once or later,
+       on the thread that steps the scheduler;
+    2. nothing computes for the batch any more when ``done`` is called;
+    3. if ``run`` raises before ``done``, that counts as ``done`` with the error.
+    """
+
+    def run(self, batch: Batch[RunTaskT]) -> None:
+        """Starts computing ``batch``."""
+        ...

@@ -1,0 +1,144 @@
+"""Which tasks are worth computing when not all can meet their deadlines.
+
+First come, first served meets no deadline at all once a queue is longer than they
+allow: every task waits until it is late. Giving up those at the front keeps the rest
+on time, but giving up one task to save another that is almost late makes batches
+small, and small batches lose throughput. So: among the tasks by deadline, find the
+first from which on a batch large enough to keep up with the arrivals still meets the
+deadline of its first member.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+
+from batching.cost_table import CostTable
+from tfs.core.batch_queue import Task
+from tfs.core.errors import InvalidArgument
+
+_NUM_ARRIVALS = 32
+_HEADROOM = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """How careful the window is. Immutable.
+
+    Attributes:
+        margin: A task counts as late if this times the predicted time is too long;
+            above 1 for a device whose times vary.
+
+    """
+
+    margin: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.margin > 0:
+            raise InvalidArgument(f"margin must be positive; was {self.margin}")
+
+
+class DeadlineWindow:
+    """The rule, with the arrival rate it needs. Confined to one thread.
+
+    Args:
+        options: How careful to be.
+        table: Time by batch size; without measurements everything is taken in order
+            of deadline.
+        max_batch_rows: Most rows of one batch.
+
+    """
+
+    __slots__ = (
+        "_arrivals",
+        "_by_cost",
+        "_cost_s",
+        "_margin",
+        "_max_batch_rows",
+        "_most_rows",
+        "_num_changes",
+        "_rows",
+        "_table",
+    )
+
+    def __init__(
+        self, options: WindowOptions, table: CostTable, max_batch_rows: int
+    ) -> None:
+        self._table = table
+        self._margin = options.margin
+        self._max_batch_rows = max_batch_rows
+        self._arrivals: deque[float] = deque(maxlen=_NUM_ARRIVALS)
+        self._rows: deque[int] = deque(maxlen=_NUM_ARRIVALS)
+        self._num_changes = -1
+        self._cost_s: list[float] = []
+        self._by_cost: list[float] = []
+        self._most_rows: list[int] = []
+
+    def note_arrival(self, num_rows: int, now_s: float) -> None:
+        """Takes in that a task came."""
+        self._arrivals.append(now_s)
+        self._rows.append(num_rows)
+
+    def rows_per_s(self) -> float:
+        """Returns the rate over the last arrivals, 0 while it is unknown."""
+        arrivals = self._arrivals
+        if len(arrivals) < 2 or arrivals[-1] <= arrivals[0]:
+            return 0.0
+        rows = sum(self._rows) - self._rows[0]
+        return rows / (arrivals[-1] - arrivals[0])
+
+    def choose(self, tasks: Sequence[Task], now_s: float) -> tuple[int, int]:
+        """Returns (start, stop): run those, give up what is before.
+
+        ``tasks`` are ordered by deadline, those without one last. Nobody is given up
+        while a batch from the front would keep up with the arrivals. If no batch
+        would, the largest in time is taken; if nobody could be in time, all are given
+        up.
+        """
+        ends = list(accumulate((task.num_rows for task in tasks), initial=0))
+        if not self._table:
+            return 0, bisect_right(ends, self._max_batch_rows) - 1
+        self._refresh()
+        need = self._table.smallest_keeping_up(_HEADROOM * self.rows_per_s()) or 1
+        need = min(need, self._max_batch_rows)
+        best = (0, len(tasks), len(tasks))
+        for start, task in enumerate(tasks):
+            deadline_s = task.deadline_s
+            slack_s = inf if deadline_s is None else deadline_s - now_s
+            stop = self._last_in_time(ends, start, slack_s)
+            rows = ends[stop] - ends[start]
+            if stop > start and rows >= min(need, ends[-1] - ends[start]):
+                return start, stop
+            if rows > best[0]:
+                best = (rows, start, stop)
+        return best[1], best[2]
+
+    def _last_in_time(self, ends: Sequence[int], start: int, slack_s: float) -> int:
+        """Returns where the largest batch from ``start`` that ends in time stops."""
+        index = bisect_right(self._by_cost, slack_s) - 1
+        if index < 0:
+            return start
+        most = ends[start] + self._most_rows[index]
+        stop = bisect_right(ends, most, lo=start) - 1
+        # The time by rows is no monotone function, and tasks may not fill the size
+        # that is in time exactly.
+        while stop > start and self._cost_s[ends[stop] - ends[start]] > slack_s:
+            stop -= 1
+        return stop
+
+    def _refresh(self) -> None:
+        if self._num_changes == self._table.num_changes:
+            return
+        self._num_changes = self._table.num_changes
+        cost_s = [
+            self._margin * self._table.predict_s(rows)
+            for rows in range(self._max_batch_rows + 1)
+        ]
+        ranked = sorted(range(1, len(cost_s)), key=cost_s.__getitem__)
+        self._cost_s = cost_s
+        self._by_cost = [cost_s[rows] for rows in ranked]
+        self._most_rows = list(accumulate(ranked, max))

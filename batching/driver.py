@@ -1,0 +1,291 @@
+"""Batching as a library: a thread of its own, futures, plain functions.
+
+The thread is a serving loop with the scheduler's ``step`` as its only hook, the same
+arrangement as in the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from batching.batch import Batch
+from batching.cost_table import CostTable
+from batching.options import QueuePolicy, SchedulerOptions
+from batching.shared_queue import SharedQueue
+from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import Cancelled, ServingError, Unavailable, serving_error
+from tfs.core.executor import Executor, ThreadExecutor
+from tfs.core.serving_loop import Phase, ServingLoop
+
+_PATIENCE_S = 10.0  # real seconds that the loop may take for a function on it
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class Call(Generic[ItemT, ResultT]):
+    """A task of one item; its own ``cancel``, which reads the future."""
+
+    __slots__ = ("deadline_s", "future", "item", "num_rows")
+
+    def __init__(self, item: ItemT, num_rows: int, deadline_s: float | None) -> None:
+        self.item = item
+        self.num_rows = num_rows
+        self.deadline_s = deadline_s
+        self.future: Future[ResultT] = Future()
+
+    @property
+    def cancel(self) -> Call[ItemT, ResultT]:
+        return self
+
+    @property
+    def error(self) -> ServingError | None:
+        return Cancelled("cancelled by its caller") if self.future.cancelled() else None
+
+    def on_done(self, outcome: Any) -> None:
+        future = self.future
+        if not future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+class _FunctionRunner(Generic[ItemT, ResultT]):
+    """Calls a function with the items of a batch on the driver's executor."""
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[ItemT]], Sequence[ResultT]],
+        executor: Executor,
+        loop: ServingLoop,
+        name: str,
+    ) -> None:
+        self._function = function
+        self._executor = executor
+        self._loop = loop
+        self._name = name
+
+    def run(self, batch: Batch[Call[ItemT, ResultT]]) -> None:
+        self._executor.submit(lambda: self._compute(batch))
+
+    def _compute(self, batch: Batch[Call[ItemT, ResultT]]) -> None:
+        outcomes: Sequence[ResultT] | ServingError
+        try:
+            outcomes = self._function([call.item for call in batch.tasks])
+        except Exception as error:
+            outcomes = serving_error(error, self._name)
+        self._loop.post(lambda: batch.done(outcomes))
+
+
+class DrivenQueue(Generic[ItemT, ResultT]):
+    """A queue of a driver. Thread-safe. Made by ``BatchDriver.add_queue``."""
+
+    def __init__(
+        self,
+        driver: BatchDriver,
+        shared: SharedQueue[Call[ItemT, ResultT]],
+        default_timeout_s: float | None,
+    ) -> None:
+        self._driver = driver
+        self._default_timeout_s = default_timeout_s
+        self._removed = False
+        self.shared = shared
+
+    def submit(
+        self,
+        item: ItemT,
+        *,
+        num_rows: int = 1,
+        timeout_s: float | None = None,
+        low: bool = False,
+    ) -> Future[ResultT]:
+        """Queues ``item`` and returns its future result; does not block.
+
+        The future fails with a ServingError if the queue is full or the driver closed
+        (UNAVAILABLE), if it is not computed within ``timeout_s`` (DEADLINE_EXCEEDED),
+        or if the function fails. Cancelling it takes the item out of the queue.
+        """
+        timeout_s = timeout_s or self._default_timeout_s
+        shared = None if self._removed else self.shared
+        return self._driver.enqueue(shared, item, num_rows, timeout_s, low)
+
+    def remove(self) -> None:
+        """Lets the queue drain; later items fail with UNAVAILABLE. Returns at once."""
+        self._removed = True
+        self._driver.post(lambda: self._driver.remove(self.shared))
+
+
+class BatchDriver:
+    """Runs a scheduler on a thread of its own. Thread-safe; a context manager.
+
+    Args:
+        options: How many batches run at a time, and so how many threads compute.
+        clock: For deadlines and timeouts.
+        executor: Runs the functions; by default ``num_batch_threads`` threads.
+
+    """
+
+    def __init__(
+        self,
+        options: SchedulerOptions | None = None,
+        clock: Clock | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        options = options or SchedulerOptions(serial=False)
+        self._clock = clock or MonotonicClock()
+        self._executor = executor or ThreadExecutor(
+            options.num_batch_threads, "batch", self._clock
+        )
+        self.loop = ServingLoop(self._clock, name="batch-driver")
+        self.scheduler = SharedBatchScheduler(options, self._clock)
+        self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
+        self._incoming: deque[tuple[SharedQueue[Any], Call[Any, Any], bool]] = deque()
+        self._armed = False
+        # Guards `_closed`, and that nothing is appended to `_incoming` after it was
+        # set; leaf lock.
+        self._changed = threading.Condition()
+        self._closed = False
+        self._drained = False
+        self._started = False
+
+    def start(self) -> BatchDriver:
+        """Starts the thread."""
+        self._started = True
+        self.loop.start()
+        return self
+
+    def add_queue(
+        self,
+        function: Callable[[Sequence[ItemT]], Sequence[ResultT]],
+        options: BatchQueueOptions | None = None,
+        policy: QueuePolicy | None = None,
+        *,
+        timeout_s: float | None = None,
+        costs: CostTable | None = None,
+    ) -> DrivenQueue[ItemT, ResultT]:
+        """Adds a queue whose batches ``function`` computes.
+
+        ``function`` gets the items of a batch and returns one result per item, in
+        order; a result that is an exception fails its item. If it raises, the batch is
+        run again in halves (see ``QueuePolicy.retries_alone``), so it should not have
+        effects. ``timeout_s`` is each item's unless it has its own.
+        """
+        options = options or BatchQueueOptions()
+        runner = _FunctionRunner(function, self._executor, self.loop, options.name)
+        made: Future[SharedQueue[Call[ItemT, ResultT]]] = Future()
+
+        def add() -> None:
+            try:
+                made.set_result(
+                    self.scheduler.add_queue(runner, options, policy, costs=costs)
+                )
+            except ServingError as error:
+                made.set_exception(error)
+
+        # The scheduler belongs to the loop's thread once that runs.
+        if self._started and not self.loop.is_loop_thread:
+            self.post(add)
+        else:
+            add()
+        return DrivenQueue(self, made.result(_PATIENCE_S), timeout_s)
+
+    def enqueue(
+        self,
+        queue: SharedQueue[Call[ItemT, ResultT]] | None,
+        item: ItemT,
+        num_rows: int,
+        timeout_s: float | None,
+        low: bool,
+    ) -> Future[ResultT]:
+        """Queues an item, or fails it if there is no queue any more."""
+        deadline_s = None if timeout_s is None else self._clock.now() + timeout_s
+        call: Call[ItemT, ResultT] = Call(item, num_rows, deadline_s)
+        with self._changed:
+            closed = self._closed or queue is None
+            if queue is not None and not closed:
+                self._incoming.append((queue, call, low))
+        if closed:
+            call.on_done(Unavailable("the batch queue is closed"))
+        elif not self._armed:
+            self._armed = True  # one post per burst
+            self.loop.post(self._submit_incoming)
+        return call.future
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the driver's thread."""
+        self.loop.post(fn)
+
+    def close(self, timeout_s: float = 60.0) -> bool:
+        """Computes what waits, then ends the threads; idempotent.
+
+        Returns whether everything was computed within ``timeout_s``; if not, what
+        waits fails with UNAVAILABLE.
+        """
+        deadline_s = self._clock.now() + timeout_s
+        with self._changed:
+            first, self._closed = not self._closed, True
+        if first:
+            self.post(self._drain)
+        with self._changed:
+            while not self._drained and self._clock.now() < deadline_s:
+                self._clock.wait(self._changed, deadline_s)
+            drained = self._drained
+        if not drained:
+            failed = threading.Event()
+            self.post(lambda: self._fail_all(failed))
+            failed.wait(_PATIENCE_S)  # nothing on the loop blocks
+        self._executor.close(deadline_s)
+        self.loop.close(deadline_s)
+        return drained
+
+    def _submit_incoming(self) -> None:
+        self._armed = False
+        incoming = self._incoming
+        submit = self.scheduler.submit
+        while incoming:
+            queue, call, low = incoming.popleft()
+            submit(queue, call, low)
+
+    def remove(self, queue: SharedQueue[Any]) -> None:
+        """Lets ``queue`` drain. Confined to the driver's thread."""
+        self._submit_incoming()
+        self.scheduler.remove_queue(queue)
+
+    def _drain(self) -> None:
+        self._submit_incoming()
+        for queue in self.scheduler.queues:
+            self.scheduler.remove_queue(queue, self._note_drained)
+        self._note_drained()
+
+    def _fail_all(self, failed: threading.Event) -> None:
+        error = Unavailable("the batch driver is closed")
+        for queue in self.scheduler.queues:
+            self.scheduler.remove_queue(queue, error=error)
+        failed.set()
+
+    def _note_drained(self) -> None:
+        if not self.scheduler.queues:
+            with self._changed:
+                self._drained = True
+                self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

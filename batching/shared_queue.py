@@ -1,0 +1,146 @@
+"""One queue's place in a scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from batching.batch import FaultSearch, Runner
+from batching.cost_table import CostTable
+from batching.deadline_window import DeadlineWindow
+from batching.options import Padding, QueuePolicy
+from batching.queue_stats import QueueStats
+from tfs.core.batch_queue import BatchQueue, Task
+
+TaskT = TypeVar("TaskT", bound=Task)
+
+
+class SharedQueue(Generic[TaskT]):
+    """A batch queue, its runner and its account. Confined to the scheduler's thread.
+
+    Made by ``SharedBatchScheduler.add_queue``; everything below the attributes listed
+    here belongs to the scheduler.
+
+    Attributes:
+        waiting: The tasks that wait.
+        policy: How it is treated.
+        costs: Measured time by batch size; kept up to date.
+        stats: What was counted.
+        num_in_flight: Its batches on the device.
+        closing: Whether it was removed and only drains.
+
+    """
+
+    __slots__ = (
+        "closing",
+        "costs",
+        "credit_s",
+        "in_ring",
+        "is_greedy",
+        "is_plain",
+        "learns",
+        "max_in_flight",
+        "next_sweep_s",
+        "num_fruitless",
+        "num_in_flight",
+        "on_drained",
+        "padded",
+        "padded_at",
+        "policy",
+        "quantum_s",
+        "retries",
+        "round_index",
+        "run",
+        "stats",
+        "timer_s",
+        "waiting",
+        "window",
+    )
+
+    def __init__(
+        self,
+        waiting: BatchQueue[TaskT],
+        runner: Runner[TaskT],
+        policy: QueuePolicy,
+        costs: CostTable,
+        quantum_s: float,
+        max_in_flight: int | None,
+    ) -> None:
+        options = waiting.options
+        low_timeout_s = options.low.timeout_s if options.low else 0.0
+        self.waiting = waiting
+        self.run = runner.run
+        self.policy = policy
+        self.costs = costs
+        self.stats = QueueStats(options.max_batch_rows)
+        self.window = (
+            DeadlineWindow(policy.window, costs, options.max_batch_rows)
+            if policy.window
+            else None
+        )
+        # The hot path asks these instead of the options.
+        self.is_greedy = not options.timeout_s and not low_timeout_s
+        self.is_plain = policy.window is None and policy.padding is Padding.UP
+        self.learns = bool(policy.window or options.allowed_rows)
+        self.max_in_flight = max_in_flight or 1 << 30
+        self.padded = [
+            options.next_allowed(n) for n in range(options.max_batch_rows + 1)
+        ]
+        self.padded_at = 0
+        self.retries: deque[tuple[list[TaskT], FaultSearch, float]] = deque()
+        self.num_in_flight = 0
+        self.in_ring = False
+        self.timer_s = math.inf
+        self.next_sweep_s = 0.0
+        self.num_fruitless = 0
+        # Device time: what may still be used in round `round_index`.
+        self.quantum_s = quantum_s * policy.weight
+        self.credit_s = self.quantum_s
+        self.round_index = 0
+        self.closing = False
+        self.on_drained: Callable[[], None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it waits or runs."""
+        return not (self.waiting.num_rows or self.num_in_flight or self.retries)
+
+    def enter_round(self, round_index: int) -> None:
+        """Adds the shares of the rounds that passed; no more than one is saved up."""
+        rounds = round_index - self.round_index
+        self.round_index = round_index
+        self.credit_s = min(self.credit_s + rounds * self.quantum_s, self.quantum_s)
+
+    def refresh_padding(self) -> None:
+        """Recomputes what to pad to, if the measured times changed much."""
+        if self.costs.num_changes < self.padded_at:
+            return
+        # Times drift slowly: a table of sizes for some batches is soon enough.
+        self.padded_at = self.costs.num_changes + 64
+        options = self.waiting.options
+        sizes = options.allowed_rows
+        if sizes and self.costs:
+            self.padded = [
+                self.costs.cheapest(n, sizes) if n else 0
+                for n in range(options.max_batch_rows + 1)
+            ]
+
+    def room(self, num_waiting_rows: int) -> int | None:
+        """Returns how many rows to take so that little is padding; None: no limit."""
+        options = self.waiting.options
+        rows = min(num_waiting_rows, options.max_batch_rows)
+        allowed = options.allowed_rows
+        if not allowed or self.policy.padding is Padding.UP or rows in allowed:
+            return None
+        down = max((size for size in allowed if size < rows), default=0)
+        if not down:
+            return None
+        if self.policy.padding is Padding.CHEAPEST:
+            if not self.costs:
+                return None
+            up_s = self.costs.predict_s(self.padded[rows]) / rows
+            if up_s <= self.costs.predict_s(down) / down:
+                return None
+        return down

@@ -1,0 +1,499 @@
+"""Shares one device between many batch queues. Owns no thread.
+
+Whoever owns the thread calls ``submit``, ``step`` and ``Batch.done`` on it: the
+serving loop as a round hook, or :class:`batching.driver.BatchDriver`. A batch is
+formed when the device has room for it and not before, so batches grow by themselves
+while it is busy and nobody waits while it is idle; a timeout is an option, not the
+mechanism.
+
+Fairness is deficit round robin in measured device time. Queues with a batch stand in
+a ring; a visit runs one batch and charges what it took; who has used up a round's
+share waits for the next round, and rounds pass at once when nobody is left. A queue
+that ran goes back into the ring at the *next* choice, behind those that became ready
+meanwhile: a light queue waits for at most the batch that is running.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from batching.batch import Batch, FaultSearch, Runner
+from batching.cost_table import CostTable
+from batching.in_flight_limit import InFlightLimit
+from batching.options import Order, QueuePolicy, SchedulerOptions
+from batching.shared_queue import SharedQueue
+from tfs.core.batch_queue import BatchQueue, BatchQueueOptions, Join, Split, Task
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ServingError,
+    serving_error,
+)
+
+log = logging.getLogger(__name__)
+
+TaskT = TypeVar("TaskT", bound=Task)
+AnyQueue = SharedQueue[Any]
+
+_NEVER = math.inf
+_MAX_FRUITLESS = 2
+_SWEEP_S_PER_TASK = 5e-6  # looking for expired tasks takes a few percent of a core
+
+
+class SharedBatchScheduler:
+    """Runs the batches of many queues on one device. Confined to one thread.
+
+    Args:
+        options: How the device is shared.
+        clock: Tells durations of batches and arrival times.
+        limit: Decides how many batches are in flight; None: always
+            ``options.num_batch_threads``, which bounds it in any case.
+
+    Attributes:
+        num_in_flight: Batches handed over and not done.
+
+    """
+
+    def __init__(
+        self,
+        options: SchedulerOptions | None = None,
+        clock: Clock | None = None,
+        limit: InFlightLimit | None = None,
+    ) -> None:
+        self.options = options or SchedulerOptions()
+        self.num_in_flight = 0
+        self._now = (clock or MonotonicClock()).now
+        self._policy = limit
+        self._limit = self.options.num_batch_threads
+        self._serial = self.options.serial
+        self._oldest_first = self.options.order is Order.OLDEST
+        self._queues: dict[AnyQueue, None] = {}
+        # One clock reading serves all tasks that come between two steps.
+        self._burst_s: float | None = None
+        self._ring: deque[AnyQueue] = deque()
+        self._last: AnyQueue | None = None  # ran just now; not in the ring yet
+        self._round_index = 0
+        self._later: list[tuple[int, int, AnyQueue]] = []  # by round, spent queues
+        self._timers: list[tuple[float, int, AnyQueue]] = []
+        self._sequence = itertools.count()
+        self._stepping = False
+        self._last_done_s = -_NEVER
+
+    # -- queues -------------------------------------------------------------------
+
+    @property
+    def queues(self) -> Iterable[AnyQueue]:
+        """The queues, those that drain included, in the order they were added."""
+        return tuple(self._queues)
+
+    def add_queue(
+        self,
+        runner: Runner[TaskT],
+        options: BatchQueueOptions | None = None,
+        policy: QueuePolicy | None = None,
+        *,
+        costs: CostTable | None = None,
+        split: Split[TaskT] | None = None,
+        join: Join[TaskT] | None = None,
+    ) -> SharedQueue[TaskT]:
+        """Adds a queue whose batches ``runner`` computes.
+
+        Args:
+            runner: See :class:`batching.batch.Runner`.
+            options: What is admitted, when batches go.
+            policy: Weight, padding, retries.
+            costs: Time by batch size measured beforehand; updated from now on.
+            split: Makes parts of a task; needed if ``options.splits``.
+            join: Makes the outcome of a task that was split.
+
+        """
+        options = options or BatchQueueOptions()
+        policy = policy or QueuePolicy()
+        if policy.window is not None and options.splits:
+            raise FailedPrecondition(
+                f"{options.name}: a deadline window ranks whole tasks; do not split"
+            )
+        queue = SharedQueue(
+            BatchQueue(options, split=split, join=join),
+            runner,
+            policy,
+            CostTable() if costs is None else costs,
+            self.options.quantum_s,
+            policy.max_in_flight,
+        )
+        queue.round_index = self._round_index
+        queue.refresh_padding()
+        self._queues[queue] = None
+        return queue
+
+    def remove_queue(
+        self,
+        queue: AnyQueue,
+        on_drained: Callable[[], None] | None = None,
+        error: ServingError | None = None,
+    ) -> None:
+        """Lets ``queue`` drain: nothing more is admitted, what waits goes at once.
+
+        With an ``error``, what waits ends with it instead. ``on_drained`` is called once nothing of it waits or runs, possibly before
+        this returns; a second removal only adds its callback.
+        """
+        if queue not in self._queues:
+            if on_drained is not None:
+                on_drained()
+            return
+        previous = queue.on_drained
+        if previous is not None and on_drained is not None:
+            first, second = previous, on_drained
+
+            def both() -> None:
+                first()
+                second()
+
+            on_drained = both
+        queue.on_drained = on_drained or previous
+        queue.closing = True
+        queue.waiting.close()
+        if error is not None:
+            queue.waiting.fail_all(error)
+        self._note(queue, self._time())
+        self._drop_if_drained(queue)
+
+    # -- work -----------------------------------------------------------------------
+
+    def submit(self, queue: SharedQueue[TaskT], task: TaskT, low: bool = False) -> None:
+        """Puts ``task`` into ``queue``; it ends through its ``on_done``, exactly once.
+
+        Runs no batch: that is ``step``'s. Tasks submitted between two steps count as
+        having come together.
+        """
+        now_s = self._burst_s
+        if now_s is None:
+            now_s = self._burst_s = self._now()
+        if not queue.waiting.put(task, now_s, low=low):
+            return
+        if queue.window is not None:
+            queue.window.note_arrival(task.num_rows, now_s)
+        if not queue.in_ring:
+            self._note(queue, now_s)
+
+    def step(self, now_s: float) -> float | None:
+        """Starts every batch that may start now.
+
+        Returns:
+            When the next step is due: a time not after ``now_s`` for at once, None if
+            only ``submit`` or ``Batch.done`` can bring work.
+
+        """
+        self._burst_s = now_s
+        self._stepping = True
+        try:
+            if self._timers:
+                self._run_timers(now_s)
+            more = self._dispatch(now_s)
+        finally:
+            self._stepping = False
+            self._burst_s = None
+        if more:
+            return now_s
+        return self._next_wakeup_s(now_s)
+
+    def _note(self, queue: AnyQueue, now_s: float) -> None:
+        """Puts a queue into the ring, or sets its timer."""
+        if queue.in_ring:
+            return
+        waiting = queue.waiting
+        if not waiting.num_rows and not queue.retries:
+            return
+        expiry_s = waiting.next_deadline_s
+        if expiry_s < queue.next_sweep_s:
+            expiry_s = queue.next_sweep_s
+        if queue.num_in_flight >= queue.max_in_flight:
+            self._set_timer(queue, expiry_s)
+            return
+        if queue.is_greedy or queue.retries or waiting.due_s <= now_s:
+            queue.in_ring = True
+            self._ring.append(queue)
+            return
+        self._set_timer(queue, min(waiting.due_s, expiry_s))
+
+    def _set_timer(self, queue: AnyQueue, when_s: float) -> None:
+        if when_s < queue.timer_s:
+            queue.timer_s = when_s
+            heapq.heappush(self._timers, (when_s, next(self._sequence), queue))
+
+    def _run_timers(self, now_s: float) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= now_s:
+            when_s, _, queue = heapq.heappop(timers)
+            if queue.timer_s != when_s:
+                continue  # replaced by an earlier one
+            queue.timer_s = _NEVER
+            self._sweep(queue, now_s)
+            self._note(queue, now_s)
+            if queue.closing:
+                self._drop_if_drained(queue)
+
+    def _sweep(self, queue: AnyQueue, now_s: float) -> None:
+        """Ends expired tasks of ``queue``, unless that was done a moment ago."""
+        waiting = queue.waiting
+        if waiting.next_deadline_s <= now_s and queue.next_sweep_s <= now_s:
+            queue.next_sweep_s = now_s + _SWEEP_S_PER_TASK * len(waiting)
+            waiting.drop_dead(now_s)
+
+    def _next_wakeup_s(self, now_s: float) -> float | None:
+        wake_s = _NEVER
+        timers = self._timers
+        while timers:
+            when_s, _, queue = timers[0]
+            if queue.timer_s == when_s and not queue.in_ring and queue.waiting.num_rows:
+                due_s = max(queue.waiting.next_deadline_s, queue.next_sweep_s)
+                if queue.num_in_flight < queue.max_in_flight:
+                    due_s = min(due_s, queue.waiting.due_s)
+                if due_s <= when_s:
+                    wake_s = when_s
+                    break
+            else:
+                due_s = _NEVER
+            # Made for a task that is gone since: set it right.
+            heapq.heappop(timers)
+            if queue.timer_s == when_s:
+                queue.timer_s = _NEVER
+                if due_s < _NEVER:
+                    self._set_timer(queue, due_s)
+        if self._ring or self._last is not None:
+            # These wait for the device; their tasks' deadlines do not.
+            for queue in (*self._ring, *([self._last] if self._last else ())):
+                if queue.waiting.next_deadline_s < _NEVER:
+                    self._sweep(queue, now_s)
+                    wake_s = min(
+                        wake_s,
+                        max(queue.waiting.next_deadline_s, queue.next_sweep_s),
+                    )
+        return None if wake_s == _NEVER else wake_s
+
+    def _dispatch(self, now_s: float) -> bool:
+        """Fills the device; returns whether more could start that this left undone."""
+        ring = self._ring
+        policy = self._policy
+        limit = self._limit
+        finish = self._finish
+        for _ in range(self.options.max_batches_per_step):
+            if policy is not None:
+                limit = min(self._limit, policy.current())
+            if self.num_in_flight >= limit:
+                return False
+            last = self._last
+            if last is not None:
+                self._last = None
+                last.in_ring = False
+                if last.waiting.num_rows or last.retries:
+                    self._note(last, now_s)
+            if not ring and not self._start_next_round(now_s):
+                if policy is not None:
+                    policy.note_idle()
+                return False
+            queue = self._pop_oldest() if self._oldest_first else ring.popleft()
+            if queue.round_index != self._round_index:
+                queue.enter_round(self._round_index)
+            if queue.credit_s <= 0 and not self._oldest_first:
+                self._defer(queue)
+                continue
+            self._last = queue
+            search = None
+            if queue.is_plain and not queue.retries:
+                tasks, rows, oldest_s = queue.waiting.take(now_s)
+            else:
+                tasks, rows, oldest_s, search = self._form(queue, now_s)
+            if not tasks:
+                if queue.closing:
+                    self._drop_if_drained(queue)
+                continue
+            batch = Batch(
+                queue, tasks, rows, queue.padded[rows], oldest_s, now_s, search, finish
+            )
+            self.num_in_flight += 1
+            queue.num_in_flight += 1
+            try:
+                queue.run(batch)
+            except Exception as error:
+                if not batch.is_done:
+                    name = queue.waiting.options.name
+                    batch.done(serving_error(error, f"{name}: runner"))
+            if self._last_done_s > now_s:  # it was computed in there
+                now_s = self._last_done_s
+        return bool(ring or self._last is not None or self._later)
+
+    def _form(
+        self, queue: AnyQueue, now_s: float
+    ) -> tuple[list[Any], int, float, FaultSearch | None]:
+        """Takes a queue's next batch where that is more than ``take``."""
+        waiting = queue.waiting
+        if queue.retries:
+            tasks, search, oldest_s = queue.retries.popleft()
+            tasks = _alive(tasks, now_s, waiting.options.name)
+            return tasks, sum([task.num_rows for task in tasks]), oldest_s, search
+        window = queue.window
+        if window is not None:
+            taken = waiting.take_ranked(
+                lambda ranked: window.choose(ranked, now_s), now_s
+            )
+        else:
+            taken = waiting.take(now_s, queue.room(waiting.num_rows))
+            if not taken[0] and waiting.num_rows:
+                taken = waiting.take(now_s)  # its first task fills more than that
+        return (*taken, None)
+
+    def _pop_oldest(self) -> AnyQueue:
+        """Takes the queue out of the ring whose batch is oldest, fullness counted."""
+        boost_s = self.options.full_batch_boost_s
+
+        def score(queue: AnyQueue) -> float:
+            if queue.retries:
+                return -_NEVER
+            full = min(
+                1.0, queue.waiting.num_rows / queue.waiting.options.max_batch_rows
+            )
+            return queue.waiting.oldest_s - boost_s * full
+
+        queue = min(self._ring, key=score)
+        self._ring.remove(queue)
+        return queue
+
+    def _defer(self, queue: AnyQueue) -> None:
+        """Makes a queue that has used up its share wait for a later round."""
+        rounds = math.floor(-queue.credit_s / queue.quantum_s) + 1
+        heapq.heappush(
+            self._later, (self._round_index + rounds, next(self._sequence), queue)
+        )
+
+    def _start_next_round(self, now_s: float) -> bool:
+        """Fills the empty ring with those whose round comes next, if there are any."""
+        later = self._later
+        if not later:
+            return False
+        self._round_index = later[0][0]
+        while later and later[0][0] <= self._round_index:
+            queue = heapq.heappop(later)[2]
+            queue.in_ring = False
+            self._note(queue, now_s)
+        return bool(self._ring)
+
+    def _finish(
+        self,
+        batch: Batch[Any],
+        outcomes: Sequence[Any] | ServingError,
+        device_s: float | None,
+    ) -> None:
+        now_s = self._now()
+        queue: AnyQueue = batch.queue
+        tasks = batch.tasks
+        started_s = batch.started_s
+        if device_s is None:
+            device_s = now_s - started_s
+            if self._serial and self._last_done_s > started_s:
+                device_s = now_s - self._last_done_s  # until then it waited its turn
+        self._last_done_s = now_s
+        self.num_in_flight -= 1
+        queue.num_in_flight -= 1
+        queue.credit_s -= device_s
+        rows = batch.num_rows
+        oldest_s = batch.oldest_s
+        queue.stats.note(
+            len(tasks), rows, batch.padded_rows, started_s - oldest_s, device_s
+        )
+        if self._policy is not None:
+            self._policy.note_done(now_s - oldest_s)
+        if isinstance(outcomes, ServingError):
+            if self._retry(queue, batch, outcomes):
+                tasks = []
+            outcomes = [outcomes] * len(tasks)
+        else:
+            if len(outcomes) != len(tasks):
+                outcomes = _miscounted(queue, len(outcomes), len(tasks))
+            queue.num_fruitless = 0
+            waiting = queue.waiting
+            known = waiting.s_per_row
+            waiting.s_per_row = (
+                known + 0.1 * (device_s / rows - known) if known else device_s / rows
+            )
+            if queue.learns:
+                queue.costs.observe(batch.padded_rows, device_s)
+                queue.refresh_padding()
+        if not queue.in_ring:
+            self._note(queue, now_s)
+        if not self._stepping:
+            self._restart(now_s)
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            try:
+                task.on_done(outcome)
+            except Exception:  # a caller's fault must not cost its neighbours
+                log.exception("event=on_done_failed queue=%r", queue.waiting)
+        if queue.closing:
+            self._drop_if_drained(queue)
+
+    def _restart(self, now_s: float) -> None:
+        """Keeps the device busy between two steps."""
+        self._stepping = True
+        try:
+            self._dispatch(now_s)
+        finally:
+            self._stepping = False
+
+    def _retry(self, queue: AnyQueue, batch: Batch[Any], error: ServingError) -> bool:
+        """Runs a failed batch again in halves, if that may save some of its tasks."""
+        queue.stats.num_failures += 1
+        may_help = queue.policy.retries_alone
+        tasks = batch.tasks
+        if len(tasks) < 2 or may_help is None or not may_help(error):
+            return False
+        search = batch.search
+        if search is None:
+            if queue.num_fruitless >= _MAX_FRUITLESS:
+                return False  # whatever it is given, the model fails
+            queue.num_fruitless += 1
+            search = FaultSearch(len(tasks))
+        if search.runs_left < 2:
+            return False
+        search.runs_left -= 2
+        queue.stats.num_retries += 2
+        half = len(tasks) // 2
+        for part in (tasks[:half], tasks[half:]):
+            queue.retries.append((part, search, batch.oldest_s))
+        return True
+
+    def _drop_if_drained(self, queue: AnyQueue) -> None:
+        if queue.is_idle and queue in self._queues:
+            del self._queues[queue]
+            if queue.on_drained is not None:
+                queue.on_drained()
+
+    def _time(self) -> float:
+        return self._now() if self._burst_s is None else self._burst_s
+
+
+def _alive(tasks: Sequence[Any], now_s: float, name: str) -> list[Any]:
+    """Returns those tasks that somebody still waits for, and ends the others."""
+    alive = []
+    for task in tasks:
+        error = task.cancel.error
+        if error is None and task.deadline_s is not None and task.deadline_s <= now_s:
+            error = DeadlineExceeded(f"{name}: deadline passed before a retry")
+        if error is None:
+            alive.append(task)
+        else:
+            task.on_done(error)
+    return alive
+
+
+def _miscounted(queue: AnyQueue, num_outcomes: int, num_tasks: int) -> list[Any]:
+    name = queue.waiting.options.name
+    error = Internal(f"{name}: {num_outcomes} outcomes for {num_tasks} tasks")
+    return [error] * num_tasks

@@ -1,0 +1,196 @@
+"""Batching as a library."""
+
+from __future__ import annotations
+
+import doctest
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import batching
+from batching import BatchDriver, BatchQueueOptions, SchedulerOptions, WindowOptions
+from batching.options import QueuePolicy
+from tfs.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    Unavailable,
+)
+from tfs.testing.fake_clock import FakeClock
+
+PATIENCE_S = 30.0
+
+
+def squares(numbers: Sequence[int]) -> list[int]:
+    return [number * number for number in numbers]
+
+
+class Gate:
+    """A function that computes only when let."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.sizes: list[int] = []
+
+    def __call__(self, items: Sequence[Any]) -> Sequence[Any]:
+        self.sizes.append(len(items))
+        self.entered.set()
+        assert self.open.wait(PATIENCE_S)
+        return items
+
+
+def test_the_example_in_the_package_works() -> None:
+    """What the docstring shows is what happens."""
+    assert doctest.testmod(batching).failed == 0
+    assert doctest.testmod(batching).attempted > 0
+
+
+def test_items_that_wait_together_are_computed_together() -> None:
+    """While one batch is computed the next one grows."""
+    gate = Gate()
+    with BatchDriver() as driver:
+        queue = driver.add_queue(gate, BatchQueueOptions(max_batch_rows=8))
+        futures = [queue.submit(0)]
+        assert gate.entered.wait(PATIENCE_S)
+        futures += [queue.submit(number) for number in range(1, 6)]
+        gate.open.set()
+        assert [future.result(PATIENCE_S) for future in futures] == list(range(6))
+    assert gate.sizes == [1, 5]
+
+
+def test_many_threads_get_their_own_results() -> None:
+    """Submitting is safe from anywhere."""
+    results: dict[int, list[int]] = {}
+    with BatchDriver(SchedulerOptions(num_batch_threads=2, serial=False)) as driver:
+        queue = driver.add_queue(squares, BatchQueueOptions(max_rows=10_000))
+
+        def call(first: int) -> None:
+            results[first] = [
+                queue.submit(first + index).result(PATIENCE_S) for index in range(50)
+            ]
+
+        threads = [threading.Thread(target=call, args=(n * 100,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert results == {n * 100: squares(range(n * 100, n * 100 + 50)) for n in range(8)}
+
+
+def test_failures_reach_their_callers() -> None:
+    """An exception among the results fails its item; a raise fails the batch."""
+
+    def choosy(items: Sequence[str]) -> list[Any]:
+        if "raise" in items:
+            raise ValueError("raised")
+        return [InvalidArgument(item) if item == "bad" else item for item in items]
+
+    with BatchDriver() as driver:
+        queue = driver.add_queue(choosy)
+        assert queue.submit("good").result(PATIENCE_S) == "good"
+        with pytest.raises(InvalidArgument):
+            queue.submit("bad").result(PATIENCE_S)
+        with pytest.raises(Internal, match="raised"):
+            queue.submit("raise").result(PATIENCE_S)
+
+
+def test_an_item_is_not_computed_after_its_timeout() -> None:
+    """It fails when its time is up, by the driver's clock."""
+    clock = FakeClock()
+    gate = Gate()
+    with BatchDriver(clock=clock) as driver:
+        queue = driver.add_queue(gate, BatchQueueOptions(max_batch_rows=4))
+        first = queue.submit("first")
+        assert gate.entered.wait(PATIENCE_S)
+        second = queue.submit("second", timeout_s=1.0)
+        clock.advance(2.0)
+        gate.open.set()
+        assert first.result(PATIENCE_S) == "first"
+        with pytest.raises(DeadlineExceeded):
+            second.result(PATIENCE_S)
+    assert gate.sizes == [1]
+
+
+def test_a_cancelled_future_is_not_computed() -> None:
+    """Cancelling takes the item out of the queue."""
+    gate = Gate()
+    with BatchDriver() as driver:
+        queue = driver.add_queue(gate)
+        first = queue.submit("first")
+        assert gate.entered.wait(PATIENCE_S)
+        second, third = queue.submit("second"), queue.submit("third")
+        assert second.cancel()
+        gate.open.set()
+        assert (first.result(PATIENCE_S), third.result(PATIENCE_S)) == (
+            "first",
+            "third",
+        )
+    assert gate.sizes == [1, 1]
+
+
+def test_closing_computes_what_waits() -> None:
+    """The last batches run; later items are refused; closing twice is harmless.
+
+    streaming_batch_scheduler_test: FinalUnderfullBatchProcessedUponDeletion.
+    """
+    driver = BatchDriver().start()
+    queue = driver.add_queue(squares, BatchQueueOptions(timeout_s=3600.0))
+    future = queue.submit(3)
+    assert driver.close()
+    assert future.result(0) == 9
+    late: Future[int] = queue.submit(4)
+    with pytest.raises(Unavailable):
+        late.result(0)
+    assert driver.close()
+
+
+def test_closing_does_not_wait_for_ever() -> None:
+    """When the time is up what waits fails; what is computed is let go."""
+    clock = FakeClock()
+    gate = Gate()
+    driver = BatchDriver(clock=clock).start()
+    queue = driver.add_queue(gate, BatchQueueOptions(max_batch_rows=1))
+    first = queue.submit("first")
+    assert gate.entered.wait(PATIENCE_S)
+    second = queue.submit("second")
+    result: list[bool] = []
+    closer = threading.Thread(target=lambda: result.append(driver.close(5.0)))
+    closer.start()
+    clock.block_until_sleepers(1)
+    clock.advance(5.0)
+    with pytest.raises(Unavailable):
+        second.result(PATIENCE_S)
+    gate.open.set()
+    closer.join(PATIENCE_S)
+    assert result == [False]
+    del first
+
+
+def test_a_removed_queue_refuses_later_items() -> None:
+    """Removal drains one queue; others go on."""
+    with BatchDriver() as driver:
+        queue = driver.add_queue(squares)
+        other = driver.add_queue(squares)
+        future = queue.submit(2)
+        queue.remove()
+        with pytest.raises(Unavailable):
+            queue.submit(3).result(PATIENCE_S)
+        assert future.result(PATIENCE_S) == 4
+        assert other.submit(5).result(PATIENCE_S) == 25
+
+
+def test_a_queue_that_cannot_work_is_refused_at_once() -> None:
+    """The caller of add_queue hears of it, not the driver's thread."""
+    with BatchDriver() as driver, pytest.raises(InvalidArgument):
+        driver.add_queue(squares, BatchQueueOptions(splits=True))
+    with BatchDriver() as driver, pytest.raises(FailedPrecondition):
+        driver.add_queue(
+            squares,
+            BatchQueueOptions(splits=True),
+            QueuePolicy(window=WindowOptions()),
+        )

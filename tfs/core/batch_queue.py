@@ -1,0 +1,820 @@
+"""The queue in front of anything that computes many tasks at once. No thread, no clock.
+
+Tasks wait as they are, in arrival order, and become a batch only when somebody takes
+one: until then a batch keeps growing, and whoever gave up leaves without costing
+compute. (TensorFlow's SharedBatchScheduler fills batches on arrival instead, which
+fixes their boundaries before it is known who is still waiting.) Limits count rows,
+never tasks. The caller owns time: every decision takes ``now_s``.
+
+``batching`` shares devices between many of these; ``tfs.runtime.batched`` puts one in
+front of a part of a model.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from tfs.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+    serving_error,
+)
+
+_NEVER = math.inf
+_NOW = -math.inf
+
+
+class Cancellation(Protocol):
+    """Says whether somebody still waits; :class:`tfs.core.servable.CancelToken`."""
+
+    @property
+    def error(self) -> ServingError | None:
+        """None while somebody waits; then why nobody does."""
+        ...
+
+
+class Task(Protocol):
+    """What a queue must know of a task; :class:`tfs.core.servable.InferenceTask`.
+
+    The queue stores tasks themselves: nothing is allocated per task.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a batch that it fills; never changes."""
+        ...
+
+    @property
+    def deadline_s(self) -> float | None:
+        """On the caller's clock; None for none. Never changes."""
+        ...
+
+    @property
+    def cancel(self) -> Cancellation:
+        """Read when a batch is taken."""
+        ...
+
+    # Any: what a task ends with, besides a ServingError, is its own business, and a
+    # callable that takes more than errors is no Callable[[object], None].
+    @property
+    def on_done(self) -> Callable[[Any], None]:
+        """Takes the outcome or a ServingError, once. Quick, does not raise."""
+        ...
+
+
+TaskT = TypeVar("TaskT", bound=Task)
+
+Split: TypeAlias = Callable[[TaskT, int, int, Callable[[Any], None]], TaskT]
+"""``split(task, start, stop, on_done)``: a task of those rows that ends in on_done."""
+
+Join: TypeAlias = Callable[[TaskT, Sequence[Any]], Any]
+"""``join(task, outcomes)``: the outcome of a task from its parts', in row order."""
+
+
+class Mixing(enum.Enum):
+    """Whether tasks of low priority share a batch with others.
+
+    ISOLATE: never. PAD_TO_ALLOWED: they fill a batch of high priority up to the next
+    allowed size. PAD_TO_MAX: up to the largest batch. In these three, tasks of low
+    priority make no batch due while others wait. MERGE: both classes count alike for
+    when a batch is due; high priority comes first in it.
+    """
+
+    ISOLATE = "isolate"
+    PAD_TO_ALLOWED = "pad-to-allowed"
+    PAD_TO_MAX = "pad-to-max"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowPriority:
+    """How the second class of a queue is treated. Immutable.
+
+    Attributes:
+        max_rows: Most rows of it that wait; None: only the queue's limit holds.
+        timeout_s: As the queue's, for batches of this class alone.
+        mixing: Whether it shares batches.
+        ageing_s: A task that waited as long goes before those of high priority, so
+            that it cannot starve; None for never.
+
+    """
+
+    max_rows: int | None = None
+    timeout_s: float = 0.0
+    mixing: Mixing = Mixing.PAD_TO_MAX
+    ageing_s: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InvalidArgument(
+                f"low priority: max_rows must be positive; was {self.max_rows}"
+            )
+        if self.timeout_s < 0:
+            raise InvalidArgument(
+                f"low priority: timeout_s must be non-negative; was {self.timeout_s}"
+            )
+        if self.ageing_s is not None and self.ageing_s < 0:
+            raise InvalidArgument(
+                f"low priority: ageing_s must be non-negative; was {self.ageing_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchQueueOptions:
+    """What a queue admits and when its batches go. Immutable.
+
+    Attributes:
+        name: Names the queue in errors.
+        max_batch_rows: Most rows of one batch.
+        max_task_rows: Most rows of one task. None: a batch's; with ``splits``, what
+            the queue holds.
+        max_rows: Most rows that wait; None: ten batches.
+        timeout_s: Longest that the oldest task waits for a batch to fill. 0: a batch
+            goes as soon as somebody takes it, so nobody ever waits for a window.
+        allowed_rows: Sizes a batch is padded to, ascending, the last one
+            ``max_batch_rows``; empty: any size.
+        splits: Whether a task may be spread over several batches, to fill them.
+        low: The class of low priority; None: there is none, priorities are ignored.
+
+    """
+
+    name: str = "batch queue"
+    max_batch_rows: int = 32
+    max_task_rows: int | None = None
+    max_rows: int | None = None
+    timeout_s: float = 0.0
+    allowed_rows: tuple[int, ...] = ()
+    splits: bool = False
+    low: LowPriority | None = field(default_factory=LowPriority)
+
+    def __post_init__(self) -> None:
+        for what in ("max_batch_rows", "max_task_rows", "max_rows"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidArgument(
+                    f"{self.name}: {what} must be positive; was {value}"
+                )
+        if not self.timeout_s >= 0:
+            raise InvalidArgument(
+                f"{self.name}: timeout_s must be non-negative; was {self.timeout_s}"
+            )
+        if not self.splits and self.task_rows_limit > self.max_batch_rows:
+            raise InvalidArgument(
+                f"{self.name}: max_task_rows {self.max_task_rows} exceeds "
+                f"max_batch_rows {self.max_batch_rows}; allow splitting"
+            )
+        allowed = self.allowed_rows
+        if not allowed:
+            return
+        if any(a >= b for a, b in pairwise(allowed)):
+            raise InvalidArgument(
+                f"{self.name}: allowed_batch_sizes entries must be monotonically "
+                f"increasing; were {list(allowed)}"
+            )
+        if allowed[0] < 1:
+            raise InvalidArgument(
+                f"{self.name}: allowed_batch_sizes must be positive; "
+                f"were {list(allowed)}"
+            )
+        if allowed[-1] != self.max_batch_rows:
+            raise InvalidArgument(
+                f"{self.name}: Last entry in allowed_batch_sizes must match "
+                f"max_batch_size; last entry was {allowed[-1]}; expected "
+                f"{self.max_batch_rows}"
+            )
+
+    @property
+    def rows_limit(self) -> int:
+        """``max_rows`` with its default filled in."""
+        return self.max_rows or 10 * self.max_batch_rows
+
+    @property
+    def task_rows_limit(self) -> int:
+        """``max_task_rows`` with its default filled in."""
+        if self.max_task_rows is not None:
+            return self.max_task_rows
+        return self.rows_limit if self.splits else self.max_batch_rows
+
+    def next_allowed(self, num_rows: int) -> int:
+        """Returns the smallest allowed size that holds ``num_rows``."""
+        allowed = self.allowed_rows
+        index = bisect_left(allowed, num_rows)
+        return allowed[index] if index < len(allowed) else num_rows
+
+
+class BatchQueue(Generic[TaskT]):
+    """Tasks that wait to be computed together. Confined to one thread.
+
+    Every task put in ends exactly once: taken (then the taker ends it), or its
+    ``on_done`` called by the queue with why not. ``on_done`` is called only when the
+    queue is consistent, so it may put new tasks in.
+
+    Attributes:
+        options: What it was made with.
+        num_rows: Rows that wait now.
+        next_deadline_s: No waiting task has an earlier deadline; infinite for none.
+        num_refused: Tasks not admitted, so far.
+        num_expired: Tasks whose deadline passed here.
+        num_cancelled: Tasks that left because nobody waited any more.
+        num_evicted: Tasks of low priority that gave way to others.
+        s_per_row: Seconds that a row takes, kept up to date by whoever takes
+            batches; 0 while unknown. For hints when to retry.
+
+    """
+
+    __slots__ = (
+        "_closed",
+        "_high",
+        "_high_times",
+        "_join",
+        "_low",
+        "_low_rows",
+        "_low_times",
+        "_max_batch_rows",
+        "_max_low_rows",
+        "_max_rows",
+        "_max_task_rows",
+        "_num_skipped_sweeps",
+        "_num_splits",
+        "_split",
+        "next_deadline_s",
+        "num_cancelled",
+        "num_evicted",
+        "num_expired",
+        "num_refused",
+        "num_rows",
+        "options",
+        "s_per_row",
+    )
+
+    def __init__(
+        self,
+        options: BatchQueueOptions,
+        *,
+        split: Split[TaskT] | None = None,
+        join: Join[TaskT] | None = None,
+    ) -> None:
+        if options.splits and (split is None or join is None):
+            raise InvalidArgument(f"{options.name}: splitting needs split and join")
+        self.options = options
+        self.num_rows = 0
+        self.next_deadline_s = _NEVER
+        self.num_refused = 0
+        self.num_expired = 0
+        self.num_cancelled = 0
+        self.num_evicted = 0
+        self._split = split
+        self._join = join
+        self._max_batch_rows = options.max_batch_rows
+        self._max_task_rows = options.task_rows_limit
+        self._max_rows = options.rows_limit
+        low = options.low
+        self._max_low_rows = self._max_rows
+        if low is not None and low.max_rows is not None:
+            self._max_low_rows = low.max_rows
+        # A task and the moment it came lie at the same place of two deques: a pair
+        # would be one more object per task.
+        self._high: deque[TaskT] = deque()
+        self._high_times: deque[float] = deque()
+        self._low: deque[TaskT] = deque()
+        self._low_times: deque[float] = deque()
+        self._low_rows = 0
+        self._num_splits = 0  # heads of which a part was taken already
+        self._closed = False
+        self.s_per_row = 0.0
+        self._num_skipped_sweeps = 0
+
+    # -- filling ----------------------------------------------------------------
+
+    def put(self, task: TaskT, now_s: float, *, low: bool = False) -> bool:
+        """Admits ``task`` or ends it; returns whether it waits now.
+
+        A task is admitted whole or not at all. What refuses it: UNAVAILABLE, with a
+        hint when to retry, if the queue is full or closed; INVALID_ARGUMENT if it has
+        more rows than any task may have.
+        """
+        rows = task.num_rows
+        num_rows = self.num_rows + rows
+        if num_rows > self._max_rows or not 0 < rows <= self._max_task_rows:
+            return self._make_room(task, now_s, low)
+        if low and self.options.low is not None:
+            if self._low_rows + rows > self._max_low_rows:
+                return self._refuse(task, self._full_error(rows))
+            self._low_rows += rows
+            self._low.append(task)
+            self._low_times.append(now_s)
+        else:
+            self._high.append(task)
+            self._high_times.append(now_s)
+        self.num_rows = num_rows
+        deadline_s = task.deadline_s
+        if deadline_s is not None and deadline_s < self.next_deadline_s:
+            self.next_deadline_s = deadline_s
+        return True
+
+    def _make_room(self, task: TaskT, now_s: float, low: bool) -> bool:
+        """Admits a task that does not fit, if others may go for it; or refuses it."""
+        rows = task.num_rows
+        if self._closed:
+            return self._refuse(
+                task, Unavailable(f"{self.options.name} is closed; it takes no tasks")
+            )
+        if rows < 1:
+            return self._refuse(
+                task, InvalidArgument(f"{self.options.name}: a task needs a row")
+            )
+        if rows > self._max_task_rows:
+            return self._refuse(
+                task,
+                InvalidArgument(
+                    f"{self.options.name}: Task size {rows} is larger than maximum "
+                    f"input batch size {self._max_task_rows}"
+                ),
+            )
+        # A sweep looks at every task. After one that freed too little, as many
+        # refusals follow as pay for the next.
+        self._num_skipped_sweeps += 1
+        if self._num_skipped_sweeps * 8 > len(self):
+            self._num_skipped_sweeps = 0
+            self.drop_dead(now_s)
+            if self._fits(rows):
+                return self.put(task, now_s, low=low)
+        if not low:
+            evicted = self._evict_low(self.num_rows + rows - self._max_rows)
+            if evicted:
+                # Ended after the new task is in, in case they come back at once.
+                self.put(task, now_s)
+                self._end_evicted(evicted)
+                return True
+        return self._refuse(task, self._full_error(rows))
+
+    def _fits(self, rows: int) -> bool:
+        return self.num_rows + rows <= self._max_rows
+
+    def _evict_low(self, rows: int) -> list[TaskT]:
+        """Takes out the newest tasks of low priority until ``rows`` rows are free.
+
+        Returns none, with nothing changed, if there are too few.
+        """
+        evicted: list[TaskT] = []
+        if self._low_rows < rows:
+            return evicted
+        while rows > 0:
+            task = self._low.pop()
+            self._low_times.pop()
+            self._low_rows -= task.num_rows
+            self.num_rows -= task.num_rows
+            rows -= task.num_rows
+            evicted.append(task)
+        return evicted
+
+    def _end_evicted(self, evicted: list[TaskT]) -> None:
+        self.num_evicted += len(evicted)
+        for task in evicted:
+            self._end(
+                task,
+                Unavailable(
+                    f"{self.options.name}: Task evicted for one of higher priority",
+                    retry_after_s=self.retry_after_s(task.num_rows),
+                ),
+            )
+
+    def _full_error(self, rows: int) -> ServingError:
+        return Unavailable(
+            f"{self.options.name}: The batch scheduling queue to which this task was "
+            f"submitted is full; currently {self.num_rows} rows enqueued, task size is "
+            f"{rows} and the queue holds {self._max_rows}",
+            retry_after_s=self.retry_after_s(rows),
+        )
+
+    def _refuse(self, task: TaskT, error: ServingError) -> bool:
+        self.num_refused += 1
+        task.on_done(error)
+        return False
+
+    # -- when ---------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many tasks wait."""
+        return len(self._high) + len(self._low)
+
+    @property
+    def due_s(self) -> float:
+        """When a batch goes at the latest: exact, -inf for at once, inf for never."""
+        if not self._low:
+            if not self._high:
+                return _NEVER
+            if self.num_rows >= self._max_batch_rows or self._closed:
+                return _NOW
+            return self._high_times[0] + self.options.timeout_s
+        if self._closed:
+            return _NOW
+        return self._due_with_low()
+
+    def _due_with_low(self) -> float:
+        low = cast(LowPriority, self.options.low)
+        low_s = self._low_times[0] + low.timeout_s
+        aged_s = _NEVER
+        if low.ageing_s is not None:
+            aged_s = self._low_times[0] + max(low.ageing_s, low.timeout_s)
+        high_rows = self.num_rows - self._low_rows
+        if not self._high:
+            return _NOW if self._low_rows >= self._max_batch_rows else low_s
+        high_s = self._high_times[0] + self.options.timeout_s
+        if low.mixing is Mixing.MERGE:
+            full = self.num_rows >= self._max_batch_rows
+            return _NOW if full else min(high_s, low_s)
+        return _NOW if high_rows >= self._max_batch_rows else min(high_s, aged_s)
+
+    @property
+    def oldest_s(self) -> float:
+        """When the longest-waiting task came; infinite if none waits."""
+        high_s = self._high_times[0] if self._high_times else _NEVER
+        return min(high_s, self._low_times[0]) if self._low_times else high_s
+
+    def retry_after_s(self, num_rows: int = 1) -> float:
+        """Returns in how many seconds ``num_rows`` more rows probably fit."""
+        excess = max(1, self.num_rows + num_rows - self._max_rows)
+        # Room comes by whole batches.
+        batches = math.ceil(excess / self._max_batch_rows)
+        return max(0.001, batches * self._max_batch_rows * self.s_per_row)
+
+    # -- emptying -----------------------------------------------------------------
+
+    def take(
+        self, now_s: float, max_rows: int | None = None
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes the next batch, due or not; the taker ends its tasks.
+
+        Tasks that are cancelled or whose deadline has come are ended one by one
+        instead. Classes apart, the batch is a prefix of the arrivals.
+
+        Args:
+            now_s: The time now.
+            max_rows: A tighter limit than the options', >= 1.
+
+        Returns:
+            The tasks, possibly none; their rows; when the task that had waited
+            longest in the queue came.
+
+        """
+        room = self._max_batch_rows
+        if max_rows is not None and max_rows < room:
+            room = max_rows
+        if self._low or self._num_splits or self.options.splits:
+            return self._take_any(room, now_s)
+        # The same as _take_any for one class and whole tasks: batches may be of one
+        # task each, so that every call shows.
+        tasks = self._high
+        times = self._high_times
+        batch: list[TaskT] = []
+        dead: list[TaskT] | None = None
+        oldest_s = times[0] if times else _NEVER
+        num_rows = 0
+        while tasks:
+            task = tasks[0]
+            deadline_s = task.deadline_s
+            rows = task.num_rows
+            if task.cancel.error is not None or (
+                deadline_s is not None and deadline_s <= now_s
+            ):
+                self.num_rows -= rows
+                if dead is None:
+                    dead = []
+                dead.append(task)
+            elif num_rows + rows <= room:
+                num_rows += rows
+                batch.append(task)
+            else:
+                break
+            tasks.popleft()
+            times.popleft()
+        self.num_rows -= num_rows
+        if not tasks:
+            self.next_deadline_s = _NEVER
+        if dead is not None:
+            self._end_dead(dead)
+        return batch, num_rows, oldest_s
+
+    def _take_any(self, room: int, now_s: float) -> tuple[list[TaskT], int, float]:
+        batch: list[TaskT] = []
+        dead: list[TaskT] = []
+        oldest_s = self.oldest_s
+        if self._low:
+            left = self._take_classes(batch, room, now_s, dead)
+        else:
+            left = self._pop_into(
+                batch, self._high, self._high_times, room, now_s, dead
+            )
+            self.num_rows -= room - left
+        num_rows = room - left
+        if self._num_splits:
+            num_rows -= self._finish_splits(batch)
+        if not self._high and not self._low:
+            self.next_deadline_s = _NEVER
+        if dead:
+            self._end_dead(dead)
+        return batch, num_rows, oldest_s
+
+    def take_ranked(
+        self, choose: Callable[[Sequence[TaskT]], tuple[int, int]], now_s: float
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes a batch from the middle of the tasks ordered by deadline.
+
+        ``choose`` gets the tasks alive, those of earliest deadline first (none: last,
+        in arrival order), and returns (start, stop): tasks before start are ended as
+        expired, those up to stop are taken. Both classes are ranked together; nothing
+        is split. Costs a sort of the queue.
+        """
+        self.drop_dead(now_s)
+        pairs = [
+            *zip(self._high, self._high_times, strict=True),
+            *zip(self._low, self._low_times, strict=True),
+        ]
+        pairs.sort(key=lambda pair: (_deadline_of(pair[0]), pair[1]))
+        start, stop = choose([task for task, _ in pairs])
+        hopeless = {id(task) for task, _ in pairs[:start]}
+        chosen = pairs[start:stop]
+        gone = hopeless | {id(task) for task, _ in chosen}
+        if gone:
+            self._keep(lambda task: id(task) not in gone)
+        dead = [task for task, _ in pairs[:start]]
+        if dead:
+            self.num_expired += len(dead)
+            for task in dead:
+                self._end(task, self._late_error("would have passed while computing"))
+        batch = [task for task, _ in chosen]
+        num_rows = sum(task.num_rows for task in batch)
+        return batch, num_rows, min((when for _, when in chosen), default=_NEVER)
+
+    def drop_dead(self, now_s: float) -> int:
+        """Ends what is cancelled or expired, wherever it waits; returns how many.
+
+        Looks at every task.
+        """
+        dead: list[TaskT] = []
+
+        def lives(task: TaskT) -> bool:
+            deadline_s = task.deadline_s
+            if task.cancel.error is None and (deadline_s is None or deadline_s > now_s):
+                return True
+            dead.append(task)
+            return False
+
+        self._keep(lives)
+        self._end_dead(dead)
+        return len(dead)
+
+    def close(self) -> None:
+        """Takes nothing more; what waits is due at once. Idempotent."""
+        self._closed = True
+        self._max_rows = -1
+
+    def fail_all(self, error: ServingError) -> None:
+        """Ends every waiting task with ``error``."""
+        doomed = [*self._high, *self._low]
+        self._keep(lambda task: False)
+        for task in doomed:
+            self._end(task, error)
+
+    def _take_classes(
+        self, batch: list[TaskT], room: int, now_s: float, dead: list[TaskT]
+    ) -> int:
+        """Fills ``batch`` from both classes; returns the room left in it."""
+        low = cast(LowPriority, self.options.low)
+        start = room
+        aged = low.ageing_s is not None and now_s - self._low_times[0] >= low.ageing_s
+        if aged:
+            room = self._pop_low(batch, room, now_s, dead)
+            if batch and low.mixing is Mixing.ISOLATE:
+                return room
+        before = room
+        room = self._pop_into(batch, self._high, self._high_times, room, now_s, dead)
+        self.num_rows -= before - room
+        if not batch:
+            return self._pop_low(batch, room, now_s, dead)
+        if low.mixing is Mixing.ISOLATE or self._high or not self._low:
+            return room
+        if low.mixing is Mixing.PAD_TO_ALLOWED:
+            taken = start - room
+            spare = min(self.options.next_allowed(taken) - taken, room)
+            return room - spare + self._pop_low(batch, spare, now_s, dead)
+        return self._pop_low(batch, room, now_s, dead)
+
+    def _pop_low(
+        self, batch: list[TaskT], room: int, now_s: float, dead: list[TaskT]
+    ) -> int:
+        left = self._pop_into(
+            batch, self._low, self._low_times, room, now_s, dead, True
+        )
+        self.num_rows -= room - left
+        self._low_rows -= room - left
+        return left
+
+    def _pop_into(
+        self,
+        batch: list[TaskT],
+        tasks: deque[TaskT],
+        times: deque[float],
+        room: int,
+        now_s: float,
+        dead: list[TaskT],
+        low: bool = False,
+    ) -> int:
+        """Moves tasks from the left into ``batch``; returns the room left in it.
+
+        Rows of dead tasks are taken off the counts here, those of the batch by the
+        caller.
+        """
+        while tasks:
+            task = tasks[0]
+            deadline_s = task.deadline_s
+            rows = task.num_rows
+            if task.cancel.error is not None or (
+                deadline_s is not None and deadline_s <= now_s
+            ):
+                self.num_rows -= rows
+                if low:
+                    self._low_rows -= rows
+                dead.append(task)
+            elif rows <= room:
+                room -= rows
+                batch.append(task)
+            else:
+                if room and self._split is not None and self.options.splits:
+                    part = self._split_head(tasks, room)
+                    if part is None:
+                        continue  # its error is set: it leaves as dead
+                    batch.append(part)
+                    room = 0
+                break
+            tasks.popleft()
+            times.popleft()
+        return room
+
+    def _split_head(self, tasks: deque[TaskT], rows: int) -> TaskT | None:
+        head: object = tasks[0]
+        if not isinstance(head, _SplitTask):
+            assert self._split is not None
+            assert self._join is not None
+            head = _SplitTask(tasks[0], self._split, self._join)
+            tasks[0] = cast(TaskT, head)
+            self._num_splits += 1
+        return cast("TaskT | None", head.take(rows))
+
+    def _finish_splits(self, batch: list[TaskT]) -> int:
+        """Replaces split tasks that were popped whole by their last parts.
+
+        Returns the rows that are not in the batch after all because splitting failed.
+        """
+        lost = 0
+        for index in range(len(batch) - 1, -1, -1):
+            split: object = batch[index]
+            if not isinstance(split, _SplitTask):
+                continue
+            self._num_splits -= 1
+            rows = split.num_rows
+            part = split.take(rows)
+            if part is None:
+                lost += rows
+                del batch[index]
+                split.on_done(split.error)
+            else:
+                batch[index] = cast(TaskT, part)
+        return lost
+
+    def _keep(self, wanted: Callable[[TaskT], bool]) -> None:
+        """Removes tasks that are not ``wanted``, without ending them."""
+        self.num_rows = self._low_rows = 0
+        self.next_deadline_s = _NEVER
+        for tasks, times in (
+            (self._high, self._high_times),
+            (self._low, self._low_times),
+        ):
+            pairs = [pair for pair in zip(tasks, times, strict=True) if wanted(pair[0])]
+            tasks.clear()
+            times.clear()
+            for task, when_s in pairs:
+                tasks.append(task)
+                times.append(when_s)
+                self.num_rows += task.num_rows
+                self.next_deadline_s = min(self.next_deadline_s, _deadline_of(task))
+        self._low_rows = sum(task.num_rows for task in self._low)
+
+    def _end_dead(self, dead: list[TaskT]) -> None:
+        for task in dead:
+            error = task.cancel.error
+            if error is None:
+                self.num_expired += 1
+                error = self._late_error("passed while waiting in the batch queue")
+            else:
+                self.num_cancelled += 1
+            self._end(task, error)
+
+    def _late_error(self, what: str) -> ServingError:
+        return DeadlineExceeded(f"{self.options.name}: deadline {what}")
+
+    def _end(self, task: TaskT, error: ServingError) -> None:
+        if isinstance(task, _SplitTask):
+            self._num_splits -= 1
+        task.on_done(error)
+
+    def __repr__(self) -> str:
+        return f"<BatchQueue {self.options.name!r}: {len(self)} tasks>"
+
+
+def _deadline_of(task: Task) -> float:
+    return _NEVER if task.deadline_s is None else task.deadline_s
+
+
+class _SplitTask:
+    """The rest of a task of which parts were taken; ends it when all parts ended.
+
+    Stands in the queue in the task's place, and is its own ``cancel``: once a part
+    has failed, the rest is of no use.
+    """
+
+    __slots__ = (
+        "_error",
+        "_join",
+        "_next_row",
+        "_num_open",
+        "_outcomes",
+        "_split",
+        "_task",
+        "deadline_s",
+        "num_rows",
+    )
+
+    def __init__(self, task: Task, split: Split[Any], join: Join[Any]) -> None:
+        self.num_rows = task.num_rows
+        self.deadline_s = task.deadline_s
+        self._task = task
+        self._split = split
+        self._join = join
+        self._next_row = 0
+        self._num_open = 0
+        self._outcomes: list[object] = []
+        self._error: ServingError | None = None
+
+    @property
+    def cancel(self) -> _SplitTask:
+        return self
+
+    @property
+    def error(self) -> ServingError | None:
+        return self._error or self._task.cancel.error
+
+    def take(self, rows: int) -> Task | None:
+        """Returns a task of the next ``rows`` rows; None if splitting failed."""
+        index = len(self._outcomes)
+        start = self._next_row
+        try:
+            part: Task = self._split(
+                self._task,
+                start,
+                start + rows,
+                lambda outcome: self._end_part(index, outcome),
+            )
+        except Exception as error:
+            self._error = serving_error(error, "splitting a task over batches failed")
+            return None
+        self._outcomes.append(None)
+        self._next_row += rows
+        self.num_rows -= rows
+        self._num_open += 1
+        return part
+
+    def on_done(self, error: ServingError | None) -> None:
+        """Ends what was not taken."""
+        self._error = self._error or error
+        self.num_rows = 0
+        self._end_if_over()
+
+    def _end_part(self, index: int, outcome: object) -> None:
+        self._outcomes[index] = outcome
+        self._num_open -= 1
+        if isinstance(outcome, ServingError) and self._error is None:
+            self._error = outcome
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._num_open or self.num_rows:
+            return
+        if self._error is not None:
+            self._task.on_done(self._error)
+            return
+        try:
+            outcome = self._join(self._task, self._outcomes)
+        except Exception as error:
+            outcome = serving_error(error, "joining the parts of a task failed")
+        self._task.on_done(outcome)
