@@ -38,7 +38,6 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.front_interpreter import FrontInterpreter
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.process_interpreter import ProcessOptions
@@ -62,27 +61,12 @@ def process() -> Iterator[Interpreter]:
         yield interpreter
 
 
-@contextlib.contextmanager
-def front() -> Iterator[Interpreter]:
-    interpreter = FrontInterpreter("front")
-    interpreter.start()
-    yield interpreter
-    interpreter.close(time.monotonic() + WAIT_S)
-
-
-BACKENDS = {"front": front, "inline": inline, "process": process}
+BACKENDS = {"inline": inline, "process": process}
 
 
 @pytest.fixture(scope="module", params=sorted(BACKENDS))
 def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
     """One interpreter for all tests of a backend: what one test does must not show."""
-    with BACKENDS[request.param]() as interpreter:
-        yield interpreter
-
-
-@pytest.fixture(params=sorted(BACKENDS.keys() - {"front"}))
-def queueing(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
-    """An interpreter whose tasks can wait: ``front`` has run them when submit returns."""
     with BACKENDS[request.param]() as interpreter:
         yield interpreter
 
@@ -294,10 +278,10 @@ def test_a_task_past_its_deadline_costs_no_compute(
 
 
 def test_a_task_cancelled_while_it_waits_is_dropped(
-    queueing: Interpreter, tmp_path: Path
+    interpreter: Interpreter, tmp_path: Path
 ) -> None:
     """The mark counts until the very call."""
-    loaded = queueing.load(package(tmp_path, Scale()))
+    loaded = interpreter.load(package(tmp_path, Scale()))
     token = CancelToken()
     running = ask(loaded, {"x": floats((0.2, 0))}, "slow")
     waiting = ask(loaded, {"x": floats((1, 1))}, "count", cancel=token)
@@ -310,9 +294,9 @@ def test_a_task_cancelled_while_it_waits_is_dropped(
     loaded.unload()
 
 
-def test_a_full_queue_refuses_at_once(queueing: Interpreter, tmp_path: Path) -> None:
+def test_a_full_queue_refuses_at_once(interpreter: Interpreter, tmp_path: Path) -> None:
     """One call more than fits is Unavailable, with a time to retry; the rest pass."""
-    loaded = queueing.load(package(tmp_path, Scale()))
+    loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((0.5, 0))}, "slow")
     answers = [ask(loaded, {"x": floats((1, 1))}) for _ in range(2 * MAX_QUEUED + 8)]
     assert isinstance(answers[-1].error(), Unavailable)
