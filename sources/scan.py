@@ -22,7 +22,9 @@ from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import MANIFEST, PLATFORM_BY_FILE, SIGNATURES
 
-SELF_DESCRIBING: Final = frozenset({"model.pt2", "table.csv", "table.json"})
+SELF_DESCRIBING: Final = frozenset(
+    {"model.pt2", "servable.py", "table.csv", "table.json"}
+)
 """Payloads whose platform can tell the signatures itself."""
 
 KNOWN_PLATFORMS: Final = frozenset(

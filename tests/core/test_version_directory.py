@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from tfs.core import version_directory
-from tfs.core.dtype import FLOAT32
+from tfs.core.dtype import DTYPES, FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.version_directory import (
+    EXAMPLES,
     MANIFEST,
+    PLATFORM_BY_FILE,
     Manifest,
     Producer,
     commit,
@@ -312,3 +315,46 @@ def test_importing_a_versions_code_is_no_change(tmp_path: Path) -> None:
     (path / "__pycache__" / f"servable.{sys.implementation.cache_tag}.pyc").touch()
     assert fingerprint(str(path)) == before
     assert payload_files(str(path)) == ["assets/vocabulary.txt", "model.pt"]
+
+
+# -- the page for users --------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "version-directory.md"
+
+
+def blocks(kind: str) -> list[str]:
+    """Returns the page's code blocks marked "json <kind>"."""
+    return re.findall(rf"^```json {kind}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+
+
+def test_the_pages_examples_are_valid() -> None:
+    """What users copy from docs/version-directory.md is read as it stands."""
+    (text,) = blocks("manifest")
+    manifest = Manifest.from_json(text, "the page")
+    assert json.loads(manifest.to_json()) == json.loads(text)
+    (text,) = blocks("signatures")
+    form = json.loads(text)
+    read = read_signatures(form, "the page")
+    assert {name: s.to_json().keys() for name, s in read.items()} == {
+        name: part.keys() for name, part in form.items()
+    }
+
+
+def test_the_page_names_every_field() -> None:
+    """Every key, dtype and platform that a reader knows is on the page."""
+    page = PAGE.read_text()
+    examples = {
+        key
+        for text in (*blocks("manifest"), *blocks("signatures"))
+        for key in re.findall(r'"([a-z0-9_]+)":', text)
+    }
+    fields = {
+        "format", "platform", "files", "size_bytes", "sha256", "entry", "signatures",
+        "producer", "method", "inputs", "outputs", "defaults", "labels", "features",
+        "batched", "example", "dtype", "shape", "pad", "mask", "input", "kind",
+        "default", "offset", "value",
+    }  # fmt: skip
+    assert fields <= examples
+    platforms = {name for names in PLATFORM_BY_FILE.values() for name in names}
+    for word in {*DTYPES, *platforms, *PLATFORM_BY_FILE, MANIFEST, EXAMPLES}:
+        assert f"`{word}`" in page or f"{word} " in page, word
