@@ -20,7 +20,7 @@ def packaged(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
     args = parser.parse_args(["package", *arguments])
-    status: int = args.func(args)
+    status: int = args.run(args)
     return status
 
 

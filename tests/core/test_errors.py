@@ -12,6 +12,7 @@ from tfs.core.errors import (
     Code,
     DataLoss,
     Internal,
+    InvalidItems,
     ServingError,
     Unavailable,
     Unknown,
@@ -76,3 +77,17 @@ def test_the_table_of_situations_names_known_errors() -> None:
     """What docs/errors.md prints exists."""
     assert all(BY_CODE[kind.code] is kind for _, kind, _ in WHEN)
     assert len({situation for situation, _, _ in WHEN}) == len(WHEN)
+
+
+def test_invalid_items_cross_a_process_boundary_within_their_limit() -> None:
+    """Rows that do not fit are left out; the first is always there."""
+    error = InvalidItems(dict.fromkeys(range(100), "x" * 150), "m/1")
+    data = error.to_bytes(4096)
+    assert len(data) <= 4096
+    again = InvalidItems.from_bytes(data)
+    assert again is not None
+    assert again.context == "m/1"
+    assert 0 in again.rows
+    assert 1 < len(again.rows) < 100
+    assert InvalidItems.from_bytes(b"the weights are gone") is None
+    assert InvalidItems.from_bytes(b"\0items[") is None

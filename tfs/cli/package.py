@@ -31,7 +31,7 @@ examples
 def add_parser(
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> None:
-    """Adds the command; ``run`` is its ``func``."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "package",
         help="make a servable version of a model",
@@ -90,7 +90,7 @@ def add_parser(
     beside.add_argument("--weights", help="of a servable.py: .safetensors or .pt")
     beside.add_argument("--assets", metavar="DIR", help="copied to assets/")
     beside.add_argument("--batching_parameters_file", metavar="FILE")
-    parser.set_defaults(func=run)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

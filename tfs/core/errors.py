@@ -9,6 +9,7 @@ values as often as they are raised: a task ends with outputs *or* a
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
@@ -87,6 +88,9 @@ class InvalidArgument(ServingError):
     code = Code.INVALID_ARGUMENT
 
 
+_ITEMS_MARK: Final = b"\0items"
+
+
 class InvalidItems(InvalidArgument):
     """Some rows of a call are wrong; none was computed.
 
@@ -116,6 +120,31 @@ class InvalidItems(InvalidArgument):
             row - start: why for row, why in self.rows.items() if start <= row < stop
         }
         return InvalidItems(own, self.context) if own else None
+
+    def to_bytes(self, limit_bytes: int) -> bytes:
+        """Returns a form for another process, of at most ``limit_bytes`` >= 1,024.
+
+        Rows that do not fit are left out, the first never is; who runs the others
+        again meets them then.
+        """
+        rows = {row: why[:200] for row, why in sorted(self.rows.items())}
+        while True:
+            form = json.dumps([self.context[:200], list(rows.items())])
+            data = _ITEMS_MARK + form.encode()
+            if len(data) <= limit_bytes or len(rows) == 1:
+                return data
+            rows = dict(list(rows.items())[: len(rows) // 2])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> InvalidItems | None:
+        """Reads ``to_bytes``'s form; None if it is not one."""
+        if not data.startswith(_ITEMS_MARK):
+            return None
+        try:
+            context, rows = json.loads(data[len(_ITEMS_MARK) :])
+            return cls({int(row): str(why) for row, why in rows}, str(context))
+        except (ValueError, TypeError):
+            return None
 
     def __reduce__(self) -> tuple[object, ...]:
         return InvalidItems, (self.rows, self.context)

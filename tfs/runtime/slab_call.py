@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tfs.core.dtype import STRING
-from tfs.core.errors import BY_CODE, Code, InvalidArgument, ServingError
+from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
@@ -196,6 +196,9 @@ def _error(status: int, text: bytes, who: str) -> ServingError:
         kind = BY_CODE[Code(status)]
     except (KeyError, ValueError) as error:
         raise CorruptReply("status") from error
+    items = InvalidItems.from_bytes(text)
+    if items is not None:
+        return items
     return kind(text.decode(errors="replace") or f"{who} failed")
 
 

@@ -24,7 +24,13 @@ from typing import Final
 
 import torch
 
-from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
+from tfs.core.errors import (
+    Internal,
+    InvalidItems,
+    ServingError,
+    Unavailable,
+    serving_error,
+)
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
@@ -156,7 +162,11 @@ class Worker:
         except Exception as error:
             who = loaded.source.id.slashed if loaded is not None else "a model"
             fault = serving_error(error, who)
-            text = fault.message.encode()[:_MAX_TEXT_BYTES]
+            text = (
+                fault.to_bytes(_MAX_TEXT_BYTES)
+                if isinstance(fault, InvalidItems)
+                else fault.message.encode()[:_MAX_TEXT_BYTES]
+            )
             ns = time.perf_counter_ns() - begun_ns
             slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
             slab.write_text(slot.reply_word + REPLY_WORDS, text)
