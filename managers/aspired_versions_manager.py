@@ -1,42 +1,47 @@
-"""Makes what is loaded follow what is aspired.
+"""Makes what is loaded follow what sources aspire.
 
-A call says which versions of one servable should exist: omission means unload. The
-manager compares that with what it manages, asks each stream's transition policy for
-the next step, and runs as many steps as its pools can take. Three promises:
+Everything is decided in ``step``: it takes in what sources said, forgets what is
+over, asks each changed servable's transition policy what to do next, and begins as
+much of it as the pools can take. Tests call ``step`` themselves; a server starts the
+driver, which calls it when something changed. Nothing is polled: TensorFlow Serving
+takes one action in the whole server per 100 ms.
 
-1. a version is loaded and unloaded through one loader object; a version that comes
-   back gets the new one, after the old one is gone;
-2. an aspired version is never unloaded;
-3. calls for one name supersede each other, calls for different names are independent.
+Only servables that something happened to are looked at, so a step costs what changed
+and not what is managed.
 
-``step`` does one round and never blocks; a thread of ours calls it when something
-changed, a test calls it by hand. (TensorFlow Serving: core/aspired_versions_manager.h.)
+(TensorFlow Serving: core/aspired_versions_manager.h.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from managers.basic_manager import BasicManager
-from managers.loader_harness import HarnessState, RetryOptions
-from managers.serving_map import ServingMap
-from managers.state_monitor import ServableStateMonitor
-from managers.version_policy.availability_preserving import AvailabilityPreservingPolicy
-from managers.version_policy.policy import (
-    Action,
-    ActionKind,
-    TransitionPolicy,
-    VersionSnapshot,
+from managers.basic_manager import BasicManager, LoaderData
+from managers.driver import Driver
+from managers.loader_harness import (
+    END_STATES,
+    HarnessSnapshot,
+    HarnessState,
+    LoaderHarness,
 )
-from tfs.core.clock import Clock
+from managers.memory import MemoryReleaser, release_to_system
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from managers.serving_map import Handle, ServingMap
+from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
+from managers.version_policy.availability_preserving import availability_preserving
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
-from tfs.core.executor import Executor
+from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
-from tfs.core.servable_data import AspiredVersions, ServableData
-from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_data import AspiredVersions
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
@@ -44,251 +49,414 @@ from tfs.core.source import AspiredVersionsCallback
 
 log = logging.getLogger(__name__)
 
-_ENDED: Final = (HarnessState.NEW, HarnessState.DISABLED, HarnessState.ERROR)
-"""States in which an un-aspired version is forgotten."""
+Aspired: TypeAlias = AspiredVersions[Loader[object]]
+ActionOrder: TypeAlias = Callable[[Action], int]
+"""A sort key for the actions of a step; the smallest is begun first."""
 
-Versions = AspiredVersions[Loader[object]]
-_Payload = ServableData[Loader[object]]
+
+def unloads_first(action: Action) -> int:
+    """Orders unloads before loads, otherwise as they became known."""
+    return 0 if action.kind is ActionKind.UNLOAD else 1
+
+
+@dataclass(frozen=True, slots=True)
+class AspiredVersionsManagerOptions:
+    """How versions change. Immutable.
+
+    Attributes:
+        transition_policy: For servables without one of their own.
+        retry: When failed loads are tried again.
+        order: Which of the actions that are possible at the same time come first.
+        num_initial_load_threads: How many loads may run at once while
+            ``lend_all_threads`` is in force; None is four per CPU.
+        pre_load_hook: Called before a version is loaded, on the load pool.
+        release_memory: Called after unloads, on the unload pool; None for nothing.
+
+    """
+
+    transition_policy: TransitionPolicy = availability_preserving
+    retry: RetryOptions = field(default_factory=RetryOptions)
+    order: ActionOrder = unloads_first
+    num_initial_load_threads: int | None = None
+    pre_load_hook: Callable[[ServableId], None] | None = None
+    release_memory: Callable[[], None] | None = release_to_system
+
+    def __post_init__(self) -> None:
+        num = self.num_initial_load_threads
+        if num is not None and num < 1:
+            raise ValueError(f"num_initial_load_threads must be positive: {num}")
 
 
 class AspiredVersionsManager:
-    """Loads, swaps and unloads as aspired. Thread-safe.
+    """A target of loaders and the manager of what they load.
 
-    ``acquire`` is for requests; the callback is for sources; ``step`` belongs to the
-    manager's thread, or to a test that starts none.
+    Thread-safe. It never unloads an aspired version, never loads one loader twice,
+    and loads and unloads a version by the same loader. Owns both executors: ``close``
+    ends them.
+
+    Example:
+        manager = AspiredVersionsManager(event_bus=bus)
+        connect(adapter, manager)
+        manager.start()
+        handle = manager.serving_map.acquire("digits")
+
+    Args:
+        options: How versions change.
+        event_bus: Where states are published; None publishes nothing.
+        clock: For retries and waits.
+        load_executor: Runs loads; None runs them within ``step``.
+        unload_executor: Runs unloads; None runs them within ``step``.
+        resource_tracker: What loads reserve from; None lets every load through.
+
     """
 
     def __init__(
         self,
+        options: AspiredVersionsManagerOptions | None = None,
         *,
-        bus: EventBus[ServableState],
-        clock: Clock,
-        load_executor: Executor,
-        unload_executor: Executor,
-        retry: RetryOptions | None = None,
+        event_bus: EventBus[ServableState] | None = None,
+        clock: Clock | None = None,
+        load_executor: Executor | None = None,
+        unload_executor: Executor | None = None,
+        resource_tracker: ResourceTracker | None = None,
     ) -> None:
-        self.monitor = ServableStateMonitor(bus, clock)
-        self._clock = clock
-        self._load_executor = load_executor
-        self._unload_executor = unload_executor
-        self._manager = BasicManager(
-            bus=bus,
-            clock=clock,
-            load_executor=load_executor,
-            unload_executor=unload_executor,
-            retry=retry or RetryOptions(),
-            on_progress=self._wake,
+        self._options = options or AspiredVersionsManagerOptions()
+        self._clock = clock or MonotonicClock()
+        self._load_executor = load_executor or InlineExecutor()
+        self._unload_executor = unload_executor or InlineExecutor()
+        release = self._options.release_memory
+        self._basic = BasicManager(
+            event_bus=event_bus,
+            load_executor=self._load_executor,
+            unload_executor=self._unload_executor,
+            clock=self._clock,
+            tracker=resource_tracker,
+            retry=self._options.retry,
+            releaser=release and MemoryReleaser(self._clock, release),
+            pre_load_hook=self._options.pre_load_hook,
+            on_change=self._note_change,
         )
-        # Guards the fields below and wakes the thread. Leaf: nothing is called
-        # under it.
-        self._changed = threading.Condition()
-        self._pending: dict[str, Versions] = {}
+        self._driver = Driver(self.step, self._clock, "manager")
+        # Confines stepping to one thread at a time, and guards _actions. First in
+        # rank: held during a whole step, with inline executors during loads too.
+        self._stepping = threading.Lock()
+        self._actions: dict[str, Action] = {}
+        # Guards the fields below. Ranks after everything but the driver's: taken by
+        # on_change and by sources, on any thread; nothing is called under it.
+        self._inbox = threading.Condition()
+        self._pending: dict[str, Aspired] = {}
+        self._dirty: dict[str, None] = {}
         self._policies: dict[str, TransitionPolicy] = {}
-        self._woken = False
-        self._num_changes = 0  # wake-ups and steps so far, for whoever drains
-        self._closed = False
-        self._thread: threading.Thread | None = None
-        # Confined to whoever steps: aspired payloads, and why they are (not).
-        self._aspired: dict[ServableId, _Payload] = {}
-        self._managed_payload: dict[ServableId, _Payload] = {}
-        self._reasons: dict[str, str] = {}
+        self._is_closing = False
+        self._num_changes = 0
+
+    # -- requests --------------------------------------------------------------------
 
     @property
     def serving_map(self) -> ServingMap:
-        """Where requests look versions up."""
-        return self._manager.serving_map
+        """Where request handlers pin versions; the same object for ever."""
+        return self._basic.serving_map
 
-    def acquire(self, request: ServableRequest) -> ServableHandle[object]:
+    def acquire(self, request: ServableRequest) -> Handle:
         """Pins the requested version; see :class:`tfs.core.manager.Manager`."""
-        return self.serving_map.acquire_requested(request)
+        return self._basic.acquire(request)
 
     def list_available_ids(self) -> Sequence[ServableId]:
         """Returns the versions that can be requested now, in order."""
-        return self.serving_map.ids()
+        return self._basic.list_available_ids()
+
+    # -- what is wanted --------------------------------------------------------------
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[Loader[object]]:
-        """Returns the function for sources to call; it only takes notes."""
-        return self._take
+        """Returns the function for sources to call; does nothing once closed.
 
-    def set_transition_policy(self, name: str, policy: TransitionPolicy) -> None:
-        """Decides about ``name`` by ``policy`` from the next step on."""
-        with self._changed:
-            self._policies[name] = policy
-        self._wake()
+        A version that is aspired again with the loader it has, or with one that
+        compares equal, stays as it is. One that comes with another loader is
+        reloaded: the new one replaces it as a new version would. Error items are
+        compared by code and message.
+        """
+        return self._aspire
+
+    def set_transition_policy(self, name: str, policy: TransitionPolicy | None) -> None:
+        """Sets how versions of ``name`` change from now on; None: as the options say.
+
+        Takes effect with the next action; what has begun goes on.
+        """
+        with self._inbox:
+            if policy is None:
+                self._policies.pop(name, None)
+            else:
+                self._policies[name] = policy
+        self._note_change(name)
+
+    def report_servable_error(
+        self, servable_id: ServableId, error: ServingError | None
+    ) -> None:
+        """Shows a fault of an available version in its state; None mends it.
+
+        The version stays loaded and aspired: it answers requests itself, with
+        FAILED_PRECONDITION if its interpreter is quarantined. Thread-safe.
+        """
+        self._basic.report_error(servable_id, error)
+
+    def annotate(
+        self,
+        servable_id: ServableId,
+        *,
+        note: str | None = None,
+        resident_bytes: int | None = None,
+    ) -> None:
+        """Adds what was found out about an available version to its state."""
+        self._basic.annotate(servable_id, note=note, resident_bytes=resident_bytes)
+
+    # -- running ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Steps whenever something changes, on a daemon thread."""
-        self._thread = threading.Thread(target=self._run, name="manager", daemon=True)
-        self._thread.start()
+        """Starts the driver's thread."""
+        self._driver.start()
+
+    @contextlib.contextmanager
+    def lend_all_threads(self) -> Iterator[None]:
+        """Lets many loads run at once, for a server's start.
+
+        Afterwards the load pool is as large as before. Without a pool of threads
+        nothing changes.
+        """
+        executor = self._load_executor
+        if not isinstance(executor, ThreadExecutor):
+            yield
+            return
+        before = executor.num_threads
+        lent = self._options.num_initial_load_threads or 4 * (os.cpu_count() or 1)
+        executor.resize(max(before, lent))
+        self._driver.wake()
+        try:
+            yield
+        finally:
+            executor.resize(before)
 
     def close(self, deadline_s: float | None = None) -> bool:
-        """Unloads everything, ends the thread and the pools; idempotent.
+        """Unloads everything, then ends the executors; idempotent.
 
-        Returns whether all was done by the deadline.
+        Blocks until pins are released and loads that run have ended, or until the
+        deadline (by the clock). What sources say from now on is ignored.
+
+        Returns:
+            Whether everything was unloaded. If not, what is still pinned or loading
+            stays as it is.
+
         """
-        for servable_id, _ in self._manager.managed():
-            self._manager.cancel_load(servable_id)
-        with self._changed:
-            names = {servable_id.name for servable_id, _ in self._manager.managed()}
-            for name in names | self._pending.keys():
-                self._pending[name] = AspiredVersions(name, (), "the server stops")
-        self._wake()
-        done = self._drain(deadline_s)
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_left_s(self._clock, deadline_s))
-        for executor in (self._load_executor, self._unload_executor):
-            done = executor.close(deadline_s) and done
-        self.monitor.close()
-        return done
-
-    def _drain(self, deadline_s: float | None) -> bool:
-        """Waits until nothing is managed, stepping by hand if no thread does."""
+        with self._inbox:
+            self._is_closing = True
+            self._pending.clear()
+            self._dirty.update(dict.fromkeys(self._basic.names()))
+        self._driver.close()
         while True:
-            with self._changed:
+            with self._inbox:
                 seen = self._num_changes
-            if self._thread is None:
-                while self.step():
-                    pass
-            if not self._manager.managed() and not self._pending:
-                return True
-            with self._changed:
-                while self._num_changes == seen:
-                    if deadline_s is not None and self._clock.now() >= deadline_s:
+            next_s = self.step()
+            if not self._basic.names():
+                break
+            with self._inbox:
+                while seen == self._num_changes:
+                    now_s = self._clock.now()
+                    if deadline_s is not None and now_s >= deadline_s:
                         return False
-                    self._clock.wait(self._changed, deadline_s)
+                    if next_s is not None and now_s >= next_s:
+                        break
+                    times_s = [t for t in (next_s, deadline_s) if t is not None]
+                    self._clock.wait(self._inbox, min(times_s, default=None))
+        is_loaded_closed = self._load_executor.close(deadline_s)
+        return self._unload_executor.close(deadline_s) and is_loaded_closed
 
-    # -- one round -------------------------------------------------------------------
+    def step(self) -> float | None:
+        """Does all that can be done now; returns when there will be more by itself.
 
-    def step(self) -> bool:
-        """Takes up what is pending, forgets what has ended, starts what is next.
+        Begins loads and unloads and waits for none, unless executors are inline.
 
-        Never blocks with pools of threads. Returns whether anything was done, so
-        that another step may find more.
+        Returns:
+            The time, by the clock, when it wants to run again; None while only a
+            change can bring something.
+
         """
-        forgot = self._forget_ended()
-        took = self._take_pending()
-        acted = self._act()
-        return forgot or took or acted
+        with self._stepping:
+            while True:
+                next_s = self._basic.collect()
+                pending, dirty = self._take_inbox()
+                for aspired in pending.values():
+                    self._reconcile(aspired)
+                for name in {**dirty, **pending}:
+                    self._flush(name)
+                    self._plan(name)
+                if not self._begin_actions() and not self.has_mail:
+                    return next_s
 
-    def _forget_ended(self) -> bool:
-        gone = [
-            servable_id
-            for servable_id, state in self._manager.managed()
-            if servable_id not in self._aspired and state in _ENDED
-        ]
-        for servable_id in gone:
-            self._manager.stop_managing(servable_id)
-            self._managed_payload.pop(servable_id, None)
-        return bool(gone)
+    @property
+    def num_waiting_loads(self) -> int:
+        """Loads decided on that wait for a thread or for memory: not idle if > 0."""
+        loads = [a for a in list(self._actions.values()) if a.kind is ActionKind.LOAD]
+        return len(loads) + self._basic.num_deferred
 
-    def _take_pending(self) -> bool:
-        with self._changed:
-            pending = list(self._pending.values())
-        took = False
-        managed = dict(self._manager.managed()) if pending else {}
-        for aspired in pending:
-            if self._must_wait(aspired, managed):
-                continue
-            with self._changed:
-                if self._pending.get(aspired.name) is aspired:
-                    del self._pending[aspired.name]
-            self._follow(aspired, managed)
-            took = True
-        return took
-
-    def _must_wait(
-        self, aspired: Versions, managed: dict[ServableId, HarnessState]
-    ) -> bool:
-        """Whether a version that comes back is still on its way out."""
-        return any(
-            data.id in managed and data.id not in self._aspired
-            for data in aspired.versions
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing loads, unloads or waits to: a time for measuring models."""
+        return not (
+            self._actions
+            or self._basic.num_executing
+            or self._basic.num_deferred
+            or self.has_mail
         )
 
-    def _follow(
-        self, aspired: Versions, managed: dict[ServableId, HarnessState]
-    ) -> None:
-        self._reasons[aspired.name] = aspired.reason
-        wanted = {data.id: data for data in aspired.versions}
-        for servable_id in managed:
-            if servable_id.name == aspired.name and servable_id not in wanted:
-                self._aspired.pop(servable_id, None)
-                self._manager.cancel_load(servable_id)
-        for servable_id, data in wanted.items():
-            self._aspired[servable_id] = data
-            if servable_id not in managed:
-                self._managed_payload[servable_id] = data
-                self._manager.manage(data, aspired.reason)
+    @property
+    def has_mail(self) -> bool:
+        """Whether something happened that ``step`` has not looked at yet."""
+        with self._inbox:
+            return bool(self._pending or self._dirty)
 
-    def _act(self) -> bool:
-        by_name: dict[str, list[VersionSnapshot]] = {}
-        for servable_id, state in self._manager.managed():
-            by_name.setdefault(servable_id.name, []).append(
-                VersionSnapshot(servable_id, state, servable_id in self._aspired)
-            )
-        actions: list[Action] = []
-        for name, versions in by_name.items():
-            policy = self._policies.get(name) or AvailabilityPreservingPolicy()
-            action = policy.next_action(versions)
-            if action is not None:
-                actions.append(action)
-        actions.sort(key=lambda action: action.kind.value)
-        room = {
-            ActionKind.UNLOAD: self._unload_executor.num_free,
-            ActionKind.LOAD: self._load_executor.num_free,
-        }
-        acted = False
-        for action in actions:
-            if room[action.kind] <= 0:
-                continue
-            room[action.kind] -= 1
-            reason = self._reasons.get(action.id.name, "")
-            if action.kind is ActionKind.UNLOAD:
-                self._manager.unload(action.id, reason)
-            else:
-                self._manager.load(action.id, reason)
-            acted = True
-        return acted
+    def snapshots(self, name: str) -> list[HarnessSnapshot]:
+        """Returns where every version of one servable stands."""
+        return self._basic.snapshots(name)
 
-    # -- being told ------------------------------------------------------------------
+    # -- the parts of a step -----------------------------------------------------------
 
-    def _take(self, aspired: Versions) -> None:
-        with self._changed:
-            if self._closed:
+    def _aspire(self, aspired: Aspired) -> None:
+        with self._inbox:
+            if self._is_closing:
                 return
             self._pending[aspired.name] = aspired
-        self._wake()
+        self._note_change(aspired.name)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._woken = True
+    def _note_change(self, name: str) -> None:
+        with self._inbox:
+            self._dirty[name] = None
             self._num_changes += 1
-            self._changed.notify_all()
+            self._inbox.notify_all()
+        self._driver.wake()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._woken and not self._closed:
-                    self._clock.wait(self._changed)
-                if self._closed:
-                    return
-                self._woken = False
-            try:
-                while self.step():
-                    pass
-                self._note_step()
-            except Exception:
-                log.exception("event=manager_step_failed")
+    def _take_inbox(self) -> tuple[dict[str, Aspired], dict[str, None]]:
+        with self._inbox:
+            pending, self._pending = self._pending, {}
+            dirty, self._dirty = self._dirty, {}
+            return pending, dirty
 
-    def _note_step(self) -> None:
-        with self._changed:
-            self._num_changes += 1
-            self._changed.notify_all()
+    def _reconcile(self, aspired: Aspired) -> None:
+        """Marks what is no longer aspired and takes in what is new."""
+        wanted: dict[int, LoaderData] = {}
+        for data in aspired.versions:
+            if data.id.version in wanted:
+                log.warning("event=version_aspired_twice servable=%s", data.id.slashed)
+            wanted[data.id.version] = data
+        reason = aspired.reason
+        kept: set[int] = set()
+        for harness in self._basic.harnesses(aspired.name):
+            if not harness.is_aspired:
+                continue
+            data_now = wanted.get(harness.id.version)
+            if data_now is None:
+                self._unaspire(harness, reason or "no longer aspired")
+            elif harness.holds(data_now):
+                kept.add(harness.id.version)
+            else:
+                self._unaspire(harness, f"replaced by its new contents; {reason}")
+        for version, data in wanted.items():
+            if version not in kept:
+                self._basic.manage(data, reason=reason, is_replacement=True)
+
+    def _unaspire(self, harness: LoaderHarness, reason: str) -> None:
+        harness.is_aspired = False
+        harness.reason = reason
+        self._basic.cancel_load(harness.id, harness.generation)
+
+    def _flush(self, name: str) -> None:
+        """Forgets what is neither aspired nor loaded."""
+        for harness in self._basic.harnesses(name):
+            if self._is_closing:
+                self._unaspire_for_close(harness)
+            if not harness.is_aspired and harness.is_dormant:
+                with contextlib.suppress(FailedPrecondition):
+                    self._basic.stop_managing(harness.id, harness.generation)
+
+    def _unaspire_for_close(self, harness: LoaderHarness) -> None:
+        if harness.is_aspired:
+            self._unaspire(harness, "the server stops")
+
+    def _plan(self, name: str) -> None:
+        """Asks the policy what to do next for ``name``."""
+        versions = self._basic.snapshots(name)
+        policy = self._policies.get(name, self._options.transition_policy)
+        if self._is_closing:
+            policy = _unload_everything
+        try:
+            action = policy(versions) if versions else None
+        except Exception:  # one servable's policy must not stop the others
+            log.exception("event=transition_policy_failed name=%s", name)
+            action = None
+        if action is not None and _must_wait(action, versions):
+            action = None
+        if action is None:
+            self._actions.pop(name, None)
+        else:
+            self._actions[name] = action
+
+    def _begin_actions(self) -> bool:
+        """Begins what the pools can take; returns whether anything was begun.
+
+        An unload needs no free thread to begin: it first takes the version out of
+        service and waits for its pins.
+        """
+        if not self._may_load() and not self._num_unloads():
+            return False
+        has_begun = False
+        order = self._options.order
+        for name, action in sorted(
+            self._actions.items(), key=lambda item: order(item[1])
+        ):
+            if action.kind is ActionKind.LOAD and not self._may_load():
+                continue
+            del self._actions[name]
+            self._begin(action)
+            has_begun = True
+        return has_begun
+
+    def _may_load(self) -> bool:
+        # Not num_free: a thread that has just ended a load is not free yet, and
+        # nothing would say when it is.
+        return self._basic.num_running_loads < self._load_executor.num_threads
+
+    def _num_unloads(self) -> int:
+        return sum(a.kind is ActionKind.UNLOAD for a in self._actions.values())
+
+    def _begin(self, action: Action) -> None:
+        harness = next(
+            h
+            for h in self._basic.harnesses(action.id.name)
+            if h.generation == action.generation
+        )
+        reason = "; ".join(part for part in (harness.reason, action.why) if part)
+        begin = (
+            self._basic.load if action.kind is ActionKind.LOAD else self._basic.unload
+        )
+        begin(action.id, generation=action.generation, reason=reason)
+        # Asked again at once: a policy answers one action at a time.
+        with self._inbox:
+            self._dirty[action.id.name] = None
 
 
-def _left_s(clock: Clock, deadline_s: float | None) -> float | None:
-    return None if deadline_s is None else max(0.0, deadline_s - clock.now())
+def _must_wait(action: Action, versions: Sequence[HarnessSnapshot]) -> bool:
+    """Whether a version's elder is still on its way out: it is gone first.
+
+    One that serves may stay meanwhile; whether it does is the policy's to say.
+    """
+    return action.kind is ActionKind.LOAD and any(
+        v.id == action.id
+        and v.generation < action.generation
+        and v.state not in END_STATES
+        and v.state not in (HarnessState.READY, HarnessState.NEW)
+        for v in versions
+    )
+
+
+def _unload_everything(versions: Sequence[HarnessSnapshot]) -> Action | None:
+    """The policy of a manager that closes."""
+    ready = [v for v in versions if v.state is HarnessState.READY]
+    return unload(ready[0], "") if ready else None

@@ -1,199 +1,824 @@
-"""Loads and unloads versions when told to; decides nothing.
+"""Loads and unloads versions when told to; decides nothing about which.
 
-Each load or unload has a decision phase, short and under the manager's lock, and an
-execution phase on the load or the unload pool, under no lock at all. The order of
-published states is a promise (docs/lifecycle.md): AVAILABLE after the version can be
-requested, UNLOADING before it cannot. (TensorFlow Serving: core/basic_manager.h.)
+Each load and each unload has two phases. *Deciding* is quick and happens in order:
+the harness moves to LOAD_REQUESTED, memory is reserved, the handle is retired.
+*Executing* blocks as long as the loader does and happens on the load or the unload
+pool, so that a slow load delays no unload.
+
+What takes time without doing anything keeps no thread: a pause before a retry, a
+load that waits for memory, a version that is still pinned. ``collect`` moves such
+versions on when their time has come; whoever drives the manager calls it when
+``on_change`` was called and at the time it asked for.
+
+Promises, per version (docs/lifecycle.md):
+
+* START is published when it is first managed, LOADING before its loader runs,
+  AVAILABLE after it can be requested and before anything else learns that it is
+  loaded, UNLOADING before it stops being requestable, END after its memory is free
+  or it failed, with the error;
+* its servable is destroyed on the unload pool, never on a request's thread.
+
+A version may have two harnesses, of different generations, while changed files
+replace what is served. To the outside it is then one version that stays AVAILABLE.
+
+(TensorFlow Serving: core/basic_manager.h.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import TypeAlias
 
-from managers.loader_harness import HarnessState, LoaderHarness, RetryOptions
-from managers.memory import release_to_system
-from managers.serving_map import ServingMap
-from tfs.core.clock import Clock
-from tfs.core.errors import FailedPrecondition, NotFound, ServingError
+from managers.loader_harness import (
+    HarnessSnapshot,
+    HarnessState,
+    LoaderHarness,
+    Progress,
+)
+from managers.memory import MemoryReleaser
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from managers.serving_map import Handle, ServingMap, retire
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import (
+    Cancelled,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    serving_error,
+)
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor
 from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_data import ServableData
-from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_handle import (
+    FIRST_RECHECK_S,
+    LAST_RECHECK_S,
+    ServableHandle,
+)
 from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
 
 log = logging.getLogger(__name__)
 
-Harness = LoaderHarness[object]
-_STOPPABLE = (HarnessState.NEW, HarnessState.DISABLED, HarnessState.ERROR)
+LoaderData: TypeAlias = ServableData[Loader[object]]
+Done: TypeAlias = Callable[[ServingError | None], None]
+"""Takes how a load or unload ended; called once, on any thread, under no lock."""
+
+
+class _Quiescing:
+    """A retired version that was still pinned when last looked at."""
+
+    __slots__ = ("managed", "recheck_at_s", "recheck_s")
+
+    def __init__(self, managed: _Managed, now_s: float) -> None:
+        self.managed = managed
+        self.recheck_s = FIRST_RECHECK_S
+        self.recheck_at_s = now_s + self.recheck_s
+
+
+class _Managed:
+    """A harness and what the manager keeps beside it; guarded as the manager says."""
+
+    __slots__ = (
+        "done",
+        "fault",
+        "handle",
+        "harness",
+        "is_ended",
+        "is_executing",
+        "is_started",
+        "note",
+        "reserved",
+        "resident_bytes",
+    )
+
+    def __init__(self, harness: LoaderHarness) -> None:
+        self.harness = harness
+        self.handle: Handle | None = None
+        self.done: Done | None = None
+        self.reserved: ResourceAllocation | None = None
+        self.fault: ServingError | None = None
+        self.note = ""
+        self.resident_bytes: int | None = None
+        self.is_started = False  # its START was published
+        self.is_executing = False  # counted in _num_executing
+        self.is_ended = False  # its load failed and that was published
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests can reach it."""
+        return self.handle is not None and self.handle.live
 
 
 class BasicManager:
-    """Keeps harnesses and runs their loads and unloads. Thread-safe.
+    """Managed versions, their loads and unloads, and who can request them.
+
+    Thread-safe. Does not own its executors.
 
     Args:
-        bus: Where states are published.
-        clock: For pauses between tries and waits for pins.
+        event_bus: Where states are published; None publishes nothing.
         load_executor: Runs loads.
-        unload_executor: Runs unloads, each until its pins are gone.
-        retry: How failed loads are repeated.
-        on_progress: Called after each load and unload that ended, on its thread.
+        unload_executor: Runs unloads; may be the same.
+        clock: For retries.
+        tracker: What loads reserve from; None lets every load through.
+        retry: When failed loads are tried again.
+        serving_map: Where loaded versions appear; one is made if it is None.
+        releaser: Gives memory back after unloads; None does not.
+        pre_load_hook: Called before each first attempt, on the load pool.
+        on_change: Called with a name when ``collect`` has something to do for it, or
+            one of its versions moved on. Quick; on any thread, also a request's.
 
     """
 
     def __init__(
         self,
         *,
-        bus: EventBus[ServableState],
-        clock: Clock,
+        event_bus: EventBus[ServableState] | None,
         load_executor: Executor,
         unload_executor: Executor,
-        retry: RetryOptions,
-        on_progress: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+        tracker: ResourceTracker | None = None,
+        retry: RetryOptions | None = None,
+        serving_map: ServingMap | None = None,
+        releaser: MemoryReleaser | None = None,
+        pre_load_hook: Callable[[ServableId], None] | None = None,
+        on_change: Callable[[str], None] | None = None,
     ) -> None:
-        self.serving_map = ServingMap()
-        self._bus = bus
-        self._clock = clock
+        self.serving_map = serving_map or ServingMap()
+        self._bus = event_bus
         self._load_executor = load_executor
         self._unload_executor = unload_executor
-        self._retry = retry
-        self._on_progress = on_progress
-        # Guards the two tables. Rank: after the source's, before the event bus.
-        # Held for decisions only: no loader, callback, event or wait under it.
+        self._clock = clock or MonotonicClock()
+        self._tracker = tracker
+        self._retry = retry or RetryOptions()
+        self._releaser = releaser
+        self._pre_load_hook = pre_load_hook
+        self._on_change = on_change or (lambda _name: None)
+        # Guards the fields below. Ranks after the aspired-versions manager's locks
+        # and before a harness's and the tracker's. No loader, event, callback,
+        # executor or handle is called under it.
         self._lock = threading.Lock()
-        self._harnesses: dict[ServableId, Harness] = {}
-        self._handles: dict[ServableId, ServableHandle[object]] = {}
+        # Orders what is published of one version when it has two harnesses. Held
+        # while publishing; ranks before _lock and before the bus's.
+        self._publishing = threading.Lock()
+        self._streams: dict[str, list[_Managed]] = {}
+        self._num_generations = 0
+        self._num_executing = 0
+        self._num_running_loads = 0
+        self._deferred: deque[_Managed] = deque()
+        self._retrying: list[_Managed] = []
+        self._quiescing: list[_Quiescing] = []
 
-    def manage(self, data: ServableData[Loader[object]], reason: str = "") -> None:
-        """Takes a version under management; it is not loaded yet.
+    # -- what is managed -----------------------------------------------------------
 
-        A version that carries an error ends at once, with that error in its state.
+    def manage(
+        self, data: LoaderData, *, reason: str = "", is_replacement: bool = False
+    ) -> LoaderHarness:
+        """Takes a version in, without loading it; publishes START.
+
+        A version that carries an error is taken in as failed, and END is published.
+
+        Args:
+            data: The version and its loader, or why there is none.
+            reason: Why it is wanted, for people.
+            is_replacement: Whether it may stand beside a harness of the same version,
+                which it is to replace.
 
         Raises:
-            FailedPrecondition: It is managed already; nothing changed.
+            FailedPrecondition: ``This servable is already being managed: ...``;
+                nothing changed.
 
         """
-        harness = Harness(data.id, data.payload, self._clock, self._retry)
         with self._lock:
-            if data.id in self._harnesses:
+            stream = self._streams.setdefault(data.id.name, [])
+            if not is_replacement and any(m.harness.id == data.id for m in stream):
                 raise FailedPrecondition(
                     f"This servable is already being managed: {data.id}"
                 )
-            self._harnesses[data.id] = harness
-        self._publish(data.id, ManagerState.START, reason, data.error)
-        if data.error is not None:
-            harness.fail(data.error)
-            self._publish(data.id, ManagerState.END, reason, data.error)
+            self._num_generations += 1
+            managed = _Managed(
+                LoaderHarness(
+                    data,
+                    retry=self._retry,
+                    clock=self._clock,
+                    generation=self._num_generations,
+                    reason=reason,
+                )
+            )
+            stream.append(managed)
+        self._start(managed)
+        return managed.harness
 
-    def stop_managing(self, servable_id: ServableId) -> None:
-        """Forgets a version that was never loaded, or has ended.
+    def stop_managing(
+        self, servable_id: ServableId, generation: int | None = None
+    ) -> None:
+        """Forgets a version that is not loaded; of several generations the newest.
 
         Raises:
-            FailedPrecondition: It is not managed, or in use; nothing changed.
+            FailedPrecondition: It is not managed, or is neither new nor over; nothing
+                changed.
 
         """
         with self._lock:
-            harness = self._harnesses.get(servable_id)
-            if harness is None:
+            managed = self._find_locked(servable_id, generation)
+            if managed is None:
                 raise FailedPrecondition(
                     f"This servable is not being managed: {servable_id}"
                 )
-            if harness.state not in _STOPPABLE:
+            harness = managed.harness
+            if not harness.is_dormant:
                 raise FailedPrecondition(
                     "This servable is not in a new or end state and we cannot stop "
                     f"managing it: {servable_id} {harness.state.value}"
                 )
-            del self._harnesses[servable_id]
+            stream = self._streams[servable_id.name]
+            stream.remove(managed)
+            others = [m for m in stream if m.harness.id == servable_id]
+            if not stream:
+                del self._streams[servable_id.name]
+        if not others and harness.state is HarnessState.NEW:
+            self._publish(managed, ManagerState.END)
+        for other in others:
+            self._start(other)
 
-    def load(self, servable_id: ServableId, reason: str = "") -> None:
-        """Starts to load a version on the load pool; returns at once.
-
-        Raises:
-            NotFound: It is not managed.
-            FailedPrecondition: It was asked for before; nothing changed.
-
-        """
+    def names(self) -> list[str]:
+        """Returns the names of all managed servables."""
         with self._lock:
-            harness = self._find_locked(servable_id)
-            harness.transition(HarnessState.LOAD_REQUESTED)
-            harness.transition(HarnessState.LOAD_APPROVED)
-        self._load_executor.submit(partial(self._load, harness, reason))
+            return list(self._streams)
 
-    def unload(self, servable_id: ServableId, reason: str = "") -> None:
-        """Starts to unload a version on the unload pool; returns at once.
-
-        Raises:
-            NotFound: It is not managed.
-            FailedPrecondition: It is not loaded, or being unloaded; nothing changed.
-
-        """
+    def harnesses(self, name: str) -> list[LoaderHarness]:
+        """Returns the harnesses of one servable, in the order they were managed."""
         with self._lock:
-            harness = self._find_locked(servable_id)
-            harness.transition(HarnessState.UNLOAD_REQUESTED)
-        self._unload_executor.submit(partial(self._unload, harness, reason))
+            return [managed.harness for managed in self._streams.get(name, ())]
 
-    def cancel_load(self, servable_id: ServableId) -> None:
-        """Ends the retries of a load at once; harmless when there are none."""
+    def snapshots(self, name: str) -> list[HarnessSnapshot]:
+        """Returns where every version of one servable stands."""
+        return [harness.snapshot() for harness in self.harnesses(name)]
+
+    def snapshot(self, servable_id: ServableId) -> HarnessSnapshot | None:
+        """Returns where a version stands; None if it is not managed."""
         with self._lock:
-            harness = self._harnesses.get(servable_id)
-        if harness is not None:
-            harness.cancel_load()
+            managed = self._find_locked(servable_id, None)
+        return None if managed is None else managed.harness.snapshot()
 
-    def managed(self) -> Sequence[tuple[ServableId, HarnessState]]:
-        """Returns every managed version with its state."""
-        with self._lock:
-            return [(each.id, each.state) for each in self._harnesses.values()]
+    @property
+    def num_executing(self) -> int:
+        """Loads and unloads begun and not ended, pauses and pins included."""
+        return self._num_executing
 
-    def _find_locked(self, servable_id: ServableId) -> Harness:
-        harness = self._harnesses.get(servable_id)
-        if harness is None:
-            raise NotFound(
-                f"This servable is not being managed by the manager: {servable_id}"
-            )
-        return harness
+    @property
+    def num_running_loads(self) -> int:
+        """Functions that the load pool was given and has not ended."""
+        return self._num_running_loads
 
-    # -- on the pools ----------------------------------------------------------------
+    @property
+    def num_deferred(self) -> int:
+        """Loads that wait for memory."""
+        return len(self._deferred)
 
-    def _load(self, harness: Harness, reason: str) -> None:
-        self._publish(harness.id, ManagerState.LOADING, reason)
-        try:
-            if harness.load() and harness.loader is not None:
-                handle = ServableHandle(harness.id, harness.loader.servable)
-                with self._lock:
-                    self._handles[harness.id] = handle
-                self.serving_map.add(handle)
-                self._publish(harness.id, ManagerState.AVAILABLE, reason)
-            else:
-                self._publish(harness.id, ManagerState.END, reason, harness.error)
-        finally:
-            self._on_progress()
-
-    def _unload(self, harness: Harness, reason: str) -> None:
-        try:
-            harness.transition(HarnessState.QUIESCING)
-            self._publish(harness.id, ManagerState.UNLOADING, reason)
-            with self._lock:
-                handle = self._handles.pop(harness.id)
-            self.serving_map.remove(handle)
-            handle.wait_unpinned(self._clock)
-            harness.transition(HarnessState.QUIESCED)
-            # The last reference is dropped here, on a manager thread.
-            del handle
-            harness.unload()
-            release_to_system()
-            self._publish(harness.id, ManagerState.END, reason)
-        finally:
-            self._on_progress()
-
-    def _publish(
+    def annotate(
         self,
         servable_id: ServableId,
-        state: ManagerState,
-        reason: str,
-        error: ServingError | None = None,
+        *,
+        note: str | None = None,
+        resident_bytes: int | None = None,
     ) -> None:
-        self._bus.publish(ServableState(servable_id, state, error, reason))
+        """Adds what was found out about an available version to its state."""
+        with self._lock:
+            managed = self._serving_locked(servable_id)
+        if managed is not None:
+            with self._publishing:
+                if note is not None:
+                    managed.note = note
+                if resident_bytes is not None:
+                    managed.resident_bytes = resident_bytes
+                self._republish_available(managed)
+
+    def report_error(self, servable_id: ServableId, error: ServingError | None) -> None:
+        """Shows a fault of an available version in its state; None mends it.
+
+        For a version that its interpreter quarantined. It stays loaded and aspired
+        and answers for itself; the manager only makes the fault known.
+        """
+        with self._lock:
+            managed = self._serving_locked(servable_id)
+        if managed is not None:
+            with self._publishing:
+                managed.fault = error
+                self._republish_available(managed)
+
+    # -- requests --------------------------------------------------------------------
+
+    def acquire(self, request: ServableRequest) -> Handle:
+        """Pins the requested version; see :class:`tfs.core.manager.Manager`."""
+        return self.serving_map.acquire_request(request)
+
+    def list_available_ids(self) -> Sequence[ServableId]:
+        """Returns the versions that can be requested now, in order."""
+        return self.serving_map.list_ids()
+
+    # -- loading ---------------------------------------------------------------------
+
+    def load(
+        self,
+        servable_id: ServableId,
+        *,
+        generation: int | None = None,
+        reason: str = "",
+        done: Done | None = None,
+    ) -> None:
+        """Begins to load a managed version; does not block on a thread pool.
+
+        ``done`` takes the outcome: None once it can be requested, NotFound where it
+        is not managed, FailedPrecondition where a load was asked for before, or the
+        error it ended with.
+        """
+        with self._lock:
+            managed = self._find_locked(servable_id, generation)
+        if managed is None:
+            _finish(done, _not_managed(servable_id))
+            return
+        try:
+            managed.harness.request_load()
+        except FailedPrecondition as error:
+            _finish(done, error)
+            return
+        managed.done = done
+        if reason:
+            managed.harness.reason = reason
+        self._submit_load(managed)
+
+    def cancel_load(
+        self, servable_id: ServableId, generation: int | None = None
+    ) -> None:
+        """Gives a load up; see :meth:`LoaderHarness.cancel`. Never blocks."""
+        with self._lock:
+            managed = self._find_locked(servable_id, generation)
+            if managed is None or not managed.harness.cancel():
+                return
+            if managed in self._deferred:
+                self._deferred.remove(managed)
+            if managed in self._retrying:
+                self._retrying.remove(managed)
+        self._end_load(managed)
+
+    def _submit_load(self, managed: _Managed) -> None:
+        with self._lock:
+            self._num_running_loads += 1
+        try:
+            self._load_executor.submit(lambda: self._run_load_counted(managed))
+        except RuntimeError:
+            self._note_load_ran(managed)
+            if not managed.harness.cancel():
+                managed.harness.fail(Cancelled(f"shutting down: {managed.harness.id}"))
+            self._end_load(managed)
+
+    def _run_load_counted(self, managed: _Managed) -> None:
+        try:
+            self._run_load(managed)
+        finally:
+            self._note_load_ran(managed)
+
+    def _note_load_ran(self, managed: _Managed) -> None:
+        with self._lock:
+            self._num_running_loads -= 1
+        self._on_change(managed.harness.id.name)  # the pool can take another
+
+    def _run_load(self, managed: _Managed) -> None:
+        """Runs on the load pool: estimates, reserves, loads; one attempt of each."""
+        harness = managed.harness
+        if harness.state is HarnessState.LOAD_REQUESTED:
+            if harness.estimate is None and not self._is_done(
+                managed, harness.estimate_once()
+            ):
+                return
+            if not self._reserve(managed) or not harness.approve_load():
+                if harness.is_over:
+                    self._end_load(managed)
+                return
+            harness.transition(HarnessState.LOADING)
+            self._publish(managed, ManagerState.LOADING)
+            if not self._ran_hook(managed):
+                return
+        if harness.state is HarnessState.LOADING and self._is_done(
+            managed, harness.load_once()
+        ):
+            self._make_available(managed)
+
+    def _ran_hook(self, managed: _Managed) -> bool:
+        if self._pre_load_hook is None:
+            return True
+        harness = managed.harness
+        try:
+            self._pre_load_hook(harness.id)
+        except Exception as error:
+            harness.fail(
+                serving_error(error, f"cannot prepare to load {harness.id.slashed}")
+            )
+            self._end_load(managed)
+            return False
+        return True
+
+    def _is_done(self, managed: _Managed, progress: Progress) -> bool:
+        """Whether an attempt is DONE; parks or ends the load otherwise."""
+        if progress is Progress.FAILED:
+            self._end_load(managed)
+        elif progress is Progress.AGAIN:
+            with self._lock:
+                if managed.harness.retry_at_s is not None:  # not cancelled since
+                    self._retrying.append(managed)
+            self._on_change(managed.harness.id.name)
+        return progress is Progress.DONE
+
+    def _reserve(self, managed: _Managed) -> bool:
+        """Reserves for the load, or defers it, or fails it; returns whether it may go.
+
+        Decisions are taken in order: behind a load that waits for memory all later
+        ones wait, or a big model would wait for ever.
+        """
+        with self._lock:
+            if managed.is_executing:  # decided in collect()
+                return True
+            if managed.harness.is_over:
+                return False
+            if self._deferred and self._can_ever_fit(managed):
+                self._deferred.append(managed)
+                return False
+            return self._decide_locked(managed)
+
+    def _decide_locked(self, managed: _Managed) -> bool:
+        """Reserves and counts the load as executing; else defers it or fails it."""
+        wanted = managed.harness.estimate or ResourceAllocation()
+        if self._tracker is not None:
+            try:
+                fits = self._tracker.reserve(wanted)
+            except ServingError as error:
+                managed.harness.fail(error)
+                return False
+            if not fits:
+                if self._num_executing and self._can_ever_fit(managed):
+                    self._deferred.append(managed)
+                    return False
+                managed.harness.fail(self._no_room(managed, wanted))
+                return False
+            managed.reserved = wanted
+        managed.is_executing = True
+        self._num_executing += 1
+        return True
+
+    def _can_ever_fit(self, managed: _Managed) -> bool:
+        wanted = managed.harness.estimate or ResourceAllocation()
+        try:
+            return self._tracker is None or self._tracker.can_ever_fit(wanted)
+        except ServingError:
+            return False
+
+    def _no_room(self, managed: _Managed, wanted: ResourceAllocation) -> ServingError:
+        assert self._tracker is not None
+        return ResourceExhausted(
+            f"Insufficient resources to load servable {managed.harness.id}: it takes "
+            f"{wanted.describe()}, in use are {self._tracker.used.describe()} of "
+            f"{self._tracker.total.describe()}; unload something or raise the limit"
+        )
+
+    def _make_available(self, managed: _Managed) -> None:
+        harness = managed.harness
+        try:
+            servable = harness.servable
+        except Exception as error:
+            harness.abandon_load(
+                serving_error(error, f"{harness.id.slashed} has no servable")
+            )
+            self._end_load(managed)
+            return
+        if self._tracker is not None and managed.reserved is not None:
+            managed.reserved = self._tracker.replace(
+                managed.reserved, harness.estimate_again()
+            )
+        with self._publishing:
+            managed.handle = ServableHandle(harness.id, servable)
+            self.serving_map.publish(managed.handle)
+            self._publish_locked(managed, ManagerState.AVAILABLE)
+        # Only now: whoever decides must not unload another version on the strength
+        # of one that cannot be requested yet.
+        harness.transition(HarnessState.READY)
+        self._note_over(managed)
+        log.info(
+            "event=loaded servable=%s reason=%r", harness.id.slashed, harness.reason
+        )
+        self._tell(managed, None)
+
+    def _end_load(self, managed: _Managed) -> None:
+        """Publishes that a load failed; the harness is in ERROR. Idempotent."""
+        with self._lock:
+            if managed.is_ended:
+                return
+            managed.is_ended = True
+        self._note_over(managed)
+        self._release_reserved(managed)
+        harness = managed.harness
+        log.warning(
+            "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error
+        )
+        self._publish(managed, ManagerState.END)
+        self._tell(managed, harness.error)
+
+    # -- unloading -------------------------------------------------------------------
+
+    def unload(
+        self,
+        servable_id: ServableId,
+        *,
+        generation: int | None = None,
+        reason: str = "",
+        done: Done | None = None,
+    ) -> None:
+        """Takes a version out of service and begins to unload it; never blocks.
+
+        It is destroyed on the unload pool once nothing pins it. ``done`` takes the
+        outcome: None once it is gone, NotFound where it is not managed,
+        FailedPrecondition where it is not loaded or unloads already, or what its
+        loader raised.
+        """
+        with self._lock:
+            managed = self._find_locked(servable_id, generation)
+        if managed is None:
+            _finish(done, _not_managed(servable_id))
+            return
+        harness = managed.harness
+        try:
+            harness.request_unload()
+        except FailedPrecondition as error:
+            _finish(done, error)
+            return
+        managed.done = done
+        if reason:
+            harness.reason = reason
+        with self._lock:
+            managed.is_executing = True
+            self._num_executing += 1
+        harness.transition(HarnessState.QUIESCING)
+        self._publish(managed, ManagerState.UNLOADING)
+        name = servable_id.name
+        handle = managed.handle
+        assert handle is not None
+        if retire(self.serving_map, handle, lambda: self._on_change(name)):
+            self._submit_unload(managed)
+            return
+        log.info(
+            "event=waiting_for_pins servable=%s num_pins=%d",
+            servable_id.slashed,
+            handle.num_pins,
+        )
+        with self._lock:
+            self._quiescing.append(_Quiescing(managed, self._clock.now()))
+        self._on_change(name)
+
+    def _submit_unload(self, managed: _Managed) -> None:
+        managed.harness.transition(HarnessState.QUIESCED)
+        try:
+            self._unload_executor.submit(lambda: self._run_unload(managed))
+        except RuntimeError:
+            self._run_unload(managed)  # closing: nobody else will
+
+    def _run_unload(self, managed: _Managed) -> None:
+        """Runs on the unload pool: destroys the servable."""
+        harness = managed.harness
+        if managed.handle is not None:
+            managed.handle.drop()
+        harness.unload()
+        if self._releaser is not None:
+            self._releaser.note_unload()
+        self._release_reserved(managed)
+        self._note_over(managed)
+        log.info(
+            "event=unloaded servable=%s reason=%r", harness.id.slashed, harness.reason
+        )
+        self._publish(managed, ManagerState.END)
+        self._tell(managed, harness.error)
+
+    # -- what waits --------------------------------------------------------------------
+
+    def collect(self) -> float | None:
+        """Moves on what waited and need not any more; returns when to look again.
+
+        That is: retries whose pause is over, versions that nothing pins any more,
+        loads that now fit or never will, memory owed to the system. Does not block on
+        a thread pool.
+
+        Returns:
+            The time, by the clock, when there will be something to do; None while
+            only a change can bring something.
+
+        """
+        with self._lock:
+            now_s = self._clock.now()
+            due = [m for m in self._retrying if _is_due(m.harness, now_s)]
+            for managed in due:
+                self._retrying.remove(managed)
+            drained = self._take_drained_locked(now_s)
+            decided = self._take_decided_locked()
+            next_s = self._next_s_locked()
+        for managed in drained:
+            self._submit_unload(managed)
+        for managed in decided:
+            if managed.harness.is_over:
+                self._end_load(managed)
+            else:
+                self._submit_load(managed)
+        for managed in due:
+            self._submit_load(managed)
+        return self._release_memory(now_s, next_s)
+
+    def _take_drained_locked(self, now_s: float) -> list[_Managed]:
+        drained = []
+        pinned = []
+        for each in self._quiescing:
+            handle = each.managed.handle
+            if handle is None or not handle.num_pins:
+                drained.append(each.managed)
+                continue
+            if now_s >= each.recheck_at_s:
+                each.recheck_s = min(2 * each.recheck_s, LAST_RECHECK_S)
+                each.recheck_at_s = now_s + each.recheck_s
+            pinned.append(each)
+        self._quiescing = pinned
+        return drained
+
+    def _take_decided_locked(self) -> list[_Managed]:
+        """Takes loads off the head of the queue: those that fit, and those refused."""
+        decided = []
+        while self._deferred:
+            managed = self._deferred.popleft()
+            if not self._decide_locked(managed) and not managed.harness.is_over:
+                # It went to the end of the queue; it keeps its place at the head.
+                self._deferred.pop()
+                self._deferred.appendleft(managed)
+                break
+            decided.append(managed)
+        return decided
+
+    def _next_s_locked(self) -> float | None:
+        times_s = [each.recheck_at_s for each in self._quiescing]
+        times_s += [
+            managed.harness.retry_at_s
+            for managed in self._retrying
+            if managed.harness.retry_at_s is not None
+        ]
+        return min(times_s, default=None)
+
+    def _release_memory(self, now_s: float, next_s: float | None) -> float | None:
+        owed_at_s = None if self._releaser is None else self._releaser.owed_at_s
+        if self._releaser is None or owed_at_s is None:
+            return next_s
+        if now_s >= owed_at_s:
+            with contextlib.suppress(RuntimeError):  # closing
+                self._unload_executor.submit(self._releaser.release_owed)
+            return next_s
+        return owed_at_s if next_s is None else min(next_s, owed_at_s)
+
+    # -- pieces ------------------------------------------------------------------------
+
+    def _find_locked(
+        self, servable_id: ServableId, generation: int | None
+    ) -> _Managed | None:
+        """Returns that generation, or the newest."""
+        for managed in reversed(self._streams.get(servable_id.name, ())):
+            harness = managed.harness
+            if harness.id == servable_id and generation in (None, harness.generation):
+                return managed
+        return None
+
+    def _serving_locked(self, servable_id: ServableId) -> _Managed | None:
+        for managed in reversed(self._streams.get(servable_id.name, ())):
+            if managed.harness.id == servable_id and managed.is_serving:
+                return managed
+        return None
+
+    def _note_over(self, managed: _Managed) -> None:
+        with self._lock:
+            if managed.is_executing:
+                managed.is_executing = False
+                self._num_executing -= 1
+
+    def _release_reserved(self, managed: _Managed) -> None:
+        reserved, managed.reserved = managed.reserved, None
+        if reserved is not None and self._tracker is not None:
+            self._tracker.release(reserved)
+
+    def _tell(self, managed: _Managed, error: ServingError | None) -> None:
+        done, managed.done = managed.done, None
+        _finish(done, error)
+        self._on_change(managed.harness.id.name)
+
+    # -- events ------------------------------------------------------------------------
+
+    def _start(self, managed: _Managed) -> None:
+        """Publishes START, and END if it failed already, unless an elder is left.
+
+        What replaces a version that unloads starts when that is gone; what replaces
+        one that serves shows only as a note.
+        """
+        with self._publishing:
+            if managed.is_started or managed.is_serving:
+                return
+            if not self._elders(managed):
+                managed.is_started = True
+                self._publish_locked(managed, ManagerState.START)
+            if managed.harness.is_over:
+                self._publish_locked(managed, ManagerState.END)
+
+    def _publish(self, managed: _Managed, manager_state: ManagerState) -> None:
+        with self._publishing:
+            self._publish_locked(managed, manager_state)
+
+    def _publish_locked(self, managed: _Managed, manager_state: ManagerState) -> None:
+        """Publishes a state of a version, as seen from outside.
+
+        Of two generations the one that serves speaks: what happens to its successor
+        before that serves is a note to AVAILABLE, and once the successor serves,
+        what happens to it is nobody's business.
+        """
+        if self._bus is None:
+            return
+        with self._lock:
+            same = [
+                m
+                for m in self._streams.get(managed.harness.id.name, ())
+                if m is not managed and m.harness.id == managed.harness.id
+            ]
+        if not same:
+            self._bus.publish(self._describe(managed, manager_state))
+            return
+        generation = managed.harness.generation
+        if any(m.is_serving for m in same if m.harness.generation > generation):
+            return
+        elders = [m for m in same if m.harness.generation < generation]
+        if elders and manager_state is not ManagerState.AVAILABLE:
+            for elder in elders:
+                if elder.is_serving:
+                    self._bus.publish(self._describe_reload(elder, managed))
+            return
+        self._bus.publish(self._describe(managed, manager_state))
+
+    def _republish_available(self, managed: _Managed) -> None:
+        if managed.harness.state is HarnessState.READY:
+            self._publish_locked(managed, ManagerState.AVAILABLE)
+
+    def _elders(self, managed: _Managed) -> list[_Managed]:
+        with self._lock:
+            return [
+                m
+                for m in self._streams.get(managed.harness.id.name, ())
+                if m.harness.id == managed.harness.id
+                and m.harness.generation < managed.harness.generation
+            ]
+
+    def _describe(
+        self, managed: _Managed, manager_state: ManagerState
+    ) -> ServableState:
+        harness = managed.harness
+        is_available = manager_state is ManagerState.AVAILABLE
+        return ServableState(
+            id=harness.id,
+            manager_state=manager_state,
+            error=managed.fault if is_available else harness.snapshot().error,
+            reason=harness.reason,
+            since_s=self._clock.wall_s(),
+            resident_bytes=managed.resident_bytes,
+            note=managed.note,
+        )
+
+    def _describe_reload(self, elder: _Managed, heir: _Managed) -> ServableState:
+        now = heir.harness.snapshot()
+        note = f"changed; {now.state.value}; what was loaded before serves"
+        return ServableState(
+            id=elder.harness.id,
+            manager_state=ManagerState.AVAILABLE,
+            error=now.error or elder.fault,
+            reason=heir.harness.reason,
+            since_s=self._clock.wall_s(),
+            resident_bytes=elder.resident_bytes,
+            note=note,
+        )
+
+
+def _is_due(harness: LoaderHarness, now_s: float) -> bool:
+    return harness.retry_at_s is not None and harness.retry_at_s <= now_s
+
+
+def _not_managed(servable_id: ServableId) -> ServingError:
+    return NotFound(f"This servable is not being managed by the manager: {servable_id}")
+
+
+def _finish(done: Done | None, error: ServingError | None) -> None:
+    if done is not None:
+        done(error)

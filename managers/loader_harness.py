@@ -1,8 +1,14 @@
-"""The life of one version, as one table; and its load, with retries.
+"""The life of one loader: a state machine, and the attempts to load it.
 
-Illegal moves raise and change nothing. The states here are the manager's own; what
-readers see is :class:`tfs.core.servable_state.ManagerState` (docs/lifecycle.md prints
-both). (TensorFlow Serving: core/loader_harness.h.)
+``TRANSITIONS`` is the whole machine; docs/lifecycle.md prints it. A harness only
+knows its loader: memory, pools, the serving map and events are the manager's.
+
+An attempt that fails does not keep its thread while it waits for the next one: the
+harness says *when* to try again and the manager comes back. So a broken model
+occupies no load thread, and giving it up takes effect at once. (TensorFlow Serving's
+harness sleeps on the load thread, up to a minute at a time.)
+
+(TensorFlow Serving: core/loader_harness.h.)
 """
 
 from __future__ import annotations
@@ -10,29 +16,32 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
+from managers.retry import RetryOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import (
+    BY_CODE,
     Cancelled,
-    Code,
     FailedPrecondition,
     Internal,
-    InvalidArgument,
     ServingError,
     serving_error,
 )
 from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class HarnessState(enum.Enum):
-    """Where a managed version stands."""
+    """Where a loader stands. Finer than, and not to be confused with, ManagerState."""
 
     NEW = "new"
     LOAD_REQUESTED = "load-requested"
@@ -47,200 +56,375 @@ class HarnessState(enum.Enum):
     ERROR = "error"
 
 
-S = HarnessState
+_S = HarnessState
 
-TRANSITIONS: Final[dict[HarnessState, frozenset[HarnessState]]] = {
-    S.NEW: frozenset({S.LOAD_REQUESTED, S.ERROR}),
-    S.LOAD_REQUESTED: frozenset({S.LOAD_APPROVED, S.ERROR}),
-    S.LOAD_APPROVED: frozenset({S.LOADING, S.ERROR}),
-    S.LOADING: frozenset({S.READY, S.ERROR}),
-    S.READY: frozenset({S.UNLOAD_REQUESTED, S.ERROR}),
-    S.UNLOAD_REQUESTED: frozenset({S.QUIESCING, S.ERROR}),
-    S.QUIESCING: frozenset({S.QUIESCED, S.ERROR}),
-    S.QUIESCED: frozenset({S.UNLOADING, S.ERROR}),
-    S.UNLOADING: frozenset({S.DISABLED, S.ERROR}),
-    S.DISABLED: frozenset(),
-    S.ERROR: frozenset(),
+TRANSITIONS: Final[Mapping[HarnessState, frozenset[HarnessState]]] = {
+    _S.NEW: frozenset({_S.LOAD_REQUESTED, _S.ERROR}),
+    _S.LOAD_REQUESTED: frozenset({_S.LOAD_APPROVED, _S.ERROR}),
+    _S.LOAD_APPROVED: frozenset({_S.LOADING, _S.ERROR}),
+    _S.LOADING: frozenset({_S.READY, _S.ERROR}),
+    _S.READY: frozenset({_S.UNLOAD_REQUESTED, _S.ERROR}),
+    _S.UNLOAD_REQUESTED: frozenset({_S.QUIESCING, _S.ERROR}),
+    _S.QUIESCING: frozenset({_S.QUIESCED, _S.ERROR}),
+    _S.QUIESCED: frozenset({_S.UNLOADING, _S.ERROR}),
+    _S.UNLOADING: frozenset({_S.DISABLED, _S.ERROR}),
+    _S.DISABLED: frozenset(),
+    _S.ERROR: frozenset(),
 }
+"""From each state, the states it may go to."""
 
-_PERMANENT: Final = frozenset(
-    {
-        Code.INVALID_ARGUMENT,
-        Code.UNIMPLEMENTED,
-        Code.FAILED_PRECONDITION,
-        Code.DATA_LOSS,
-    }
-)
+END_STATES: Final = frozenset({_S.DISABLED, _S.ERROR})
+"""States that are never left; nothing is loaded in them."""
+
+
+class Progress(enum.Enum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    AGAIN = "again"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class RetryOptions:
-    """How a failed load is repeated. Immutable.
+class HarnessSnapshot:
+    """A harness at one moment. Immutable."""
+
+    id: ServableId
+    state: HarnessState
+    error: ServingError | None
+    is_aspired: bool
+    generation: int
+
+
+class LoaderHarness:
+    """One loader, its state and its retries.
+
+    Thread-safe for ``cancel``, ``snapshot`` and reads of ``state``; the other methods
+    are called by whoever owns the next step, one at a time: a manager's deciding
+    thread, then a pool thread.
 
     Attributes:
-        max_num_retries: Further tries after the first.
-        interval_s: Pause before the first of them.
-        factor: How the pause grows.
-        longest_interval_s: What it grows to.
+        id: The version.
+        generation: Counts the loaders a manager was given, over all versions; a
+            version whose payload changes gets a harness of a higher generation.
+        is_aspired: Whether the source still wants it. The manager's to write.
+        reason: Why it is loaded or unloaded, for people. The manager's to write.
+        error: Why it is in ERROR; None otherwise.
+        estimate: What it takes, once estimated.
 
     """
 
-    max_num_retries: int = 5
-    interval_s: float = 60.0
-    factor: float = 2.0
-    longest_interval_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        if self.max_num_retries < 0 or self.interval_s < 0 or self.factor < 1:
-            raise InvalidArgument(f"retry options that make no sense: {self}")
-
-    def pause_s(self, num_retries: int) -> float:
-        """Returns the pause before the retry after ``num_retries`` earlier ones."""
-        grown_s = self.interval_s * self.factor**num_retries
-        return min(grown_s, max(self.longest_interval_s, self.interval_s))
-
-
-def is_permanent(error: ServingError) -> bool:
-    """Whether trying the same load again cannot help."""
-    return error.code in _PERMANENT
-
-
-class LoaderHarness(Generic[T]):
-    """One version's loader and state. Thread-safe.
-
-    ``load`` and ``unload`` run on one manager thread at a time, which the table
-    enforces; ``cancel_load`` and the readers come from anywhere.
-    """
+    __slots__ = (
+        "_cancelled",
+        "_clock",
+        "_loaded",
+        "_loader",
+        "_lock",
+        "_num_failures",
+        "_retry",
+        "_state",
+        "error",
+        "estimate",
+        "generation",
+        "id",
+        "is_aspired",
+        "reason",
+        "retry_at_s",
+    )
 
     def __init__(
         self,
-        servable_id: ServableId,
-        loader: Loader[T] | None,
-        clock: Clock,
+        data: ServableData[Loader[object]],
+        *,
         retry: RetryOptions,
+        clock: Clock,
+        generation: int = 0,
+        is_aspired: bool = True,
+        reason: str = "",
     ) -> None:
-        self.id = servable_id
-        self.loader = loader
-        self._clock = clock
+        self.id = data.id
+        self.generation = generation
+        self.is_aspired = is_aspired
+        self.reason = reason
+        self.error = data.error
+        self.estimate: ResourceAllocation | None = None
+        self.retry_at_s: float | None = None
         self._retry = retry
-        # Guards the three fields below and wakes a pause between tries; leaf.
-        self._changed = threading.Condition()
-        self._state = HarnessState.NEW
-        self._error: ServingError | None = None
-        self._load_cancelled = False
+        self._clock = clock
+        self._loader = data.payload
+        # Guards _state, error, _cancelled, _loaded, retry_at_s. Leaf: nothing is
+        # called under it.
+        self._lock = threading.Lock()
+        self._state = _S.NEW if data.error is None else _S.ERROR
+        self._cancelled = False
+        self._loaded = False
+        self._num_failures = 0
 
     @property
     def state(self) -> HarnessState:
-        """Where the version stands."""
+        """Where the loader stands now."""
         return self._state
 
     @property
-    def error(self) -> ServingError | None:
-        """Why it is in ERROR, None elsewhere."""
-        return self._error
+    def is_over(self) -> bool:
+        """Whether it is in a state that it never leaves."""
+        return self._state in END_STATES
+
+    @property
+    def is_dormant(self) -> bool:
+        """Whether nothing is loaded or asked to: it may be forgotten."""
+        return self._state is _S.NEW or self._state in END_STATES
+
+    def holds(self, data: ServableData[Loader[object]]) -> bool:
+        """Whether ``data`` is what it was made from: same loader, or equal error.
+
+        A source that repeats itself says nothing new; another loader object (or one
+        that compares unequal) means that the files behind the version changed.
+        """
+        if data.error is None:
+            return self._loader is not None and self._loader == data.payload
+        return (
+            self._loader is None
+            and self.error is not None
+            and (self.error.code, self.error.message)
+            == (data.error.code, data.error.message)
+        )
+
+    def snapshot(self) -> HarnessSnapshot:
+        """Returns state, error and the rest as they are together."""
+        with self._lock:
+            return HarnessSnapshot(
+                self.id, self._state, self.error, self.is_aspired, self.generation
+            )
 
     def transition(self, to: HarnessState) -> None:
-        """Moves to ``to``.
+        """Moves on as the table allows.
 
         Raises:
-            FailedPrecondition: A second load or unload request; nothing changed.
-            Internal: A move the table does not have; nothing changed.
+            Internal: ``Illegal request to transition from state X to Y``; nothing
+                changed.
 
         """
-        with self._changed:
-            if to not in TRANSITIONS[self._state]:
-                raise self._illegal_locked(to)
-            self._state = to
+        with self._lock:
+            self._transition_locked(to)
 
     def fail(self, error: ServingError) -> None:
-        """Moves to ERROR, from anywhere but the ends.
+        """Moves to ERROR because of ``error``.
 
         Raises:
-            Internal: The version has ended already; nothing changed.
+            Internal: It is over already; nothing changed.
 
         """
-        with self._changed:
-            if HarnessState.ERROR not in TRANSITIONS[self._state]:
-                raise self._illegal_locked(HarnessState.ERROR)
-            self._state = HarnessState.ERROR
-            self._error = error
+        with self._lock:
+            self._fail_locked(error)
 
-    def cancel_load(self) -> None:
-        """Gives up a load in progress: no further try, and a pause ends at once."""
-        with self._changed:
-            self._load_cancelled = True
-            self._changed.notify_all()
+    def request_load(self) -> None:
+        """NEW to LOAD_REQUESTED.
 
-    def load(self) -> bool:
-        """Loads with retries; returns whether the version is READY, else ERROR.
+        Raises:
+            FailedPrecondition: ``Duplicate load request``; nothing changed.
 
-        Blocks. A load that succeeds although it was cancelled is undone.
         """
-        self.transition(HarnessState.LOADING)
-        loader = self.loader
-        assert loader is not None  # an erroneous version never gets here
-        num_retries = 0
-        while True:
-            error = self._try_load(loader)
-            if error is None:
-                break
-            log.warning(
-                "event=load_failed servable=%s retry=%d error=%s",
-                self.id.slashed,
-                num_retries,
-                error,
-            )
-            if num_retries >= self._retry.max_num_retries or is_permanent(error):
-                self.fail(error)
+        with self._lock:
+            if self._state is not _S.NEW:
+                raise FailedPrecondition(f"Duplicate load request: {self.id}")
+            self._transition_locked(_S.LOAD_REQUESTED)
+
+    def approve_load(self) -> bool:
+        """LOAD_REQUESTED to LOAD_APPROVED; returns False if it was cancelled first."""
+        with self._lock:
+            if self._state is not _S.LOAD_REQUESTED:
                 return False
-            if not self._pause(self._retry.pause_s(num_retries)):
-                self.fail(error)
+            self._transition_locked(_S.LOAD_APPROVED)
+            return True
+
+    def request_unload(self) -> None:
+        """READY to UNLOAD_REQUESTED.
+
+        Raises:
+            FailedPrecondition: It is not READY, or unloading was asked for already;
+                nothing changed.
+
+        """
+        with self._lock:
+            if self._state is not _S.READY:
+                raise FailedPrecondition(
+                    "Servable not loaded, or unload already requested/ongoing: "
+                    f"{self.id}"
+                )
+            self._transition_locked(_S.UNLOAD_REQUESTED)
+
+    def cancel(self) -> bool:
+        """Gives the load up; returns whether that ended it here and now.
+
+        In LOAD_REQUESTED and between two attempts it ends at once, in ERROR. An
+        attempt that runs goes on to its end, and what it loaded is unloaded. In any
+        other state nothing happens.
+        """
+        with self._lock:
+            if self._loaded:
                 return False
-            num_retries += 1
-        if self._load_cancelled:
-            self._try_unload(loader)
-            self.fail(Cancelled(f"Loading of servable cancelled: {self.id}"))
-            return False
-        self.transition(HarnessState.READY)
-        return True
+            if self._state is _S.LOAD_REQUESTED:
+                self._fail_locked(self._cancelled_error())
+                return True
+            if self._state not in (_S.LOAD_APPROVED, _S.LOADING):
+                return False
+            self._cancelled = True
+            if self.retry_at_s is None:
+                return False
+            log.info("event=load_retries_cancelled servable=%s", self.id.slashed)
+            self._fail_locked(self.error or self._cancelled_error())
+            return True
+
+    def estimate_once(self) -> Progress:
+        """Asks the loader what it takes; ``estimate`` holds the answer when DONE.
+
+        Blocks as the loader does. FAILED leaves it in ERROR.
+        """
+
+        def ask(loader: Loader[object]) -> None:
+            self.estimate = loader.estimate_resources()
+
+        progress = self._attempt(
+            ask,
+            f"Error while attempting to reserve resources to load servable {self.id}: ",
+        )
+        if progress is Progress.DONE:
+            self._num_failures = 0
+        return progress
+
+    def load_once(self) -> Progress:
+        """Runs one attempt to load, from LOADING; blocks as the loader does.
+
+        DONE leaves it in LOADING with the servable loaded: the manager publishes it
+        and then moves to READY. AGAIN sets ``retry_at_s``. FAILED leaves it in ERROR
+        with nothing loaded; a load that was cancelled and yet succeeded has been
+        unloaded and ended CANCELLED.
+        """
+        with self._lock:
+            if self._cancelled:
+                self._fail_locked(self._cancelled_error())
+                return Progress.FAILED
+        progress = self._attempt(lambda loader: loader.load(self.id), "")
+        if progress is not Progress.DONE:
+            return progress
+        with self._lock:
+            if not self._cancelled:
+                self._loaded = True
+                return Progress.DONE
+        self._unload_quietly()
+        self.fail(self._cancelled_error())
+        return Progress.FAILED
+
+    def estimate_again(self) -> ResourceAllocation:
+        """Returns what the loaded version takes; the first estimate if it cannot say.
+
+        A loader's estimate may fall once it is loaded (its transient peak is over).
+        """
+        before = self.estimate or ResourceAllocation()
+        if self._loader is None:
+            return before
+        try:
+            self.estimate = self._loader.estimate_resources()
+        except Exception:
+            log.exception("event=estimate_failed servable=%s", self.id.slashed)
+            return before
+        return self.estimate
+
+    @property
+    def servable(self) -> object:
+        """What was loaded; only while it is loaded."""
+        if self._loader is None:
+            raise Internal(f"{self.id.slashed} is not loaded")
+        return self._loader.servable
+
+    def abandon_load(self, error: ServingError) -> None:
+        """Undoes a load that was DONE but cannot be used; ends in ERROR. Blocks."""
+        self._unload_quietly()
+        self.fail(error)
 
     def unload(self) -> None:
-        """Frees the version; DISABLED afterwards, whatever the loader says. Blocks."""
-        self.transition(HarnessState.UNLOADING)
-        loader, self.loader = self.loader, None
-        if loader is not None:
-            self._try_unload(loader)
-        self.transition(HarnessState.DISABLED)
+        """QUIESCED to UNLOADING to DISABLED, or ERROR if the loader raises. Blocks.
 
-    def _try_load(self, loader: Loader[T]) -> ServingError | None:
+        The loader is dropped here, on the unloading thread.
+        """
+        self.transition(_S.UNLOADING)
+        loader, self._loader = self._loader, None
         try:
-            loader.load(self.id)
-        except Exception as error:
-            return serving_error(error, f"loading {self.id.slashed}")
-        return None
+            if loader is not None:
+                loader.unload()
+        except (Exception, SystemExit) as error:
+            log.exception("event=unload_failed servable=%s", self.id.slashed)
+            self.fail(serving_error(error, f"unloading {self.id.slashed} failed"))
+            return
+        self.transition(_S.DISABLED)
 
-    def _try_unload(self, loader: Loader[T]) -> None:
+    def _attempt(
+        self, attempt: Callable[[Loader[object]], None], prefix: str
+    ) -> Progress:
+        with self._lock:
+            self.retry_at_s = None
+            loader = self._loader
+        assert loader is not None
         try:
-            loader.unload()
-        except Exception:
+            attempt(loader)
+        except (Exception, SystemExit) as error:
+            # A model that calls sys.exit() while it is imported is a broken model.
+            return self._note_failure(
+                serving_error(error, f"cannot load {self.id.slashed}"), prefix
+            )
+        return Progress.DONE
+
+    def _note_failure(self, error: ServingError, prefix: str) -> Progress:
+        self._num_failures += 1
+        pause_s = self._retry.pause_s(self._num_failures, error)
+        log.warning(
+            "event=load_attempt_failed servable=%s attempt=%d retry_in_s=%s error=%s",
+            self.id.slashed,
+            self._num_failures,
+            pause_s,
+            error,
+            exc_info=error.__cause__,
+        )
+        if prefix:
+            error = BY_CODE[error.code](prefix + error.message)
+        with self._lock:
+            if self._state not in (_S.LOAD_REQUESTED, _S.LOADING):
+                return Progress.FAILED  # cancelled while it estimated
+            if pause_s is None or self._cancelled:
+                self._fail_locked(error)
+                return Progress.FAILED
+            self.error = error  # what a cancellation during the pause reports
+            self.retry_at_s = self._clock.now() + pause_s
+            return Progress.AGAIN
+
+    def _unload_quietly(self) -> None:
+        assert self._loader is not None
+        try:
+            self._loader.unload()
+        except (Exception, SystemExit):
             log.exception("event=unload_failed servable=%s", self.id.slashed)
 
-    def _pause(self, pause_s: float) -> bool:
-        """Waits; returns False as soon as the load is cancelled."""
-        until_s = self._clock.now() + pause_s
-        with self._changed:
-            while not self._load_cancelled and self._clock.now() < until_s:
-                self._clock.wait(self._changed, until_s)
-            return not self._load_cancelled
+    def _cancelled_error(self) -> ServingError:
+        return Cancelled(f"Loading of servable cancelled: {self.id}")
 
-    def _illegal_locked(self, to: HarnessState) -> ServingError:
-        if to is HarnessState.LOAD_REQUESTED:
-            return FailedPrecondition(f"Duplicate load request: {self.id}")
-        if to is HarnessState.UNLOAD_REQUESTED:
-            return FailedPrecondition(
-                f"Servable not loaded, or unload already requested/ongoing: {self.id}"
+    def _fail_locked(self, error: ServingError) -> None:
+        self._transition_locked(_S.ERROR)
+        self.error = error
+        self.retry_at_s = None
+
+    def _transition_locked(self, to: HarnessState) -> None:
+        if to not in TRANSITIONS[self._state]:
+            raise Internal(
+                f"Illegal request to transition from state {self._state.value} to "
+                f"{to.value}: {self.id}"
             )
-        return Internal(
-            f"Illegal request to transition from state {self._state.value} to "
-            f"{to.value}: {self.id}"
+        self._state = to
+        if to is not _S.ERROR:
+            self.error = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<LoaderHarness {self.id.slashed} generation={self.generation} "
+            f"{self._state.value}{'' if self.is_aspired else ' unaspired'}>"
         )

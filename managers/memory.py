@@ -1,18 +1,91 @@
-"""Gives freed memory back to the system after an unload."""
+"""Gives freed memory back to the operating system.
+
+glibc keeps what ``free`` returns in its arenas; after a model of gigabytes that is
+most of it. ``malloc_trim`` returns whole free pages, also from the middle of arenas.
+Before it, Python's cycles have to be collected: packages hold their modules in them.
+
+Both stop other threads for a while (the collector holds the GIL: 25 to 35 ms with
+torch imported, next to nothing after a ``gc.freeze()`` at the end of start-up; the
+trim takes each arena's lock in turn), so they run no more often than needed.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from tfs.core.clock import Clock
+
+TRIM_INTERVAL_S: Final = 1.0
+"""A wave of unloads trims once in this time, and once after it."""
+
+
+def _find_malloc_trim() -> Callable[[int], object] | None:
+    try:
+        function = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None  # not glibc
+    function.argtypes = [ctypes.c_size_t]
+    function.restype = ctypes.c_int
+    return function
+
+
+_malloc_trim = _find_malloc_trim()
 
 
 def release_to_system() -> None:
-    """Collects cycles and trims the allocator's heap. Blocks; manager threads only.
+    """Collects cycles and returns free heap pages to the system. Blocks.
 
-    Packages hold their modules in reference cycles, and glibc keeps freed pages: both
-    would count as the version's memory long after it is gone.
+    Without glibc there is nothing to trim.
     """
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # not glibc: nothing to trim
-        ctypes.CDLL(None).malloc_trim(0)
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+class MemoryReleaser:
+    """Calls ``release`` after unloads, but at most once per interval. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        release: Callable[[], None] = release_to_system,
+        interval_s: float = TRIM_INTERVAL_S,
+    ) -> None:
+        self._clock = clock
+        self._release = release
+        self._interval_s = interval_s
+        self._lock = threading.Lock()  # guards the two below; leaf
+        self._next_s: float | None = None
+        self._is_owed = False
+
+    def note_unload(self) -> float | None:
+        """Releases now if it is time; else returns when ``release_owed`` should."""
+        with self._lock:
+            now_s = self._clock.now()
+            if self._next_s is not None and now_s < self._next_s:
+                self._is_owed = True
+                return self._next_s
+            self._next_s = now_s + self._interval_s
+            self._is_owed = False
+        self._release()
+        return None
+
+    @property
+    def owed_at_s(self) -> float | None:
+        """When ``release_owed`` wants to be called; None while nothing is owed."""
+        with self._lock:
+            return self._next_s if self._is_owed else None
+
+    def release_owed(self) -> None:
+        """Releases what ``note_unload`` put off, if its time has come. Blocks."""
+        with self._lock:
+            now_s = self._clock.now()
+            if not self._is_owed or (self._next_s is not None and now_s < self._next_s):
+                return
+            self._is_owed = False
+            self._next_s = now_s + self._interval_s
+        self._release()

@@ -1,29 +1,23 @@
-"""The map from names to loaded versions that every request reads.
+"""Which versions can be requested now, readable without locks.
 
-The naive map is a dict behind a lock: every request pays for it, and a writer that
-waits for readers stalls them all. Here the published dict is never changed. A writer
-builds a new one and swaps it in by one assignment; a reader takes one reference to
-whatever is published, looks up, pins, and checks that the version is still live:
+Read-copy-update: one attribute refers to a published table that never changes.
+A reader looks its version up there, pins the handle and checks that it still lives;
+a writer builds the next table and publishes it with one assignment. There is no
+waiting for readers of an old table: what keeps a servable alive is its own handle's
+pins, so a handle held for an hour delays the unloading of its own version and
+nothing else. (TensorFlow Serving's FastReadDynamicPtr waits until every reader of
+the old map is gone, whatever model it reads.)
 
-    reader                          writer
-    handle = published[name]        published = new dict without the version
-    handle.pin(None)                handle.retire()        # live = False
-    if handle.live: use it          wait until no pins
-
-Pins are counted per version, so a pin held for an hour delays only that version's
-unload. A reader that lost the race (its handle was retired between look-up and pin)
-lets go and looks again: by then the new map is published, because the writer swaps
-before it retires. Readers never wait; two writers exclude each other.
-
-Rejected: TensorFlow Serving's FastReadDynamicPtr, whose writer waits until *every*
-reader of the old map is gone (one slow request anywhere blocks all unloads).
+Order for writers: withdraw from the table, then retire the handle, then wait for
+its pins. A reader that pinned a retired handle backs out and looks again; the table
+it then sees no longer holds that handle, so it does not loop.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from tfs.core.errors import NotFound
 from tfs.core.servable_handle import ServableHandle
@@ -32,110 +26,170 @@ from tfs.core.servable_request import Choice, ServableRequest
 
 Handle = ServableHandle[object]
 
-_NOTHING: Final[Mapping[int, Handle]] = {}
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One servable's requestable versions; never empty, never changed."""
+
+    latest: Handle
+    earliest: Handle
+    by_version: Mapping[int, Handle]
+
+
+def _stream(by_version: Mapping[int, Handle]) -> _Stream:
+    return _Stream(by_version[max(by_version)], by_version[min(by_version)], by_version)
 
 
 class ServingMap:
-    """Available versions by name. Thread-safe; readers take no lock."""
+    """Handles by name and version. Thread-safe; readers take no lock.
+
+    Every ``acquire...`` returns a handle pinned for the caller, who owes it one
+    ``release()``. A handle serves one request and is not kept.
+    """
+
+    __slots__ = ("_streams", "_writer")
 
     def __init__(self) -> None:
-        # Both published, never changed, always swapped in this order.
-        self._versions: Mapping[str, Mapping[int, Handle]] = {}
-        self._latest: Mapping[str, Handle] = {}
-        # Orders writers; leaf: nothing is called under it but dict building.
-        self._writing = threading.Lock()
+        # Orders writers and nothing else; leaf: nothing is called under it.
+        self._writer = threading.Lock()
+        self._streams: Mapping[str, _Stream] = {}
 
     def acquire(self, name: str) -> Handle:
-        """Pins the highest available version; the caller owes one ``release``.
+        """Pins the highest version of ``name``. Allocates nothing.
 
         Raises:
-            NotFound: No version of ``name`` is available; nothing is pinned.
+            NotFound: No version of it is available; nothing is pinned.
 
         """
         while True:
-            handle = self._latest.get(name)
-            if handle is None:
-                raise not_found(ServableRequest.latest(name))
+            try:
+                handle = self._streams[name].latest
+            except KeyError:
+                raise _not_found(ServableRequest.latest(name)) from None
             handle.pin(None)
             if handle.live:
                 return handle
             handle.release()
 
     def acquire_version(self, name: str, version: int) -> Handle:
-        """Pins exactly ``version``; the caller owes one ``release``.
+        """Pins exactly this version. Allocates nothing.
 
         Raises:
             NotFound: It is not available; nothing is pinned.
 
         """
         while True:
-            handle = self._versions.get(name, _NOTHING).get(version)
-            if handle is None:
-                raise not_found(ServableRequest.specific(name, version))
+            try:
+                handle = self._streams[name].by_version[version]
+            except KeyError:
+                raise _not_found(ServableRequest.specific(name, version)) from None
             handle.pin(None)
             if handle.live:
                 return handle
             handle.release()
 
-    def acquire_requested(self, request: ServableRequest) -> Handle:
-        """Pins what ``request`` chooses; the caller owes one ``release``.
+    def acquire_earliest(self, name: str) -> Handle:
+        """Pins the lowest version of ``name``.
 
         Raises:
-            NotFound: Nothing fits; nothing is pinned.
+            NotFound: No version of it is available; nothing is pinned.
+
+        """
+        while True:
+            try:
+                handle = self._streams[name].earliest
+            except KeyError:
+                raise _not_found(ServableRequest.earliest(name)) from None
+            handle.pin(None)
+            if handle.live:
+                return handle
+            handle.release()
+
+    def acquire_request(self, request: ServableRequest) -> Handle:
+        """Pins what ``request`` describes.
+
+        Raises:
+            NotFound: It is not available; nothing is pinned.
 
         """
         if request.version is not None:
             return self.acquire_version(request.name, request.version)
-        if request.choice is Choice.LATEST:
-            return self.acquire(request.name)
-        while True:
-            versions = self._versions.get(request.name)
-            if not versions:
-                raise not_found(request)
-            handle = versions[min(versions)]
+        if request.choice is Choice.EARLIEST:
+            return self.acquire_earliest(request.name)
+        return self.acquire(request.name)
+
+    def latest_version(self, name: str) -> int | None:
+        """Returns the version that ``acquire`` would pin now; None without any."""
+        stream = self._streams.get(name)
+        return None if stream is None else stream.latest.id.version
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Returns the versions of ``name`` available now, ascending."""
+        stream = self._streams.get(name)
+        return () if stream is None else tuple(sorted(stream.by_version))
+
+    def list_ids(self) -> list[ServableId]:
+        """Returns every available version, in order."""
+        return [handle.id for handle in self._handles()]
+
+    def acquire_all(self) -> list[Handle]:
+        """Pins every available version, in order; each is owed a release."""
+        pinned = []
+        for handle in self._handles():
             handle.pin(None)
             if handle.live:
-                return handle
-            handle.release()
+                pinned.append(handle)
+            else:
+                handle.release()
+        return pinned
 
-    def ids(self) -> Sequence[ServableId]:
-        """Returns the available versions, in order."""
-        return sorted(
-            handle.id
-            for versions in self._versions.values()
-            for handle in versions.values()
-        )
+    def publish(self, handle: Handle) -> Handle | None:
+        """Makes ``handle`` the one for its version; returns the one it replaces."""
+        name, version = handle.id.name, handle.id.version
+        with self._writer:
+            stream = self._streams.get(name)
+            before = {} if stream is None else stream.by_version
+            self._streams = {
+                **self._streams,
+                name: _stream({**before, version: handle}),
+            }
+            return before.get(version)
 
-    def add(self, handle: Handle) -> None:
-        """Publishes a version; requests that begin after this find it."""
-        with self._writing:
-            versions = dict(self._versions.get(handle.id.name, _NOTHING))
-            versions[handle.id.version] = handle
-            self._publish(handle.id.name, versions)
+    def withdraw(self, handle: Handle) -> None:
+        """Takes ``handle`` out; does nothing where another has replaced it."""
+        name, version = handle.id.name, handle.id.version
+        with self._writer:
+            stream = self._streams.get(name)
+            if stream is None or stream.by_version.get(version) is not handle:
+                return
+            left = {v: h for v, h in stream.by_version.items() if v != version}
+            streams = dict(self._streams)
+            if left:
+                streams[name] = _stream(left)
+            else:
+                del streams[name]
+            self._streams = streams
 
-    def remove(self, handle: Handle) -> None:
-        """Withdraws a version and retires its handle; does not wait for pins."""
-        with self._writing:
-            versions = dict(self._versions.get(handle.id.name, _NOTHING))
-            if versions.get(handle.id.version) is handle:
-                del versions[handle.id.version]
-                self._publish(handle.id.name, versions)
-        handle.retire()
-
-    def _publish(self, name: str, versions: Mapping[int, Handle]) -> None:
-        # One name changes: the outer dicts are copied, the inner ones are shared.
-        all_versions = dict(self._versions)
-        latest = dict(self._latest)
-        if versions:
-            all_versions[name] = versions
-            latest[name] = versions[max(versions)]
-        else:
-            all_versions.pop(name, None)
-            latest.pop(name, None)
-        self._versions = all_versions
-        self._latest = latest
+    def _handles(self) -> Iterator[Handle]:
+        streams = self._streams
+        for name in sorted(streams):
+            by_version = streams[name].by_version
+            for version in sorted(by_version):
+                yield by_version[version]
 
 
-def not_found(request: ServableRequest) -> NotFound:
-    """Returns the error for a request that nothing serves."""
+def retire(
+    serving_map: ServingMap, handle: Handle, on_unpinned: Callable[[], None]
+) -> bool:
+    """Takes a version out of service; returns whether nothing pins it any more.
+
+    If something does, ``on_unpinned`` is called, possibly more than once and on any
+    thread, when that may have changed; look at ``handle.num_pins`` then.
+    """
+    serving_map.withdraw(handle)
+    handle.retire(on_unpinned)
+    return handle.num_pins == 0
+
+
+def _not_found(request: ServableRequest) -> NotFound:
     return NotFound(f"Servable not found for request: {request}")

@@ -1,117 +1,334 @@
-"""What became of every version: the single source of truth for status and waits.
+"""The one place that knows every version's published state, for everyone to read.
 
-Follows the event bus, remembers the last state of each version, and of ended
-versions only the newest few of each stream. (TensorFlow Serving:
-core/servable_state_monitor.h, which remembers all of them for ever.)
+Status, CLI and logs read it and wait on it, never on the managers.
+(TensorFlow Serving: core/servable_state_monitor.h.)
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tfs.core.clock import Clock
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
+
+log = logging.getLogger(__name__)
+
+VersionStates = Sequence[ServableState]
+"""The states of one servable's versions, highest version first."""
+
+ReachedCallback = Callable[[bool, Mapping[ServableId, ManagerState]], None]
+"""Takes whether every request was satisfied, and where each one's version stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateMonitorOptions:
+    """How much the monitor remembers. Immutable.
+
+    Attributes:
+        max_num_log_events: Events ``bounded_log`` keeps; 0 keeps none.
+        max_num_ended_per_name: Ended versions kept per servable, the newest; 0 keeps
+            none. A server that swaps every minute would otherwise grow, and its
+            GetModelStatus with it.
+        max_num_ended_names: Servables kept of which every version has ended.
+
+    """
+
+    max_num_log_events: int = 0
+    max_num_ended_per_name: int = 16
+    max_num_ended_names: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_num_log_events",
+            "max_num_ended_per_name",
+            "max_num_ended_names",
+        ):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is negative: {getattr(self, name)}")
+
+
+class Waiter:
+    """A notification that has not come yet. Thread-safe."""
+
+    def __init__(
+        self,
+        monitor: ServableStateMonitor,
+        requests: Sequence[ServableRequest],
+        goal: ManagerState,
+        callback: ReachedCallback,
+    ) -> None:
+        self._monitor = monitor
+        self.goal = goal
+        self.callback = callback
+        # Guarded by the monitor's lock. A list per name, so that an event costs what
+        # waits for its name and not what waits at all.
+        self.waiting: dict[str, list[ServableRequest]] = {}
+        for request in requests:
+            self.waiting.setdefault(request.name, []).append(request)
+        self.reached_all = True
+        self.states: dict[ServableId, ManagerState] = {}
+
+    def close(self) -> None:
+        """Gives the notification up; one under way may still come. Idempotent."""
+        self._monitor.forget_waiter(self)
 
 
 class ServableStateMonitor:
-    """Remembers states. Thread-safe; readers get snapshots and never block on loads.
+    """Keeps the last state of every version. Thread-safe.
 
-    Args:
-        bus: What it follows, from now on.
-        max_ended: How many ended versions of a stream it remembers.
-        max_log_events: Length of the event log; 0 keeps none.
-
+    Callbacks run on the thread that published the event, after the monitor has taken
+    it in, outside the monitor's lock but within the bus's: they must be quick and
+    neither publish nor subscribe.
     """
 
     def __init__(
         self,
         bus: EventBus[ServableState],
-        clock: Clock,
         *,
-        max_ended: int = 10,
-        max_log_events: int = 0,
+        clock: Clock | None = None,
+        options: StateMonitorOptions | None = None,
     ) -> None:
-        self._clock = clock
-        self._max_ended = max_ended
-        # Guards the fields below and wakes waiters. Leaf: taken while the bus
-        # delivers, and nothing is called under it.
+        self._clock = clock or MonotonicClock()
+        self._options = options or StateMonitorOptions()
+        # Guards every field below. Ranks after the bus's; callbacks are called
+        # outside it.
         self._changed = threading.Condition()
         self._states: dict[str, dict[int, ServableState]] = {}
-        self._log: deque[EventAndTime[ServableState]] = deque(maxlen=max_log_events)
+        self._ended: dict[str, deque[int]] = {}
+        self._ended_names: dict[str, None] = {}
+        self._log: deque[EventAndTime[ServableState]] = deque(
+            maxlen=self._options.max_num_log_events
+        )
+        self._waiters: list[Waiter] = []
+        self._listeners: list[Callable[[EventAndTime[ServableState]], None]] = []
         self._subscription = bus.subscribe(self._take)
 
     def close(self) -> None:
-        """Stops following; what is known stays readable."""
+        """Stops following the bus; what is known stays readable. Idempotent."""
         self._subscription.close()
 
     def state(self, servable_id: ServableId) -> ServableState | None:
-        """Returns the last state of a version, None if it is not known."""
+        """Returns the version's last state; None if it was never seen or forgotten."""
         with self._changed:
             return self._states.get(servable_id.name, {}).get(servable_id.version)
 
-    def version_states(self, name: str) -> Sequence[ServableState]:
-        """Returns the states of a stream's versions, highest version first."""
+    def version_states(self, name: str) -> VersionStates:
+        """Returns the states of one servable, highest version first."""
         with self._changed:
-            states = list(self._states.get(name, {}).values())
-        return sorted(states, key=lambda state: -state.id.version)
+            return _descending(self._states.get(name, {}))
 
-    def all_states(self) -> Mapping[str, Sequence[ServableState]]:
-        """Returns the states of every stream, highest version first."""
+    def all_states(self) -> Mapping[str, VersionStates]:
+        """Returns everything known."""
         with self._changed:
-            names = list(self._states)
-        return {name: self.version_states(name) for name in names}
+            return {name: _descending(by) for name, by in self._states.items()}
 
-    def log(self) -> Sequence[EventAndTime[ServableState]]:
-        """Returns the latest events, oldest first."""
+    def live_states(self) -> Mapping[str, VersionStates]:
+        """Returns every version that has not ended."""
+        return self._select(lambda state: state is not ManagerState.END)
+
+    def available_states(self) -> Mapping[str, VersionStates]:
+        """Returns every version that can be requested."""
+        return self._select(lambda state: state is ManagerState.AVAILABLE)
+
+    def bounded_log(self) -> list[EventAndTime[ServableState]]:
+        """Returns the last events, oldest first."""
         with self._changed:
             return list(self._log)
 
-    def wait_until(self, names: Sequence[str], deadline_s: float | None = None) -> bool:
-        """Blocks until each stream has an available version, or only ended ones.
+    def forget_ended(self, name: str | None = None) -> None:
+        """Drops the states of ended versions, of one servable or of all."""
+        with self._changed:
+            for each in [name] if name is not None else list(self._ended):
+                for version in self._ended.pop(each, ()):
+                    self._states[each].pop(version, None)
+                if not self._states.get(each):
+                    self._states.pop(each, None)
+                    self._ended_names.pop(each, None)
+
+    def listen(
+        self, callback: Callable[[EventAndTime[ServableState]], None]
+    ) -> Callable[[], None]:
+        """Calls ``callback`` after every event; returns what ends that."""
+        with self._changed:
+            self._listeners.append(callback)
+
+        def stop() -> None:
+            with self._changed:
+                if callback in self._listeners:
+                    self._listeners.remove(callback)
+
+        return stop
+
+    def notify_when_reached(
+        self,
+        requests: Sequence[ServableRequest],
+        goal: ManagerState,
+        callback: ReachedCallback,
+    ) -> Waiter:
+        """Calls ``callback`` once, when every request has reached ``goal`` or ended.
+
+        A request for a specific version is decided when that version is in ``goal``
+        or END; one without a version when any version of the name is in ``goal``, or
+        all of them ended. Nothing to wait for, and requests decided already, call
+        back before this returns, on this thread.
+        """
+        waiter = Waiter(self, requests, goal, callback)
+        with self._changed:
+            for name in list(waiter.waiting):
+                self._advance_locked(waiter, name)
+            done = not waiter.waiting
+            if not done:
+                self._waiters.append(waiter)
+        if done:
+            callback(waiter.reached_all, waiter.states)
+        return waiter
+
+    def wait_until_reached(
+        self,
+        requests: Sequence[ServableRequest],
+        goal: ManagerState,
+        deadline_s: float | None = None,
+    ) -> tuple[bool, Mapping[ServableId, ManagerState]]:
+        """Blocks until every request has reached ``goal`` or ended, or the deadline.
+
+        Args:
+            requests: As in :meth:`notify_when_reached`.
+            goal: The state to wait for.
+            deadline_s: By the monitor's clock; None waits for ever.
 
         Returns:
-            Whether every one has an available version; False at the deadline too.
+            Whether all reached the goal, and the states they were decided by. After
+            the deadline: False, and those that were decided.
 
         """
+        outcome: list[tuple[bool, Mapping[ServableId, ManagerState]]] = []
+
+        def done(reached: bool, states: Mapping[ServableId, ManagerState]) -> None:
+            with self._changed:
+                outcome.append((reached, states))
+                self._changed.notify_all()
+
+        waiter = self.notify_when_reached(requests, goal, done)
         with self._changed:
-            while not all(self._has_settled_locked(name) for name in names):
+            while not outcome:
                 if deadline_s is not None and self._clock.now() >= deadline_s:
-                    return False
+                    break
                 self._clock.wait(self._changed, deadline_s)
-            return all(self._is_available_locked(name) for name in names)
+            if outcome:
+                return outcome[0]
+            states = dict(waiter.states)
+        waiter.close()
+        return False, states
 
-    def _take(self, event: EventAndTime[ServableState]) -> None:
-        state = event.event
-        if not state.since_s:
-            state = replace(state, since_s=event.time_s)
+    def forget_waiter(self, waiter: Waiter) -> None:
+        """Drops ``waiter``; see :meth:`Waiter.close`."""
         with self._changed:
-            versions = self._states.setdefault(state.id.name, {})
-            versions[state.id.version] = state
-            ended = sorted(
-                version
-                for version, each in versions.items()
-                if each.manager_state is ManagerState.END
-            )
-            for version in ended[: max(0, len(ended) - self._max_ended)]:
-                del versions[version]
-            if self._log.maxlen:
-                self._log.append(event)
-            self._changed.notify_all()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
-    def _is_available_locked(self, name: str) -> bool:
-        return any(
-            state.manager_state is ManagerState.AVAILABLE
-            for state in self._states.get(name, {}).values()
-        )
+    def _take(self, published: EventAndTime[ServableState]) -> None:
+        state = published.event
+        name, version = state.id.name, state.id.version
+        due: list[Waiter] = []
+        with self._changed:
+            self._states.setdefault(name, {})[version] = state
+            self._note_ended_locked(state)
+            self._log.append(published)
+            for waiter in self._waiters:
+                if name in waiter.waiting:
+                    self._advance_locked(waiter, name)
+                    if not waiter.waiting:
+                        due.append(waiter)
+            for waiter in due:
+                self._waiters.remove(waiter)
+            self._forget_old_locked(name)
+            listeners = list(self._listeners)
+        for waiter in due:
+            _call(waiter.callback, waiter.reached_all, waiter.states)
+        for listener in listeners:
+            _call(listener, published)
 
-    def _has_settled_locked(self, name: str) -> bool:
-        states = self._states.get(name, {}).values()
-        return self._is_available_locked(name) or (
-            bool(states)
-            and all(state.manager_state is ManagerState.END for state in states)
-        )
+    def _advance_locked(self, waiter: Waiter, name: str) -> None:
+        left = []
+        for request in waiter.waiting[name]:
+            decided = self._decide_locked(request, waiter.goal)
+            if decided is None:
+                left.append(request)
+                continue
+            waiter.reached_all &= decided.manager_state is waiter.goal
+            waiter.states[decided.id] = decided.manager_state
+        if left:
+            waiter.waiting[name] = left
+        else:
+            del waiter.waiting[name]
+
+    def _decide_locked(
+        self, request: ServableRequest, goal: ManagerState
+    ) -> ServableState | None:
+        """Returns the state that satisfies or fails ``request``; None: wait on."""
+        by_version = self._states.get(request.name, {})
+        if request.version is not None:
+            state = by_version.get(request.version)
+            if state and state.manager_state in (goal, ManagerState.END):
+                return state
+            return None
+        newest_first = _descending(by_version)
+        for state in newest_first:
+            if state.manager_state is goal:
+                return state
+        if newest_first and all(
+            state.manager_state is ManagerState.END for state in newest_first
+        ):
+            return newest_first[0]
+        return None
+
+    def _note_ended_locked(self, state: ServableState) -> None:
+        name, version = state.id.name, state.id.version
+        ended = self._ended.setdefault(name, deque())
+        if version in ended:
+            ended.remove(version)
+        if state.manager_state is ManagerState.END:
+            ended.append(version)
+        if not ended:
+            del self._ended[name]
+        self._ended_names.pop(name, None)
+        if len(ended) == len(self._states[name]):
+            self._ended_names[name] = None  # at the end: the youngest
+
+    def _forget_old_locked(self, name: str) -> None:
+        ended = self._ended.get(name)
+        while ended and len(ended) > self._options.max_num_ended_per_name:
+            del self._states[name][ended.popleft()]
+        while len(self._ended_names) > self._options.max_num_ended_names:
+            oldest = next(iter(self._ended_names))
+            del self._ended_names[oldest]
+            del self._ended[oldest]
+            del self._states[oldest]
+
+    def _select(
+        self, wanted: Callable[[ManagerState], bool]
+    ) -> Mapping[str, VersionStates]:
+        with self._changed:
+            chosen = {
+                name: [s for s in _descending(by) if wanted(s.manager_state)]
+                for name, by in self._states.items()
+            }
+        return {name: by for name, by in chosen.items() if by}
+
+
+def _descending(by_version: Mapping[int, ServableState]) -> list[ServableState]:
+    return [by_version[version] for version in sorted(by_version, reverse=True)]
+
+
+def _call(callback: Callable[..., None], *arguments: object) -> None:
+    try:
+        callback(*arguments)
+    except Exception:
+        log.exception("event=state_callback_failed")

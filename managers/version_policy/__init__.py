@@ -1,1 +1,1 @@
-"""What to load or unload next of one servable stream: pure functions."""
+"""What to load or unload next of one servable: pure functions over snapshots."""

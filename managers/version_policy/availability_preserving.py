@@ -1,38 +1,53 @@
-"""Loads the new version before it unloads the old: never a gap, twice the memory."""
+"""Loads the new version first; the old one serves until the new one is ready.
+
+Costs the memory of both for a while. A new version that fails leaves one old one
+serving, indefinitely. (TensorFlow Serving: core/availability_preserving_policy.h.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from managers.loader_harness import HarnessState
-from managers.version_policy.policy import (
+from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.version_policy.action import (
     Action,
-    ActionKind,
-    VersionSnapshot,
-    highest_new_aspired,
+    age,
+    highest_aspired_new,
+    load,
+    unload,
 )
 
 
-class AvailabilityPreservingPolicy:
-    """Keeps a version ready until an aspired one is. Pure.
+def availability_preserving(versions: Sequence[HarnessSnapshot]) -> Action | None:
+    """Unloads what is not aspired once something aspired serves; else loads.
 
-    Of the ready versions that are not aspired the lowest goes first, and the last
-    of them only once an aspired version is ready, or none is aspired at all. So a
-    new version that fails leaves the old one serving.
-    (TensorFlow Serving: core/availability_preserving_policy.cc.)
+    1. A READY version that is not aspired is unloaded, lowest first, if nothing is
+       aspired, or something aspired is READY, or another such version would remain.
+    2. Otherwise the highest aspired NEW version is loaded.
+
+    A version whose files changed appears twice; the one that serves is left alone
+    until its successor is READY, whatever else serves: callers may name the version.
     """
+    ready = [v for v in versions if v.state is HarnessState.READY]
+    stale = [v for v in ready if not v.is_aspired and not _awaits_heir(v, versions)]
+    if stale:
+        lowest = min(stale, key=age)
+        serving = [v for v in ready if v.is_aspired]
+        if not any(v.is_aspired for v in versions):
+            return unload(lowest, "no version is aspired")
+        if serving:
+            newest = max(serving, key=age)
+            return unload(lowest, f"version {newest.id.version} serves")
+        if len(stale) > 1:
+            kept = max(stale, key=age)
+            return unload(lowest, f"version {kept.id.version} serves meanwhile")
+    new = highest_aspired_new(versions)
+    return None if new is None else load(new, "aspired")
 
-    def next_action(self, versions: Sequence[VersionSnapshot]) -> Action | None:
-        """Returns an unload that costs no availability, else a load, else nothing."""
-        aspired = [v for v in versions if v.is_aspired]
-        leaving = [
-            v.id for v in versions if not v.is_aspired and v.state is HarnessState.READY
-        ]
-        if leaving and (
-            not aspired
-            or len(leaving) > 1
-            or any(v.state is HarnessState.READY for v in aspired)
-        ):
-            return Action(ActionKind.UNLOAD, min(leaving))
-        new = highest_new_aspired(versions)
-        return None if new is None else Action(ActionKind.LOAD, new)
+
+def _awaits_heir(version: HarnessSnapshot, versions: Sequence[HarnessSnapshot]) -> bool:
+    """Whether an aspired successor of the same number is to replace it, but not yet."""
+    return any(
+        v.id == version.id and v.is_aspired and v.state is not HarnessState.READY
+        for v in versions
+    )

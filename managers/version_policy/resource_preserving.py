@@ -1,33 +1,36 @@
-"""Unloads the old version before it loads the new: never two in memory, but a gap."""
+"""Unloads the old version first: never two where one is aspired.
+
+Costs availability: between the two nothing serves. For models of which two do not
+fit into memory. (TensorFlow Serving: core/resource_preserving_policy.h.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from managers.loader_harness import HarnessState
-from managers.version_policy.policy import (
+from managers.loader_harness import END_STATES, HarnessSnapshot, HarnessState
+from managers.version_policy.action import (
     Action,
-    ActionKind,
-    VersionSnapshot,
-    highest_new_aspired,
+    age,
+    highest_aspired_new,
+    load,
+    unload,
 )
 
-_GONE = (HarnessState.DISABLED, HarnessState.ERROR)
 
+def resource_preserving(versions: Sequence[HarnessSnapshot]) -> Action | None:
+    """Unloads everything that is not aspired, waits until it is gone, then loads.
 
-class ResourcePreservingPolicy:
-    """Never has an old and a new version in memory at once. Pure.
-
-    (TensorFlow Serving: core/resource_preserving_policy.cc.)
+    1. A READY version that is not aspired is unloaded, lowest first.
+    2. While any version that is not aspired is neither DISABLED nor in ERROR,
+       nothing is done.
+    3. Otherwise the highest aspired NEW version is loaded.
     """
-
-    def next_action(self, versions: Sequence[VersionSnapshot]) -> Action | None:
-        """Returns an unload, else a load once nothing old is left, else nothing."""
-        leaving = [v for v in versions if not v.is_aspired]
-        ready = [v.id for v in leaving if v.state is HarnessState.READY]
-        if ready:
-            return Action(ActionKind.UNLOAD, min(ready))
-        if any(v.state not in _GONE for v in leaving):
-            return None
-        new = highest_new_aspired(versions)
-        return None if new is None else Action(ActionKind.LOAD, new)
+    unaspired = [v for v in versions if not v.is_aspired]
+    stale = [v for v in unaspired if v.state is HarnessState.READY]
+    if stale:
+        return unload(min(stale, key=age), "no longer aspired; unload before load")
+    if any(v.state not in END_STATES for v in unaspired):
+        return None
+    new = highest_aspired_new(versions)
+    return None if new is None else load(new, "aspired; nothing else is loaded")

@@ -25,6 +25,7 @@ class HeldExecutor:
     """Runs what was submitted when the test says so. Confined to the test."""
 
     held: list[Callable[[], object]] = field(default_factory=list)
+    num_threads: int = 1
     num_free: int = 1
 
     def submit(self, fn: Callable[[], object]) -> None:

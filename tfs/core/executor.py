@@ -22,6 +22,11 @@ class Executor(Protocol):
     """
 
     @property
+    def num_threads(self) -> int:
+        """How many functions may run at once."""
+        ...
+
+    @property
     def num_free(self) -> int:
         """How many more functions would start at once, without queueing."""
         ...
@@ -45,6 +50,11 @@ class InlineExecutor:
 
     def __init__(self) -> None:
         self._closed = False
+
+    @property
+    def num_threads(self) -> int:
+        """One: the caller."""
+        return 1
 
     @property
     def num_free(self) -> int:
@@ -83,7 +93,13 @@ class ThreadExecutor:
         self._num_threads = 0
         self._num_idle = 0
         self._num_started = 0
+        self._num_watchers = 0
         self._closed = False
+
+    @property
+    def num_threads(self) -> int:
+        """How many functions may run at once."""
+        return self._limit
 
     @property
     def num_free(self) -> int:
@@ -108,7 +124,23 @@ class ThreadExecutor:
                 raise RuntimeError(f"executor {self.name} is closed")
             self._queue.append(fn)
             self._start_missing_locked()
-            self._changed.notify()
+            if self._num_watchers:
+                self._changed.notify_all()
+            else:
+                self._changed.notify()
+
+    def wait_idle(self, deadline_s: float | None = None) -> bool:
+        """Blocks until nothing runs or is queued; returns whether it came to that."""
+        with self._changed:
+            while self._queue or self._num_threads > self._num_idle:
+                if deadline_s is not None and self._clock.now() >= deadline_s:
+                    return False
+                self._num_watchers += 1
+                try:
+                    self._clock.wait(self._changed, deadline_s)
+                finally:
+                    self._num_watchers -= 1
+        return True
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Finishes what is queued, ends the threads; idempotent."""
@@ -149,11 +181,15 @@ class ThreadExecutor:
                     return
                 fn = self._queue.popleft()
                 self._num_idle -= 1
-            _run_logged(fn, self.name)
+            try:
+                _run_logged(fn, self.name)
+            except BaseException:  # SystemExit of model code must not cost a thread
+                log.exception("event=executor_function_exited executor=%s", self.name)
             del fn  # a pool thread must not keep a servable alive while idle
             with self._changed:
                 self._num_idle += 1
-                self._changed.notify_all()
+                if self._num_watchers:
+                    self._changed.notify_all()
 
 
 def _run_logged(fn: Callable[[], object], where: str) -> None:

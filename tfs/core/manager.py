@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
+from tfs.core.errors import InvalidArgument
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -32,3 +34,37 @@ class Manager(Protocol[T_co]):
     def list_available_ids(self) -> Sequence[ServableId]:
         """Returns the versions that can be requested now, in order."""
         ...
+
+
+def acquire_as(
+    manager: Manager[object], request: ServableRequest, kind: type[T]
+) -> ServableHandle[T]:
+    """Pins the requested version as a ``kind``; the caller owes one ``release``.
+
+    Raises:
+        NotFound: It is not available; nothing is pinned.
+        InvalidArgument: ``Servable type doesn't match the asked for type.``; nothing
+            is pinned.
+
+    """
+    handle = manager.acquire(request)
+    if isinstance(handle.servable, kind):
+        return cast("ServableHandle[T]", handle)
+    handle.release()
+    raise InvalidArgument(
+        f"Servable type doesn't match the asked for type. {handle.id.slashed} is no "
+        f"{kind.__name__}"
+    )
+
+
+def available_as(
+    pinned: Sequence[ServableHandle[object]], kind: type[T]
+) -> dict[ServableId, ServableHandle[T]]:
+    """Keeps the handles whose servable is a ``kind``; releases the others."""
+    kept: dict[ServableId, ServableHandle[T]] = {}
+    for handle in pinned:
+        if isinstance(handle.servable, kind):
+            kept[handle.id] = cast("ServableHandle[T]", handle)
+        else:
+            handle.release()
+    return kept

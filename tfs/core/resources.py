@@ -1,8 +1,10 @@
 """Amounts of memory and other resources, bound to device instances or not.
 
 An entry without an instance is *unbound*: it says how much is needed on some one
-instance of the device, not yet which. (TensorFlow Serving:
-resources/resource_util.h; the algebra's laws are tests.)
+instance of the device, not yet which. Sums, differences and bounds are taken entry by
+entry; only :class:`Devices` knows how many instances there are, and so what an
+unbound entry may mean. (TensorFlow Serving: resources/resource_util.h; the algebra's
+laws are tests.)
 """
 
 from __future__ import annotations
@@ -90,9 +92,53 @@ class ResourceAllocation:
         return self._quantities.items()
 
     @property
+    def resources(self) -> Iterable[Resource]:
+        """The resources with a quantity above zero."""
+        return self._quantities.keys()
+
+    @property
     def is_bound(self) -> bool:
         """Whether every entry names its instance."""
         return all(resource.is_bound for resource in self._quantities)
+
+    def __add__(self, other: ResourceAllocation) -> ResourceAllocation:
+        """Returns the sum, entry by entry; a bound and an unbound entry stay two."""
+        total = dict(self._quantities)
+        for resource, quantity in other.items():
+            total[resource] = total.get(resource, 0) + quantity
+        return ResourceAllocation(total)
+
+    def __mul__(self, factor: int) -> ResourceAllocation:
+        """Returns every quantity times ``factor`` >= 0."""
+        return ResourceAllocation(
+            {resource: quantity * factor for resource, quantity in self.items()}
+        )
+
+    def subtract(self, other: ResourceAllocation) -> ResourceAllocation | None:
+        """Returns the difference; None if an entry would fall below zero."""
+        left = dict(self._quantities)
+        for resource, quantity in other.items():
+            rest = left.get(resource, 0) - quantity
+            if rest < 0:
+                return None
+            left[resource] = rest
+        return ResourceAllocation(left)
+
+    def maximum(self, other: ResourceAllocation) -> ResourceAllocation:
+        """Returns the larger quantity of every entry of either."""
+        larger = dict(self._quantities)
+        for resource, quantity in other.items():
+            larger[resource] = max(larger.get(resource, 0), quantity)
+        return ResourceAllocation(larger)
+
+    def minimum(self, other: ResourceAllocation) -> ResourceAllocation:
+        """Returns the smaller quantity of every entry that both have."""
+        return ResourceAllocation(
+            {
+                resource: min(quantity, other[resource])
+                for resource, quantity in self.items()
+            }
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceAllocation):
@@ -101,6 +147,10 @@ class ResourceAllocation:
 
     def __hash__(self) -> int:
         return hash(frozenset(self._quantities.items()))
+
+    def describe(self) -> str:
+        """Returns the entries for people: ``main:0/ram_in_bytes=1048576``."""
+        return repr(self)[len("ResourceAllocation(") : -1] or "nothing"
 
     def __repr__(self) -> str:
         parts = (
@@ -111,3 +161,90 @@ class ResourceAllocation:
             )
         )
         return f"ResourceAllocation({', '.join(parts)})"
+
+
+class Devices:
+    """Which devices there are, and how many instances of each. Immutable.
+
+    Every method raises ``InvalidArgument`` for an allocation that names a device or
+    an instance there is not: ``Invalid resource allocation: Invalid device X`` or
+    ``... Invalid device instance X:N``.
+    """
+
+    __slots__ = ("_num_instances",)
+
+    def __init__(self, num_instances: Mapping[str, int]) -> None:
+        for device, num in num_instances.items():
+            if num < 1:
+                raise ValueError(f"device {device} needs at least one instance")
+        self._num_instances = dict(num_instances)
+
+    def verify(self, allocation: ResourceAllocation) -> None:
+        """Raises ``InvalidArgument`` unless all devices and instances exist."""
+        for resource in allocation.resources:
+            num = self._num_instances.get(resource.device)
+            if num is None:
+                raise InvalidArgument(
+                    f"Invalid resource allocation: Invalid device {resource.device}"
+                )
+            if resource.instance is not None and not 0 <= resource.instance < num:
+                raise InvalidArgument(
+                    "Invalid resource allocation: Invalid device instance "
+                    f"{resource.device}:{resource.instance}"
+                )
+
+    def is_normalized(self, allocation: ResourceAllocation) -> bool:
+        """Whether every entry that could only mean one instance names it."""
+        self.verify(allocation)
+        return not any(self._has_one_meaning(r) for r in allocation.resources)
+
+    def normalize(self, allocation: ResourceAllocation) -> ResourceAllocation:
+        """Returns it with the instance named wherever the device has only one."""
+        self.verify(allocation)
+        bound = ResourceAllocation()
+        for resource, quantity in allocation.items():
+            if self._has_one_meaning(resource):
+                bound += ResourceAllocation({resource.bound_to(0): quantity})
+            else:
+                bound += ResourceAllocation({resource: quantity})
+        return bound
+
+    def overbind(self, allocation: ResourceAllocation) -> ResourceAllocation:
+        """Returns it with each unbound entry on *every* instance: its worst case."""
+        self.verify(allocation)
+        bound = ResourceAllocation()
+        for resource, quantity in allocation.items():
+            for each in self._instances(resource):
+                bound += ResourceAllocation({each: quantity})
+        return bound
+
+    def fits(self, allocation: ResourceAllocation, room: ResourceAllocation) -> bool:
+        """Whether ``allocation`` <= ``room``.
+
+        Bound entries must fit where they are bound. Each unbound one must then fit
+        into what is left on some one instance, each looked at by itself.
+
+        Raises:
+            InvalidArgument: ``room`` is not bound, or either is not valid.
+
+        """
+        allocation, room = self.normalize(allocation), self.normalize(room)
+        if not room.is_bound:
+            raise InvalidArgument(f"room must be bound: {room!r}")
+        left = room.subtract(
+            ResourceAllocation((r, q) for r, q in allocation.items() if r.is_bound)
+        )
+        return left is not None and all(
+            any(left[each] >= quantity for each in self._instances(resource))
+            for resource, quantity in allocation.items()
+            if not resource.is_bound
+        )
+
+    def _has_one_meaning(self, resource: Resource) -> bool:
+        return not resource.is_bound and self._num_instances[resource.device] == 1
+
+    def _instances(self, resource: Resource) -> list[Resource]:
+        if resource.is_bound:
+            return [resource]
+        num = self._num_instances[resource.device]
+        return [resource.bound_to(instance) for instance in range(num)]

@@ -18,18 +18,23 @@ free the model on a request thread.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tfs.core.clock import Clock
 from tfs.core.servable_id import ServableId
 
 T = TypeVar("T")
 
-_RECHECK_S = 0.01  # a release that raced with retire() wakes nobody: look again
+# A release looked up before retire() and called after it wakes nobody: look again,
+# soon after retiring (a race of two bytecodes), then ever more seldom (somebody keeps
+# the bound method).
+FIRST_RECHECK_S: Final = 0.001
+LAST_RECHECK_S: Final = 0.25
 
 
 class ServableHandle(Generic[T]):
@@ -49,14 +54,24 @@ class ServableHandle(Generic[T]):
 
     """
 
-    __slots__ = ("_drained", "_pins", "id", "live", "pin", "release", "servable")
+    __slots__ = (
+        "_drained",
+        "_on_unpinned",
+        "_pins",
+        "id",
+        "live",
+        "pin",
+        "release",
+        "servable",
+    )
 
     def __init__(self, servable_id: ServableId, servable: T) -> None:
         self.id = servable_id
         self.servable = servable
         self.live = True
         self._pins: deque[None] = deque()
-        self._drained = threading.Condition()  # guards nothing; wakes retire()
+        self._drained = threading.Condition()  # guards nothing; wakes wait_unpinned
+        self._on_unpinned: Callable[[], None] | None = None
         self.pin: Callable[[None], None] = self._pins.append
         self.release: Callable[[], None] = self._pins.pop
 
@@ -65,10 +80,27 @@ class ServableHandle(Generic[T]):
         """How many pins are held at this moment."""
         return len(self._pins)
 
-    def retire(self) -> None:
-        """Takes the version out of service: no later pin succeeds. Never blocks."""
+    def retire(self, on_unpinned: Callable[[], None] | None = None) -> None:
+        """Takes the version out of service: no later pin succeeds. Never blocks.
+
+        Args:
+            on_unpinned: Called when the last pin may be gone, possibly more than
+                once, on the thread that releases it: quick, and not the place to
+                destroy anything. A release that raced with ``retire`` does not call
+                it; whoever waits looks at ``num_pins`` again after a while.
+
+        """
+        self._on_unpinned = on_unpinned
         self.live = False
         self.release = self._release_and_wake
+
+    def drop(self) -> None:
+        """Lets go of the servable once nothing pins it; ``servable`` is gone then.
+
+        Whoever still has the handle object keeps no model alive with it.
+        """
+        with contextlib.suppress(AttributeError):
+            del self.servable
 
     def wait_unpinned(self, clock: Clock, deadline_s: float | None = None) -> bool:
         """Blocks until nothing pins the retired version, or until the deadline.
@@ -77,12 +109,14 @@ class ServableHandle(Generic[T]):
             Whether no pin is left. Call ``retire`` first.
 
         """
+        recheck_s = FIRST_RECHECK_S
         with self._drained:
             while self._pins:
                 now_s = clock.now()
                 if deadline_s is not None and now_s >= deadline_s:
                     return False
-                wake_s = now_s + _RECHECK_S
+                wake_s = now_s + recheck_s
+                recheck_s = min(2 * recheck_s, LAST_RECHECK_S)
                 clock.wait(
                     self._drained,
                     wake_s if deadline_s is None else min(wake_s, deadline_s),
@@ -94,6 +128,8 @@ class ServableHandle(Generic[T]):
         if not self._pins:
             with self._drained:
                 self._drained.notify_all()
+            if self._on_unpinned is not None:
+                self._on_unpinned()
 
     def __enter__(self) -> T:
         return self.servable

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.state_monitor import ServableStateMonitor
-from managers.version_policy.availability_preserving import AvailabilityPreservingPolicy
-from managers.version_policy.resource_preserving import ResourcePreservingPolicy
+from managers.version_policy.availability_preserving import availability_preserving
+from managers.version_policy.resource_preserving import resource_preserving
 from sources.adapter import Convert, UnarySourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.router import DynamicSourceRouter
@@ -217,9 +217,9 @@ class ServerCore:
         ]
         for name, settings in config.models.items():
             policy = (
-                ResourcePreservingPolicy()
+                resource_preserving
                 if settings.keeps_resources
-                else AvailabilityPreservingPolicy()
+                else availability_preserving
             )
             self._manager.set_transition_policy(name, policy)
         # Routes of models that leave are kept: their empty set must find its port.

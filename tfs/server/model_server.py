@@ -11,8 +11,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.loader_harness import RetryOptions
+from managers.aspired_versions_manager import (
+    AspiredVersionsManager,
+    AspiredVersionsManagerOptions,
+)
+from managers.retry import RetryOptions
+from managers.state_monitor import ServableStateMonitor
 from sources.adapter import Convert
 from sources.file_system import FileSystemSourceOptions
 from sources.storage_path import StoragePath
@@ -59,6 +63,7 @@ class ModelServer:
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._loop = ServingLoop(self._clock)
         self._interpreters = make_interpreters(self._clock)
+        self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
         self._manager = make_manager(options, self.bus, self._clock)
         self.core = ServerCore(
             manager=self._manager,
@@ -66,7 +71,7 @@ class ModelServer:
             clock=self._clock,
             platforms=loader_makers(options, self._interpreters),
             bus=self.bus,
-            monitor=self._manager.monitor,
+            monitor=self._monitor,
             stats=self.stats,
             post=self._loop.post,
         )
@@ -148,17 +153,19 @@ def make_manager(
 ) -> AspiredVersionsManager:
     """Returns the manager with its pools."""
     return AspiredVersionsManager(
-        bus=bus,
+        AspiredVersionsManagerOptions(
+            retry=RetryOptions(
+                max_num_retries=options.max_num_load_retries,
+                interval_s=options.load_retry_interval_s,
+            )
+        ),
+        event_bus=bus,
         clock=clock,
         load_executor=ThreadExecutor(
             options.num_load_threads or DEFAULT_LOAD_THREADS, "load", clock
         ),
         unload_executor=ThreadExecutor(
             options.num_unload_threads or DEFAULT_UNLOAD_THREADS, "unload", clock
-        ),
-        retry=RetryOptions(
-            max_num_retries=options.max_num_load_retries,
-            interval_s=options.load_retry_interval_s,
         ),
     )
 

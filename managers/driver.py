@@ -1,0 +1,86 @@
+"""The thread that steps a manager: when something changed, or at a time it named."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from tfs.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_PAUSE_AFTER_FAULT_S = 1.0  # a step that raises is a bug; it must not spin
+
+
+class Driver:
+    """Calls ``step`` on a thread of its own whenever it may have something to do.
+
+    Thread-safe. There is no polling: ``step`` returns when it wants to run next, and
+    ``wake`` brings that forward. Wake-ups during a step cause one more.
+
+    Args:
+        step: Returns the time, by ``clock``, of its next run; None for when woken.
+        clock: The clock.
+        name: The thread's name.
+
+    """
+
+    def __init__(
+        self, step: Callable[[], float | None], clock: Clock, name: str
+    ) -> None:
+        self._step = step
+        self._clock = clock
+        self._name = name
+        # Guards the three fields below; leaf: ``step`` runs outside it.
+        self._changed = threading.Condition()
+        self._is_woken = True
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread; the first step runs at once. Once only."""
+        with self._changed:
+            if self._thread is not None or self._is_closed:
+                raise RuntimeError(f"{self._name} was started already")
+            self._thread = threading.Thread(
+                target=self._run, name=self._name, daemon=True
+            )
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Makes ``step`` run soon; quick, from any thread, also before ``start``."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread after the step in progress; blocks for it. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while self._wait_for_work(self._run_step()):
+            pass
+
+    def _run_step(self) -> float | None:
+        with self._changed:
+            self._is_woken = False
+        try:
+            return self._step()
+        except Exception:
+            log.exception("event=step_failed thread=%s", self._name)
+            return self._clock.now() + _PAUSE_AFTER_FAULT_S
+
+    def _wait_for_work(self, next_s: float | None) -> bool:
+        """Blocks until woken or ``next_s``; returns False once closed."""
+        with self._changed:
+            while not self._is_woken and not self._is_closed:
+                if next_s is not None and self._clock.now() >= next_s:
+                    break
+                self._clock.wait(self._changed, next_s)
+            return not self._is_closed

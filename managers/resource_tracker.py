@@ -1,0 +1,144 @@
+"""Who holds how much of what there is: reserve before loading, give back after.
+
+(TensorFlow Serving: resources/resource_tracker.h.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.resources import (
+    MAIN,
+    PEAK_RAM_BYTES,
+    RAM_BYTES,
+    Devices,
+    Resource,
+    ResourceAllocation,
+)
+
+
+class ResourceTracker:
+    """A total and what is reserved of it. Thread-safe; never blocks.
+
+    Unbound reservations count on every instance of their device, the worst case.
+    Where the total names no ``peak_ram_in_bytes``, peaks are charged to
+    ``ram_in_bytes`` of the same device: what a load or a call takes on top must fit
+    beside everything else that may peak at that moment.
+
+    Args:
+        total: All there is.
+        devices: Which devices there are.
+
+    Raises:
+        InvalidArgument: ``total_resources must be bound: ...``, or it is not valid.
+
+    """
+
+    def __init__(self, total: ResourceAllocation, devices: Devices) -> None:
+        self._devices = devices
+        self._total = devices.normalize(total)
+        if not self._total.is_bound:
+            raise InvalidArgument(f"total_resources must be bound: {total!r}")
+        self._charges_peak = all(r.kind != PEAK_RAM_BYTES for r in total.resources)
+        self._lock = threading.Lock()  # guards _used; leaf
+        self._used = ResourceAllocation()
+
+    @classmethod
+    def ram(cls, limit_bytes: int) -> ResourceTracker:
+        """Returns a tracker of main memory (``--model_memory_limit_bytes``)."""
+        total = ResourceAllocation({Resource(MAIN, RAM_BYTES, 0): limit_bytes})
+        return cls(total, Devices({MAIN: 1}))
+
+    @property
+    def total(self) -> ResourceAllocation:
+        """All there is; bound."""
+        return self._total
+
+    @property
+    def used(self) -> ResourceAllocation:
+        """The sum of what is reserved."""
+        return self._used
+
+    def can_ever_fit(self, wanted: ResourceAllocation) -> bool:
+        """Whether ``wanted`` would fit if nothing else were reserved.
+
+        Raises:
+            InvalidArgument: It names a device or an instance there is not.
+
+        """
+        return self._fits(self._charge(wanted), ResourceAllocation())
+
+    def reserve(self, wanted: ResourceAllocation) -> bool:
+        """Adds ``wanted`` to what is used if it fits; returns whether it did.
+
+        Raises:
+            InvalidArgument: It names a device or an instance there is not; nothing
+                changed.
+
+        """
+        charge = self._charge(wanted)
+        with self._lock:
+            if not self._fits(charge, self._used):
+                return False
+            self._used += charge
+            return True
+
+    def release(self, reserved: ResourceAllocation) -> None:
+        """Takes back what ``reserve`` added."""
+        charge = self._charge(reserved)
+        with self._lock:
+            left = self._used.subtract(charge)
+            if left is None:
+                raise InvalidArgument(f"was not reserved: {reserved!r}")
+            self._used = left
+
+    def replace(
+        self, before: ResourceAllocation, after: ResourceAllocation
+    ) -> ResourceAllocation:
+        """Changes one reservation; returns what is reserved now.
+
+        An estimate that rose, which a loader must not, or that is invalid is kept as
+        it was.
+        """
+        old = self._charge(before)
+        try:
+            new = self._charge(after)
+        except InvalidArgument:
+            return before
+        with self._lock:
+            rest = self._used.subtract(old)
+            if rest is None or not self._fits(new, rest):
+                return before
+            self._used = rest + new
+            return after
+
+    def recompute(self, reserved: Iterable[ResourceAllocation]) -> None:
+        """Forgets what is used and adds ``reserved`` up anew."""
+        used = ResourceAllocation()
+        for allocation in reserved:
+            used += self._charge(allocation)
+        with self._lock:
+            self._used = used
+
+    def _charge(self, allocation: ResourceAllocation) -> ResourceAllocation:
+        """Returns the form kept in _used: normalized, peaks where they are charged."""
+        if self._charges_peak:
+            moved = ResourceAllocation()
+            for resource, quantity in allocation.items():
+                if resource.kind == PEAK_RAM_BYTES:
+                    moved += ResourceAllocation(
+                        {
+                            Resource(
+                                resource.device, RAM_BYTES, resource.instance
+                            ): quantity
+                        }
+                    )
+                else:
+                    moved += ResourceAllocation({resource: quantity})
+            allocation = moved
+        return self._devices.normalize(allocation)
+
+    def _fits(self, charge: ResourceAllocation, used: ResourceAllocation) -> bool:
+        return self._devices.fits(self._devices.overbind(used) + charge, self._total)

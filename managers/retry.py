@@ -1,0 +1,62 @@
+"""How often and after which pauses a failed load is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.errors import Code, ServingError
+
+PERMANENT_CODES: Final = frozenset(
+    (
+        Code.INVALID_ARGUMENT,
+        Code.UNIMPLEMENTED,
+        Code.FAILED_PRECONDITION,
+        Code.DATA_LOSS,
+    )
+)
+"""Codes of errors that trying again does not mend (see ``tfs.core.loader``)."""
+
+
+def is_transient(error: ServingError) -> bool:
+    """Whether trying again may help: the default of :class:`RetryOptions`."""
+    return error.code not in PERMANENT_CODES
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOptions:
+    """The retries of one load. Immutable.
+
+    TensorFlow Serving waits the same 60 s before each; here pauses double, so that a
+    hiccup costs seconds and a broken model little work.
+
+    Attributes:
+        max_num_retries: Attempts after the first; 0 for none
+            (``--max_num_load_retries``).
+        interval_s: The first pause; 0 retries at once
+            (``--load_retry_interval_micros``).
+        max_interval_s: What the doubling stops at; less than ``interval_s`` means
+            that all pauses are the same.
+        should_retry: Whether an error may pass by itself.
+
+    """
+
+    max_num_retries: int = 5
+    interval_s: float = 1.0
+    max_interval_s: float = 60.0
+    should_retry: Callable[[ServingError], bool] = is_transient
+
+    def __post_init__(self) -> None:
+        if self.max_num_retries < 0:
+            raise ValueError(f"max_num_retries is negative: {self.max_num_retries}")
+        if self.interval_s < 0 or self.max_interval_s < 0:
+            raise ValueError(f"retry pauses are negative: {self}")
+
+    def pause_s(self, num_failures: int, error: ServingError) -> float | None:
+        """Returns the pause after the ``num_failures``-th failure, None to give up."""
+        if num_failures > self.max_num_retries or not self.should_retry(error):
+            return None
+        # Beyond 2^30 the cap has long been reached; the bound keeps floats finite.
+        doubled_s = self.interval_s * 2.0 ** min(num_failures - 1, 30)
+        return min(doubled_s, max(self.interval_s, self.max_interval_s))

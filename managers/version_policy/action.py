@@ -1,0 +1,70 @@
+"""What a transition policy sees and answers.
+
+A policy is a pure function of the versions of *one* servable. It must not depend on
+their order. Some versions may appear twice: the one that serves and, of a higher
+generation, the one made from changed files that is to replace it.
+
+(TensorFlow Serving: core/aspired_version_policy.h.)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from managers.loader_harness import HarnessSnapshot, HarnessState
+from tfs.core.servable_id import ServableId
+
+
+class ActionKind(enum.Enum):
+    """What to do with a version."""
+
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do next, and why. Immutable.
+
+    Attributes:
+        kind: Load or unload.
+        id: The version.
+        generation: Which of its harnesses.
+        why: In words for people, recorded with what it causes.
+
+    """
+
+    kind: ActionKind
+    id: ServableId
+    generation: int = 0
+    why: str = ""
+
+
+TransitionPolicy: TypeAlias = Callable[[Sequence[HarnessSnapshot]], Action | None]
+"""Decides the next action for one servable; None while there is nothing to do."""
+
+
+def load(version: HarnessSnapshot, why: str) -> Action:
+    """Returns the action that loads ``version``."""
+    return Action(ActionKind.LOAD, version.id, version.generation, why)
+
+
+def unload(version: HarnessSnapshot, why: str) -> Action:
+    """Returns the action that unloads ``version``."""
+    return Action(ActionKind.UNLOAD, version.id, version.generation, why)
+
+
+def age(version: HarnessSnapshot) -> tuple[int, int]:
+    """Orders versions from lowest and oldest to highest and newest."""
+    return version.id.version, version.generation
+
+
+def highest_aspired_new(
+    versions: Sequence[HarnessSnapshot],
+) -> HarnessSnapshot | None:
+    """Returns the highest version that is aspired and NEW; None without any."""
+    new = [v for v in versions if v.is_aspired and v.state is HarnessState.NEW]
+    return max(new, key=age, default=None)

@@ -1,0 +1,730 @@
+"""The manager against TensorFlow Serving's cases, and ours beyond them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from managers.aspired_versions_manager import AspiredVersionsManagerOptions
+from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.retry import RetryOptions
+from managers.version_policy.action import Action, ActionKind
+from managers.version_policy.availability_preserving import availability_preserving
+from managers.version_policy.resource_preserving import resource_preserving
+from tests.managers.environment import POOLS, Environment, Pools
+from tfs.core.errors import (
+    Code,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unknown,
+)
+from tfs.core.manager import acquire_as, available_as
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_state import ManagerState
+from tfs.testing.fake_loader import FakeServable
+from tfs.testing.sequencer import Sequencer
+
+A, END = ManagerState.AVAILABLE, ManagerState.END
+
+
+@pytest.fixture(params=POOLS, ids=str)
+def env(request: pytest.FixtureRequest) -> Iterator[Environment]:
+    """Two servables with versions 0 and 1 available, as in upstream's fixture."""
+    environment = Environment(request.param)
+    for name in ("S1", "S2"):
+        environment.aspire(name, 0, 1)
+    environment.settle()
+    assert all(environment.state(n, v) is A for n in ("S1", "S2") for v in (0, 1))
+    yield environment
+    assert environment.close()
+    assert environment.log.resident == []
+
+
+@pytest.fixture(params=POOLS, ids=str)
+def empty(request: pytest.FixtureRequest) -> Iterator[Environment]:
+    environment = Environment(request.param)
+    yield environment
+    assert environment.close()
+    assert environment.log.resident == []
+
+
+def not_found(env: Environment, request: ServableRequest) -> bool:
+    try:
+        env.manager.acquire(request).release()
+    except NotFound:
+        return True
+    return False
+
+
+# -- §5.1, in upstream's order ---------------------------------------------------------
+
+
+def test_missing_name_is_not_found(env: Environment) -> None:
+    """A name that was never aspired is NOT_FOUND (ServableHandleNotFoundMissingLoaderName)."""
+    assert not_found(env, ServableRequest.latest("S1missing"))
+
+
+def test_missing_version_is_not_found(env: Environment) -> None:
+    """A version that is not loaded is NOT_FOUND (ServableHandleNotFoundMissingVersion)."""
+    assert not_found(env, ServableRequest.specific("S1", 100))
+
+
+def test_wrong_type_is_invalid_argument_and_pins_nothing(env: Environment) -> None:
+    """Asking for the wrong type says so and leaves no pin (ServableHandleInvalidArgument)."""
+    with pytest.raises(InvalidArgument, match="Servable type doesn't match"):
+        acquire_as(env.manager, ServableRequest.latest("S1"), float)
+    handle = acquire_as(env.manager, ServableRequest.latest("S1"), FakeServable)
+    assert handle.servable.value == 1
+    assert handle.num_pins == 1
+    handle.release()
+
+
+def test_latest_is_the_highest_available(env: Environment) -> None:
+    """Latest is the highest version that is loaded (ServableHandleLatest)."""
+    env.aspire("S1", 3)
+    env.settle()
+    assert env.latest("S1") == 3
+    assert env.available("S1") == (3,)
+
+
+def test_latest_version_may_be_zero(env: Environment) -> None:
+    """Version 0 is a version like any other (ServableHandleLatestVersionIsZero)."""
+    env.aspire("S3", 0)
+    env.settle()
+    with env.manager.acquire(ServableRequest.latest("S3")) as servable:
+        assert isinstance(servable, FakeServable)
+        assert (servable.id, servable.value) == (ServableId("S3", 0), 0)
+
+
+def test_aspired_error_is_replaced_by_a_good_payload(env: Environment) -> None:
+    """ReloadAspiredError: ours always reloads, upstream only with its flag."""
+    env.aspire("S1", 0, 1, (2, Unknown("no such adapter")))
+    env.settle()
+    assert env.state("S1", 2) is END
+    assert not_found(env, ServableRequest.specific("S1", 2))
+    env.aspire("S1", 0, 1, (2, Unknown("no such adapter")))
+    env.settle()
+    assert env.state("S1", 2) is END
+    env.aspire("S1", 0, 1, 2)
+    env.settle()
+    assert env.state("S1", 2) is A
+    assert env.error("S1", 2) is None
+    assert env.latest("S1") == 2
+
+
+def test_specific_request_gets_that_version(env: Environment) -> None:
+    """A request by id gets exactly that version (ServableHandleSpecificVersion)."""
+    with env.manager.acquire(ServableRequest.from_id(ServableId("S2", 0))) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.id == ServableId("S2", 0)
+
+
+def test_failed_versions_are_never_listed(env: Environment) -> None:
+    """Listings hold what can be requested and nothing else (ListAvailableServableIds)."""
+    assert [i.slashed for i in env.manager.list_available_ids()] == [
+        "S1/0",
+        "S1/1",
+        "S2/0",
+        "S2/1",
+    ]
+    env.aspire("S1", env.loader("S1", 7, errors=[Internal("x")] * 5))
+    env.settle()
+    assert env.state("S1", 7) is END
+    assert all(i.version != 7 for i in env.manager.list_available_ids())
+    env.aspire("S1")
+    env.settle()
+    assert [i.slashed for i in env.manager.list_available_ids()] == ["S2/0", "S2/1"]
+
+
+def test_available_handles_skip_what_failed(env: Environment) -> None:
+    """Handles come for every available version and no failed one (GetAvailableServableHandles)."""
+    env.aspire("S1", 1, env.loader("S1", 7, errors=[Internal("x")] * 5))
+    env.settle()
+    handles = available_as(env.manager.serving_map.acquire_all(), FakeServable)
+    assert [i.slashed for i in handles] == ["S1/1", "S2/0", "S2/1"]
+    for handle in handles.values():
+        handle.release()
+
+
+def test_available_handles_of_another_type_are_none(env: Environment) -> None:
+    """GetAvailableServableHandlesWrongType: an empty answer, nothing pinned."""
+    assert available_as(env.manager.serving_map.acquire_all(), float) == {}
+    handle = env.manager.acquire(ServableRequest.latest("S1"))
+    assert handle.num_pins == 1
+    handle.release()
+
+
+def test_empty_aspiration_unloads_everything(env: Environment) -> None:
+    """Aspiring nothing unloads and forgets every version (AspiredRemovedFull)."""
+    env.aspire("S1")
+    env.settle()
+    assert [env.state("S1", v) for v in (0, 1)] == [END, END]
+    assert env.log.count("unload") == 2
+    assert env.manager.snapshots("S1") == []
+    assert not_found(env, ServableRequest.latest("S1"))
+
+
+def test_omitted_version_is_unloaded_the_other_serves(env: Environment) -> None:
+    """Only what is omitted is unloaded (AspiredRemovedPartial)."""
+    env.aspire("S1", 0)
+    env.settle()
+    assert not_found(env, ServableRequest.specific("S1", 1))
+    assert env.latest("S1") == 0
+
+
+def test_going_back_to_a_smaller_version_works(env: Environment) -> None:
+    """A version may come back after a higher one (RevertToSmallerVersionNumber)."""
+    env.aspire("S1", 1)
+    env.settle()
+    env.aspire("S1", 0)
+    env.settle()
+    assert env.state("S1", 0) is A
+    assert env.state("S1", 1) is END
+
+
+def test_version_is_found_once_it_is_loaded(env: Environment) -> None:
+    """AspiredAndManageStateLoad: aspiring alone loads nothing."""
+    request = ServableRequest.specific("S1", 2)
+    assert not_found(env, request)
+    env.aspire("S1", 0, 1, 2)
+    assert not_found(env, request)
+    env.settle()
+    assert not not_found(env, request)
+
+
+def test_version_is_gone_once_it_is_unloaded(env: Environment) -> None:
+    """AspiredAndManageStateUnload: un-aspiring alone unloads nothing."""
+    env.aspire("S1")
+    assert not not_found(env, ServableRequest.specific("S1", 1))
+    env.settle()
+    assert not_found(env, ServableRequest.specific("S1", 1))
+
+
+def test_unloads_are_begun_before_loads(env: Environment) -> None:
+    """ManagerPrefersUnloadOverLoad: both happen in one step, the unload first."""
+    before = len(env.events())
+    env.aspire("S2", 0, 1, 2)
+    env.aspire("S1", 1)
+    env.settle()
+    begun = [e for e in env.events()[before:] if e[1] in ("LOADING", "UNLOADING")]
+    assert begun[0] == ("S1/0", "UNLOADING")
+    assert ("S2/2", "LOADING") in begun
+
+
+def test_custom_order_may_load_first() -> None:
+    """CustomSortActions: the options decide which action comes first."""
+    options = AspiredVersionsManagerOptions(
+        order=lambda action: action.id.name != "S2", release_memory=None
+    )
+    env = Environment(POOLS[0], options=options)
+    for name in ("S1", "S2"):
+        env.aspire(name, 0, 1)
+    env.settle()
+    before = len(env.events())
+    env.aspire("S1", 1)
+    env.aspire("S2", 0, 1, 2)
+    env.settle()
+    begun = [e for e in env.events()[before:] if e[1] in ("LOADING", "UNLOADING")]
+    assert begun == [("S2/2", "LOADING"), ("S1/0", "UNLOADING")]
+    assert env.close()
+
+
+def test_erroneous_version_is_never_found(env: Environment) -> None:
+    """An erroneous version can never be requested (ErroneousAspiredVersion)."""
+    env.aspire("S1", 0, 1, (3, Unknown("error")))
+    assert not_found(env, ServableRequest.specific("S1", 3))
+    env.settle()
+    assert not_found(env, ServableRequest.specific("S1", 3))
+
+
+def test_servable_is_destroyed_on_the_unload_thread(empty: Environment) -> None:
+    """DestructOnNonServingThread: never on the thread that released the last pin."""
+    loader = empty.loader("S3", 7)
+    empty.aspire("S3", loader)
+    empty.settle()
+    handle = empty.manager.acquire(ServableRequest.latest("S3"))
+    empty.aspire("S3")
+    empty.step()
+    assert loader.num_unloads == 0
+    releaser = threading.Thread(target=handle.release)
+    releaser.start()
+    releaser.join()
+    assert loader.num_unloads == 0 or loader.unload_thread is not releaser
+    empty.settle()
+    assert loader.num_unloads == 1
+    assert loader.unload_thread is not releaser
+
+
+def test_erroneous_version_publishes_its_error(env: Environment) -> None:
+    """EventBusErroneousVersion: START, then END, both with the error."""
+    env.aspire("S3", (9, Unknown("error")))
+    env.step()
+    assert env.events("S3") == [("S3/9", "START"), ("S3/9", "END")]
+    error = env.error("S3", 9)
+    assert error is not None
+    assert (error.code, error.message) == (Code.UNKNOWN, "error")
+
+
+def test_failed_load_publishes_its_error(env: Environment) -> None:
+    """EventBusErrorOnLoad: START and LOADING healthy, END with the error."""
+    env.aspire("S3", env.loader("S3", 9, errors=[Internal("Error on load.")] * 2))
+    env.settle()
+    assert env.events("S3") == [("S3/9", "START"), ("S3/9", "LOADING"), ("S3/9", "END")]
+    states = [e.event for e in env.monitor.bounded_log() if e.event.id.name == "S3"]
+    assert [s.error is None for s in states] == [True, True, False]
+    assert str(states[-1].error) == "INTERNAL: Error on load."
+
+
+def test_events_surround_loading_and_unloading(empty: Environment) -> None:
+    """EventBusServableLifecycle: each state is published when it is promised."""
+    seen: list[tuple[str, ManagerState | None, bool]] = []
+
+    def note(where: str) -> None:
+        found = not not_found(empty, ServableRequest.latest("S3"))
+        seen.append((where, empty.state("S3", 7), found))
+
+    def on_state(_: object) -> None:
+        note("event")
+
+    loader = empty.loader(
+        "S3", 7, on_load=lambda: note("load"), on_unload=lambda: note("unload")
+    )
+    stop = empty.monitor.listen(on_state)
+    empty.aspire("S3", loader)
+    empty.settle()
+    empty.aspire("S3")
+    empty.settle()
+    stop()
+    assert seen == [
+        ("event", ManagerState.START, False),
+        ("event", ManagerState.LOADING, False),
+        ("load", ManagerState.LOADING, False),
+        ("event", ManagerState.AVAILABLE, True),
+        ("event", ManagerState.UNLOADING, True),
+        ("unload", ManagerState.UNLOADING, False),
+        ("event", ManagerState.END, False),
+    ]
+    assert empty.error("S3", 7) is None
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_manager_works_without_a_bus(pools: Pools) -> None:
+    """Without a bus everything works and nothing is published (NoEventBus)."""
+    env = Environment(pools, has_bus=False)
+    env.aspire("S3", 7)
+    env.settle()
+    assert env.latest("S3") == 7
+    assert env.close()
+
+
+def test_load_that_fails_once_is_retried(env: Environment) -> None:
+    """A passing fault costs an attempt and leaves no error (RetryOnLoadErrorFinallySucceeds)."""
+    env.aspire("S3", env.loader("S3", 7, errors=[Unavailable("first")]))
+    env.settle()
+    assert env.state("S3", 7) is A
+    assert env.error("S3", 7) is None
+
+
+def test_load_that_always_fails_ends(env: Environment) -> None:
+    """After the last attempt the error is the outcome (RetryOnLoadErrorFinallyFails)."""
+    loader = env.loader("S3", 7, errors=[Unavailable("always")] * 9)
+    env.aspire("S3", loader)
+    env.settle()
+    assert env.state("S3", 7) is END
+    assert str(env.error("S3", 7)) == "UNAVAILABLE: always"
+    assert loader.num_loads == 2
+
+
+def test_failed_new_version_leaves_the_old_one_serving(env: Environment) -> None:
+    """AspireErrorDontUnload: one old version stays until a good one is ready."""
+    bad = env.loader("S1", 7, errors=[InvalidArgument("corrupt")])
+    env.aspire("S1", bad)
+    env.settle()
+    assert env.available("S1") == (1,)
+    assert env.state("S1", 7) is END
+    env.aspire("S1", 8)
+    env.settle()
+    assert env.available("S1") == (8,)
+    assert env.state("S1", 1) is END
+
+
+def test_reaspired_version_waits_for_the_pinned_old_one(empty: Environment) -> None:
+    """UnaspireThenImmediatelyReaspire: first the unload, then the new loader's load."""
+    first, second = empty.loader("S3", 7), empty.loader("S3", 7)
+    empty.aspire("S3", first)
+    empty.settle()
+    handle = empty.manager.acquire(ServableRequest.latest("S3"))
+    empty.aspire("S3")
+    empty.settle()
+    empty.aspire("S3", second)
+    empty.settle()
+    assert (first.num_unloads, second.num_loads) == (0, 0)
+    assert empty.state("S3", 7) is ManagerState.UNLOADING
+    handle.release()
+    empty.settle()
+    assert (first.num_unloads, second.num_loads) == (1, 1)
+    assert [what for what, _ in empty.log.events] == ["load", "unload", "load"]
+    assert [state for _, state in empty.events("S3")] == [
+        "START",
+        "LOADING",
+        "AVAILABLE",
+        "UNLOADING",
+        "END",
+        "START",
+        "LOADING",
+        "AVAILABLE",
+    ]
+
+
+def test_reaspired_failed_version_is_loaded_anew(empty: Environment) -> None:
+    """A failed version that comes back gets its new loader (UnaspireFailedServableThenImmediatelyReaspire)."""
+    first = empty.loader("S3", 7, errors=[InvalidArgument("corrupt")])
+    second = empty.loader("S3", 7)
+    empty.aspire("S3", first)
+    empty.settle()
+    empty.aspire("S3")
+    empty.aspire("S3", second)
+    empty.settle()
+    assert (first.num_loads, second.num_loads) == (1, 1)
+    assert empty.state("S3", 7) is A
+
+
+def test_version_unaspired_before_it_was_loaded_never_is(empty: Environment) -> None:
+    """UnaspireNewServableThenImmediatelyReaspire: the first loader is never called."""
+    blocker = Sequencer()
+    if empty.executors[0].num_threads == 1:
+        pytest.skip("an inline pool takes every load at once")
+    num = empty.executors[0].num_threads
+    for index in range(num):
+        empty.aspire(
+            f"B{index}",
+            empty.loader(f"B{index}", 1, on_load=lambda: blocker.reach("load")),
+        )
+    empty.manager.step()
+    blocker.wait_reached("load", num)
+    first, second = empty.loader("S3", 7), empty.loader("S3", 7)
+    empty.aspire("S3", first)
+    empty.manager.step()
+    assert empty.state("S3", 7) is ManagerState.START
+    empty.aspire("S3")
+    empty.manager.step()
+    assert empty.state("S3", 7) is END
+    empty.aspire("S3", second)
+    empty.manager.step()
+    blocker.open("load")
+    empty.settle()
+    assert (first.num_loads, second.num_loads) == (0, 1)
+    assert empty.latest("S3") == 7
+
+
+def test_policy_sees_all_versions_of_a_servable_together() -> None:
+    """A policy is asked about all versions of a servable at once (CallPolicyWithAllVersions)."""
+    seen: list[set[int]] = []
+
+    def policy(versions: Sequence[HarnessSnapshot]) -> Action | None:
+        seen.append({v.id.version for v in versions})
+        return availability_preserving(versions)
+
+    env = Environment(
+        POOLS[0], options=AspiredVersionsManagerOptions(policy, release_memory=None)
+    )
+    env.aspire("S1", 0, 1, 2)
+    env.settle()
+    assert seen
+    assert all(each == {0, 1, 2} for each in seen)
+    assert env.close()
+
+
+# -- beyond upstream -------------------------------------------------------------------
+
+
+def test_wrong_name_is_refused_before_it_reaches_the_manager() -> None:
+    """A version of another name cannot be aspired: the value itself refuses it."""
+    from tfs.core.servable_data import AspiredVersions, ServableData
+
+    with pytest.raises(ValueError, match="doesn't match name in servable version"):
+        AspiredVersions("S1", (ServableData(ServableId("S2", 1), 1),))
+
+
+def test_changed_files_are_loaded_beside_what_serves(env: Environment) -> None:
+    """A version with another loader is reloaded; it is AVAILABLE all the while."""
+    sequencer = Sequencer()
+    changed = env.loader(
+        "S1", 1, value="changed", on_load=lambda: sequencer.reach("load")
+    )
+    is_inline = env.executors[0].num_threads == 1
+    if is_inline:
+        sequencer.open("load")
+    before = len(env.events())
+    env.aspire("S1", 0, changed, reason="1 changed")
+    env.manager.step()
+    if not is_inline:
+        sequencer.wait_reached("load")
+        with env.manager.acquire(ServableRequest.specific("S1", 1)) as servable:
+            assert isinstance(servable, FakeServable)
+            assert servable.value == 1
+        state = env.monitor.state(ServableId("S1", 1))
+        assert state is not None
+        assert "what was loaded before serves" in state.note
+        sequencer.open("load")
+    env.settle()
+    with env.manager.acquire(ServableRequest.specific("S1", 1)) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == "changed"
+    states = {s for i, s in env.events()[before:] if i == "S1/1"}
+    assert states == {"AVAILABLE"}
+    assert env.log.count("unload", ServableId("S1", 1)) == 1
+    assert len(env.manager.snapshots("S1")) == 2
+
+
+def test_changed_files_that_fail_leave_the_loaded_ones_serving(
+    env: Environment,
+) -> None:
+    """A reload that fails shows its error and takes nothing away."""
+    bad = env.loader("S1", 1, errors=[InvalidArgument("corrupt")])
+    env.aspire("S1", 0, bad)
+    env.settle()
+    assert env.state("S1", 1) is A
+    assert str(env.error("S1", 1)) == "INVALID_ARGUMENT: corrupt"
+    with env.manager.acquire(ServableRequest.specific("S1", 1)) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == 1
+    env.aspire("S1", 0, env.loader("S1", 1, value="good"))
+    env.settle()
+    assert env.error("S1", 1) is None
+    with env.manager.acquire(ServableRequest.specific("S1", 1)) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == "good"
+
+
+def test_changed_files_under_resource_preserving_unload_first(
+    env: Environment,
+) -> None:
+    """Two generations of a version count as two: never both loaded."""
+    env.manager.set_transition_policy("S1", resource_preserving)
+    env.aspire("S1", 1)
+    env.settle()
+    env.log.max_num_resident.clear()
+    before = len(env.events())
+    env.aspire("S1", env.loader("S1", 1, value="changed"))
+    env.settle()
+    assert env.log.max_num_resident["S1"] == 1
+    assert [s for _, s in env.events()[before:]] == [
+        "UNLOADING",
+        "END",
+        "START",
+        "LOADING",
+        "AVAILABLE",
+    ]
+
+
+def test_transition_policy_can_differ_by_name(env: Environment) -> None:
+    """A policy set at run time holds for its servable only, and can be taken back."""
+    env.manager.set_transition_policy("S1", resource_preserving)
+    before = len(env.events())
+    env.aspire("S1", 2)
+    env.aspire("S2", 2)
+    env.settle()
+    events = env.events()[before:]
+    assert events.index(("S1/0", "END")) < events.index(("S1/2", "LOADING"))
+    assert events.index(("S1/1", "END")) < events.index(("S1/2", "LOADING"))
+    assert events.index(("S2/2", "AVAILABLE")) < events.index(("S2/1", "UNLOADING"))
+    env.manager.set_transition_policy("S1", None)
+    before = len(env.events())
+    env.aspire("S1", 3)
+    env.settle()
+    events = env.events()[before:]
+    assert events.index(("S1/3", "AVAILABLE")) < events.index(("S1/2", "UNLOADING"))
+
+
+def test_unaspired_version_is_given_up_during_a_pause(empty: Environment) -> None:
+    """A pause before a retry holds no thread and ends at once when un-aspired."""
+    options = AspiredVersionsManagerOptions(
+        retry=RetryOptions(max_num_retries=5, interval_s=60.0), release_memory=None
+    )
+    env = Environment(POOLS[1], options=options)
+    loaders = [
+        env.loader(f"M{i}", 1, errors=[Unavailable("not yet")] * 9) for i in range(10)
+    ]
+    for index, loader in enumerate(loaders):
+        env.aspire(f"M{index}", loader)
+    env.aspire("good", 1)
+    next_s = env.settle()
+    assert env.latest("good") == 1  # ten pauses occupy neither of two threads
+    assert next_s == env.clock.now() + 60.0
+    env.aspire("M0")
+    env.settle()
+    assert env.state("M0", 1) is END
+    assert str(env.error("M0", 1)) == "UNAVAILABLE: not yet"
+    env.clock.advance(60.0)
+    env.settle()
+    assert [loader.num_loads for loader in loaders] == [1] + [2] * 9
+    assert env.close()
+
+
+def test_policy_that_raises_stops_only_its_servable(env: Environment) -> None:
+    """One servable's fault is its own."""
+
+    def broken(_: Sequence[HarnessSnapshot]) -> Action | None:
+        raise RuntimeError("bug")
+
+    env.manager.set_transition_policy("S1", broken)
+    env.aspire("S1", 2)
+    env.aspire("S2", 2)
+    env.settle()
+    assert env.available("S1") == (0, 1)
+    assert env.available("S2") == (2,)
+
+
+def test_every_load_and_unload_says_why(env: Environment) -> None:
+    """The source's reason and the policy's travel with the state."""
+    env.aspire("S1", 2, reason="latest(1) of /models/S1: 2 appeared")
+    env.settle()
+    reasons = {
+        (e.event.id.version, e.event.manager_state): e.event.reason
+        for e in env.monitor.bounded_log()
+        if e.event.id.name == "S1"
+    }
+    assert reasons[2, A] == "latest(1) of /models/S1: 2 appeared; aspired"
+    assert reasons[1, ManagerState.UNLOADING] == (
+        "latest(1) of /models/S1: 2 appeared; version 2 serves"
+    )
+
+
+def test_quarantined_version_shows_its_fault_and_stays(env: Environment) -> None:
+    """A fault reported by an interpreter is state; it unloads nothing."""
+    servable_id = ServableId("S1", 1)
+    env.manager.report_servable_error(
+        servable_id, FailedPrecondition("quarantined: crashed 3 times")
+    )
+    assert env.state("S1", 1) is A
+    assert str(env.error("S1", 1)).startswith("FAILED_PRECONDITION: quarantined")
+    env.settle()
+    assert env.available("S1") == (0, 1)
+    env.manager.report_servable_error(servable_id, None)
+    assert env.error("S1", 1) is None
+    env.manager.report_servable_error(ServableId("nobody", 1), None)
+
+
+def test_notes_and_measured_bytes_are_part_of_the_state(env: Environment) -> None:
+    """What is found out later is published with the version's state."""
+    env.manager.annotate(ServableId("S1", 1), note="inline: 0.2 ms", resident_bytes=512)
+    state = env.monitor.state(ServableId("S1", 1))
+    assert state is not None
+    assert (state.manager_state, state.note, state.resident_bytes) == (
+        A,
+        "inline: 0.2 ms",
+        512,
+    )
+
+
+def test_closed_manager_ignores_sources(empty: Environment) -> None:
+    """The callback stays callable for ever and does nothing after close()."""
+    empty.aspire("S3", 7)
+    empty.settle()
+    assert empty.close()
+    empty.aspire("S3", 7, 8)
+    empty.manager.step()
+    assert empty.manager.list_available_ids() == []
+
+
+def test_close_leaves_what_is_still_pinned(empty: Environment) -> None:
+    """A pin that outlives the deadline keeps its servable; the rest is unloaded."""
+    empty.aspire("S3", 7)
+    empty.aspire("S4", 1)
+    empty.settle()
+    handle = empty.manager.acquire(ServableRequest.latest("S3"))
+    assert empty.manager.close(empty.clock.now()) is False
+    empty.wait_idle()
+    assert isinstance(handle.servable, FakeServable)
+    assert handle.servable.is_alive
+    assert empty.manager.list_available_ids() == []
+    handle.release()
+
+
+def test_driver_thread_follows_events() -> None:
+    """Started, the manager acts on what sources say; nobody steps it."""
+    env = Environment(POOLS[3])
+    env.manager.start()
+    env.aspire("S1", 1)
+    requests = [ServableRequest.specific("S1", 1)]
+    assert env.monitor.wait_until_reached(requests, A)[0]
+    env.aspire("S1", 2)
+    assert env.monitor.wait_until_reached(requests, END)[0]
+    assert env.latest("S1") == 2
+    assert env.manager.close()
+
+
+def test_driver_thread_retries_when_the_clock_says_so() -> None:
+    """The driver sleeps until the retry is due, on the injected clock."""
+    options = AspiredVersionsManagerOptions(
+        retry=RetryOptions(max_num_retries=1, interval_s=30.0), release_memory=None
+    )
+    env = Environment(POOLS[0], options=options)
+    env.manager.start()
+    env.aspire("S1", env.loader("S1", 1, errors=[Unavailable("first")]))
+    requests = [ServableRequest.specific("S1", 1)]
+    loading = ManagerState.LOADING
+    assert env.monitor.wait_until_reached(requests, loading)[0]
+    env.clock.block_until_sleepers(1)
+    while env.state("S1", 1) is loading:
+        env.clock.block_until_sleepers(1)
+        env.clock.advance(30.0)
+        env.monitor.wait_until_reached(requests, A, env.clock.now())
+    assert env.state("S1", 1) is A
+    assert env.manager.close()
+
+
+def test_lent_threads_come_back() -> None:
+    """lend_all_threads enlarges the load pool and then restores it."""
+    options = AspiredVersionsManagerOptions(
+        num_initial_load_threads=9, release_memory=None
+    )
+    env = Environment(POOLS[1], options=options)
+    sequencer = Sequencer()
+    with env.manager.lend_all_threads():
+        assert env.executors[0].num_threads == 9
+        for index in range(9):
+            name = f"M{index}"
+            env.aspire(
+                name, env.loader(name, 1, on_load=lambda: sequencer.reach("load"))
+            )
+        env.manager.step()
+        sequencer.wait_reached("load", 9)
+        sequencer.open("load")
+    assert env.executors[0].num_threads == 2
+    env.settle()
+    assert len(env.manager.list_available_ids()) == 9
+    assert env.close()
+
+
+def test_waiting_loads_and_idleness_are_told() -> None:
+    """Measuring is put off while loads wait; idle means that nothing moves."""
+    env = Environment(POOLS[1])
+    sequencer = Sequencer()
+    assert env.manager.is_idle
+    for index in range(5):
+        name = f"M{index}"
+        env.aspire(name, env.loader(name, 1, on_load=lambda: sequencer.reach("load")))
+    assert not env.manager.is_idle
+    env.manager.step()
+    sequencer.wait_reached("load", 2)
+    assert env.manager.num_waiting_loads == 3
+    assert not env.manager.is_idle
+    sequencer.open("load")
+    env.settle()
+    assert env.manager.num_waiting_loads == 0
+    assert env.manager.is_idle
+    assert env.close()
+
+
+def test_action_kinds_are_two() -> None:
+    """Policies can only load and unload."""
+    assert {kind.value for kind in ActionKind} == {"load", "unload"}
+    assert HarnessState.NEW.value == "new"
