@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -267,3 +268,50 @@ def test_assets_and_batching_parameters_are_part_of_the_version(
     )  # fmt: skip
     files = read_manifest(path).files
     assert {"assets/vocabulary.txt", "batching_params.pbtxt"} <= files.keys()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wrappers_of_training_are_left_out(tmp_path: Path) -> None:
+    """torch.compile and data parallelism belong to the process that trains."""
+    compiled = cast(nn.Module, torch.compile(AddsOne()))
+    for module in (compiled, nn.DataParallel(AddsOne())):
+        path = save(module, torch.rand(2, 3), tmp_path)
+        loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+        assert type(loaded).__name__ == "AddsOne"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_part_is_named_with_the_way_out(tmp_path: Path) -> None:
+    """torch.package does not take TorchScript; the message says what does."""
+    traced: nn.Module = torch.jit.trace(AddsOne(), torch.ones(3))  # type: ignore[no-untyped-call]
+    module = nn.Sequential(nn.Linear(3, 3), traced)
+    with pytest.raises(InvalidArgument, match=r"model\.1 is TorchScript.*platform="):
+        save(module, torch.rand(2, 3), tmp_path)
+
+
+def test_parametrized_module_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """weight_norm cannot be pickled; it can be fixed."""
+    module = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)))
+    with pytest.raises(InvalidArgument, match="remove_parametrizations"):
+        save(module, torch.rand(2, 3), tmp_path)
+
+
+def test_two_different_modules_of_one_name_are_refused(tmp_path: Path) -> None:
+    """An archive holds one file per name; the wrong one must not win silently."""
+    path = save(AddsOne(), torch.rand(2, 3), tmp_path)
+    edited = tmp_path / "edited.pt"
+    with (
+        zipfile.ZipFile(f"{path}/model.pt") as old,
+        zipfile.ZipFile(edited, "w") as new,
+    ):
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info).replace(b"x + 1", b"x + 5"))
+    parts = [
+        PackageImporter(str(place)).load_pickle("model", "model.pkl")
+        for place in (f"{path}/model.pt", f"{path}/model.pt", edited)
+    ]
+    report = explain(nn.Sequential(*parts[:2]), PackageRules())
+    assert "code of the package it was loaded from" in report.tree()
+    save(nn.Sequential(*parts[:2]), torch.rand(2, 3), tmp_path)
+    with pytest.raises(InvalidArgument, match="two different modules called"):
+        save(nn.Sequential(*parts), torch.rand(2, 3), tmp_path)

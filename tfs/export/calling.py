@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import nn
@@ -15,6 +16,25 @@ from tfs.export.signature_options import ExampleInputs
 from tfs.export.values import Value, Values, as_strings, is_strings
 
 log = logging.getLogger(__name__)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Returns the module inside torch.compile's or a data-parallel wrapper.
+
+    These exist for the process that trains: their parameters have no names, and what
+    they add does not survive pickling.
+    """
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and type(module).__name__ in _WRAPPERS:
+            inner = getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
+            return module
+        log.info("event=wrapper_left_out wrapper=%s", type(module).__name__)
+        module = inner
+
+
+_WRAPPERS: Final = ("DataParallel", "DistributedDataParallel")
 
 
 @contextlib.contextmanager
@@ -170,6 +190,6 @@ def _output(name: str, value: object, where: str) -> Value:
     if not isinstance(value, torch.Tensor):
         raise InvalidArgument(
             f"output {name!r} of {where} is a {type(value).__name__}, not a tensor; "
-            "return tensors only, or name in output_names those to serve"
+            "return tensors only, or a dict, and name in output_names those to serve"
         )
     return value

@@ -7,9 +7,12 @@ shows the whole tree and what to do about each open module.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
+import inspect
 import io
+import logging
 import pickle
 import pickletools
 import sys
@@ -23,6 +26,7 @@ from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.package.analyze.is_from_package import is_from_package
 from torch.package.glob_group import GlobGroup
 from torch.package.importer import Importer, sys_importer
@@ -138,16 +142,20 @@ def _save(
     rules: PackageRules,
     importers: Sequence[Importer],
 ) -> None:
+    _refuse_scripted(module)
+    _refuse_two_of_a_name(module)
     if len(importers) == 1:
         _save_script(exporter, module)
     for name, place in rules.sources.items():
         exporter.save_source_file(name, place)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet(_IMPORTER_LOG):
             # torch's own exporter asks a storage in a way that torch deprecates.
             warnings.filterwarnings("ignore", "TypedStorage is deprecated")
             exporter.save_pickle(PACKAGE, RESOURCE, module)
     except Exception as error:
+        if _is_parametrized(module):
+            raise InvalidArgument(_PARAMETRIZED) from error
         raise InvalidArgument(
             f"{type(module).__name__} cannot be packaged: {error}"
             f"{_culprits(module, importers)}"
@@ -185,6 +193,7 @@ class _Exporter(PackageExporter):
             file, importer=importers if len(importers) > 1 else importers[0]
         )
         self._reasons: dict[str, str] = {}
+        self._is_again = len(importers) > 1
         self._rules = [
             (GlobGroup(list(globs)), action)
             for globs, action in (
@@ -234,6 +243,8 @@ class _Exporter(PackageExporter):
         for globs, action in self._rules:
             if globs.matches(_plain(name)):
                 return action, "you said so"
+        if self._is_again and _is_packaged(self.importer, name):
+            return Action.INTERNED, "code of the package it was loaded from"
         return _default(name)
 
     def _module(
@@ -252,8 +263,6 @@ class _Exporter(PackageExporter):
 
 def _default(name: str) -> tuple[Action, str]:
     """Decides about a module by where it comes from."""
-    if name.startswith("<torch_package_"):
-        return Action.INTERNED, "code of the package it was loaded from"
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top == "torch":
         return Action.EXTERN, ALWAYS_THERE
@@ -387,6 +396,80 @@ def _importers(module: nn.Module, rules: PackageRules) -> list[Importer]:
         if isinstance(loader, PackageImporter) and loader not in found:
             found.append(loader)
     return [*found, sys_importer]
+
+
+def _is_packaged(importer: Importer, name: str) -> bool:
+    """Whether the code comes from a package; an extern module of one does not."""
+    try:
+        module = importer.import_module(name)
+    except Exception:
+        return False
+    return bool(getattr(module, "__torch_package__", False))
+
+
+def _refuse_scripted(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InvalidArgument(
+                f"{'.'.join(filter(None, ('model', name)))} is TorchScript, which "
+                "torch.package does not take: package the module it was made from, or "
+                "save the whole with platform='torchscript'"
+            )
+
+
+def _refuse_two_of_a_name(module: nn.Module) -> None:
+    """Checks that no two files of one name are wanted, as an archive holds one."""
+    sources: dict[str, tuple[str, str]] = {}
+    for part in module.modules():
+        name = type(part).__module__
+        plain = _plain(name)
+        if plain.partition(".")[0] == "torch":
+            continue
+        source = _source(part)
+        before, other = sources.setdefault(plain, (source, name))
+        if source != before:
+            raise InvalidArgument(
+                f"the model uses two different modules called {plain!r}, {other} and "
+                f"{name}, and an archive holds one: rename one of them, or export "
+                "each part by itself"
+            )
+
+
+def _source(part: nn.Module) -> str:
+    loader = getattr(_globals(part).get("__spec__"), "loader", None)
+    if isinstance(loader, PackageImporter):
+        return str(loader.get_source(_plain(type(part).__module__)))
+    try:
+        return inspect.getsource(sys.modules[type(part).__module__])
+    except (KeyError, OSError, TypeError):
+        return ""
+
+
+def _is_parametrized(module: nn.Module) -> bool:
+    return any(parametrize.is_parametrized(part) for part in module.modules())
+
+
+_IMPORTER_LOG: Final = "torch.package.importer"
+_PARAMETRIZED: Final = (
+    "parametrized modules (weight_norm, spectral_norm, ...) cannot be pickled; fix "
+    "their values first: torch.nn.utils.parametrize.remove_parametrizations(part, "
+    "'weight') for each"
+)
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Holds back the warnings of a logger for the block.
+
+    torch warns for every object that is not found in the first of several importers.
+    """
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _globals(part: nn.Module) -> Mapping[str, Any]:

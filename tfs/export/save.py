@@ -15,7 +15,7 @@ from torch.package.importer import Importer
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.calling import evaluation, name_outputs, run
+from tfs.export.calling import evaluation, name_outputs, run, unwrapped
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive
 from tfs.export.examples import place_examples
@@ -71,7 +71,8 @@ def save(
     training flags are put back. Blocks.
 
     Args:
-        module: What to serve. It is saved with the weights it has now.
+        module: What to serve. It is saved with the weights it has now, without a
+            wrapper of torch.compile or data parallelism.
         example_inputs: Real inputs of ``forward``: a tensor, tensors in order, or by
             name. Their parameter names become the signature's input names.
         base_path: The model's directory; created if absent.
@@ -122,6 +123,7 @@ def save(
 
     """
     base = os.fspath(base_path)
+    module = unwrapped(module)
     options = {
         DEFAULT_SIGNATURE: SignatureOptions(
             example_inputs,
