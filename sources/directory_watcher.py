@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import threading
@@ -31,6 +32,15 @@ log = logging.getLogger(__name__)
 # the folder is watched instead of each of them.
 SHARED_FOLDER_FROM: Final = 8
 MAX_WATCHES: Final = 64
+
+# watchdog holds the first half of a rename back for half a second, to report both
+# halves as one, and with it every event behind. Publishing a version *is* a rename, and
+# we do not care for pairs; the kernel gives both halves at once, so this is plenty.
+PAIRING_S: Final = 0.02
+_PAIRING_CLASSES: Final = (
+    ("watchdog.observers.inotify_move_event_grouper", "InotifyMoveEventGrouper"),
+    ("watchdog.observers.inotify_buffer", "InotifyBuffer"),  # watchdog 6
+)
 
 # Reading a model's files must not wake anybody, so opening is left out.
 _EVENTS: Final[list[type[FileSystemEvent]]] = [
@@ -105,6 +115,7 @@ class WatchdogWatcher:
 
     def start(self, on_change: OnChange) -> None:
         """Starts watchdog's threads."""
+        _shorten_pairing()
         observer = Observer()
         observer.daemon = True
         observer.name = "source-observer"
@@ -216,6 +227,12 @@ class _Handler(FileSystemEventHandler):
             if path == real or path.startswith(real + "/"):
                 return named + path[len(real) :]
         return path
+
+
+def _shorten_pairing() -> None:
+    for module, name in _PAIRING_CLASSES:
+        with contextlib.suppress(ImportError, AttributeError):
+            getattr(importlib.import_module(module), name).delay = PAIRING_S
 
 
 def _inode(path: str) -> int:

@@ -24,6 +24,7 @@ from sources.decision import Versions, decide
 from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
 from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.model_repository import ModelRepository
+from sources.path_index import PathIndex
 from sources.remote_storage import AnyFileSystem, is_remote, local_path
 from sources.scan import Scan, ServableToMonitor, Sighting, scan, why
 from sources.storage import FileSystem
@@ -107,6 +108,7 @@ class FileSystemSource:
         # Guards every field below; leaf: nothing is read, called or emitted under it.
         self._changed = threading.Condition()
         self._servables = by_name(options.servables)
+        self._index = _index(self._servables)
         self._due_s: dict[str, float] = {}
         self._scanned_s: dict[str, float] = {}
         self._removed: list[str] = []
@@ -119,6 +121,7 @@ class FileSystemSource:
         self._repository: ModelRepository | None = None
         self._on_models: OnModels = self.update_config
         self._repository_due_s = float("inf")
+        self._repository_looked_s = float("-inf")
         self._mark_all_locked()
 
     # -- wiring ----------------------------------------------------------------
@@ -197,9 +200,11 @@ class FileSystemSource:
         """
         wanted = by_name(servables)
         self._check_has_versions(wanted.values())
+        index = _index(wanted)
         with self._changed:
             before = self._servables
             self._servables = wanted
+            self._index = index
             now_s = self._clock.now()
             # The unchanged ones too: whoever reloads by hand wants to be up to date,
             # above all where nothing is polled.
@@ -284,22 +289,16 @@ class FileSystemSource:
                 # A model, or the first version of one.
                 below = path.removeprefix(root + "/")
                 if path == root or (below != path and below.count("/") <= 1):
-                    self._repository_due_s = min(self._repository_due_s, now_s)
+                    soonest_s = max(now_s, self._repository_looked_s + _MIN_GAP_S)
+                    self._repository_due_s = min(self._repository_due_s, soonest_s)
                     marked = True
-            for name, servable in self._servables.items():
-                base = local_path(servable.base_path).rstrip("/")
-                if (
-                    path == base
-                    or path.startswith(base + "/")
-                    or base.startswith(path + "/")
-                ):
-                    soonest_s = self._scanned_s.get(name, now_s) + _MIN_GAP_S
-                    wanted_s = (
-                        max(now_s, soonest_s) if name in self._scanned_s else now_s
-                    )
-                    if wanted_s < self._due_s.get(name, float("inf")):
-                        self._due_s[name] = wanted_s
-                        marked = True
+            for name in self._index.find(path):
+                wanted_s = now_s
+                if name in self._scanned_s:
+                    wanted_s = max(now_s, self._scanned_s[name] + _MIN_GAP_S)
+                if wanted_s < self._due_s.get(name, float("inf")):
+                    self._due_s[name] = wanted_s
+                    marked = True
             if marked:
                 self._changed.notify_all()
 
@@ -393,6 +392,7 @@ class FileSystemSource:
             if repository is None or self._repository_due_s > now_s:
                 return
             self._repository_due_s = float("inf")
+            self._repository_looked_s = now_s
         with self._turn:
             watched = self._watching and self._wants_watch(repository.path)
             if watched and self._watcher is not None:
@@ -585,3 +585,7 @@ class FileSystemSource:
                     f"Unable to find a numerical version path for servable "
                     f"{servable.name} at: {servable.base_path}"
                 )
+
+
+def _index(servables: Mapping[str, ServableToMonitor]) -> PathIndex:
+    return PathIndex({name: local_path(s.base_path) for name, s in servables.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
 from sources import directory_watcher
 from sources.directory_watcher import (
@@ -96,3 +97,12 @@ def test_a_watcher_that_never_started_watches_nothing(
     watcher.watch([str(tmp_path)])
     assert not watcher.ensure(str(tmp_path))
     watcher.close()
+
+
+def test_renames_are_told_without_waiting_for_their_other_half(
+    watcher: WatchdogWatcher,
+) -> None:
+    """Publishing a version is a rename: watchdog's half second of pairing is cut."""
+    watcher.start(lambda _: None)
+    watcher.close()
+    assert InotifyMoveEventGrouper.delay == directory_watcher.PAIRING_S

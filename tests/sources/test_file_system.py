@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -701,3 +702,116 @@ def test_a_third_partys_version_is_ready_once_it_is_still() -> None:
     (call,) = w.target.take()
     assert call.versions[0].payload is not None
     assert call.versions[0].payload.platform == "acme"
+
+
+# -- events, polling and what becomes of them ----------------------------------------------
+
+
+class FakeWatcher:
+    """A watcher that does as it is told. Confined to the test's threads."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.paths: list[str] = []
+        self.told: Callable[[str], None] | None = None
+        self.closed = False
+
+    def start(self, on_change: Callable[[str], None]) -> None:
+        if self.refuses:
+            raise OSError(24, "inotify instance limit reached")
+        self.told = on_change
+
+    def watch(self, paths: Iterable[str]) -> None:
+        self.paths = list(paths)
+
+    def ensure(self, path: str) -> bool:
+        return path in self.paths
+
+    def is_current(self, path: str) -> bool:
+        return path in self.paths
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def started(
+    watcher: FakeWatcher, events: bool, watch: bool | None = None
+) -> tuple[FileSystemSource, FakeFileSystem, FakeClock, RecordingTarget[StoragePath]]:
+    clock = FakeClock()
+    files = FakeFileSystem(clock)
+    files.events = events
+    files.write("/models/digits/1/servable.json")
+    source = FileSystemSource(
+        FileSystemSourceOptions((monitor(),), poll_wait_s=5, rescan_s=600, watch=watch),
+        file_system=files,
+        clock=clock,
+        watcher=watcher,
+    )
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    source.start()
+    assert target.wait_for(lambda calls: len(calls) == 1)
+    clock.block_until_sleepers(1)
+    return source, files, clock, target
+
+
+@pytest.mark.parametrize(
+    ("events", "watch", "watched"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_what_gives_no_events_is_polled(
+    events: bool, watch: bool | None, watched: bool
+) -> None:
+    """A network mount is looked at every poll_wait_s, a watched path on events."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events, watch)
+    with source:
+        assert watcher.paths == (["/models/digits"] if watched else [])
+        files.write("/models/digits/2/servable.json")
+        if watched:
+            calls = files.num_calls
+            clock.advance(5)
+            clock.block_until_sleepers(1)
+            assert files.num_calls == calls
+            assert watcher.told is not None
+            watcher.told("/models/digits/2")
+        else:
+            clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+    assert watcher.closed
+
+
+def test_without_any_events_everything_is_polled() -> None:
+    """A system that has no watches left still sees new versions."""
+    watcher = FakeWatcher(refuses=True)
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+def test_a_lost_event_is_made_up_for() -> None:
+    """What no event told is found by the look that comes anyway."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        clock.advance(600)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+def test_a_base_path_that_became_another_directory_is_looked_at() -> None:
+    """The check that comes with poll_wait_s notices a watch that went astray."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        watcher.paths.clear()
+        clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)

@@ -208,8 +208,8 @@ def test_a_missing_repository_is_a_problem_and_is_looked_for(
 
 
 def test_a_new_model_is_noticed_by_its_event(files: FakeFileSystem) -> None:
-    """A change right below the repository brings the look forward; others do not."""
-    source, target, _clock = source_over(files, poll_wait_s=600)
+    """A change right below the repository brings the look forward, once per gap."""
+    source, target, clock = source_over(files, poll_wait_s=600)
     source.watch_repository(ModelRepository("/models"))
     files.write("/models/a/1/servable.json")
     source.step()
@@ -221,5 +221,8 @@ def test_a_new_model_is_noticed_by_its_event(files: FakeFileSystem) -> None:
     source.step()
     assert files.num_calls == calls
     source.mark_changed("/models/b/1")
+    source.step()
+    assert files.num_calls == calls
+    clock.advance(0.05)
     source.step()
     assert told(target) == [("b", [1])]

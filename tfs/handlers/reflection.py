@@ -49,6 +49,7 @@ class ReflectionHandler:
             if not call.send(self._answer(request).SerializeToString()):
                 call.fail(ResourceExhausted("the client reads too slowly"))
 
+        on_message(call.message)
         call.on_message(on_message)
         call.on_half_close(call.finish)
 

@@ -164,15 +164,19 @@ class GrpcioTransport:
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
     ) -> Sequence[str]:
         addresses = []
-        for listener in listeners:
-            server = grpc.aio.server(options=self._channel_arguments())
-            handler = _GenericHandler(self, listener, methods)
-            server.add_generic_rpc_handlers((handler,))
-            _remove_stale_socket(listener.address)
-            addresses.append(_bind(server, listener))
-            self._servers.append(server)
-        for server in self._servers:
-            await server.start()
+        try:
+            for listener in listeners:
+                server = grpc.aio.server(options=self._channel_arguments())
+                handler = _GenericHandler(self, listener, methods)
+                server.add_generic_rpc_handlers((handler,))
+                _remove_stale_socket(listener.address)
+                self._servers.append(server)
+                addresses.append(_bind(server, listener))
+        finally:
+            # Also when one of them cannot be bound: only a server that was started
+            # lets go of its ports when it is stopped.
+            for server in self._servers:
+                await server.start()
         for listener in listeners:
             if listener.address.startswith("unix:"):
                 os.chmod(listener.address.removeprefix("unix:"), listener.unix_mode)
@@ -437,17 +441,19 @@ class _GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     async def _bidirectional(
         self, method: Method, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
-        call = self._call(method, metadata, b"", context)
-        pump = asyncio.ensure_future(self._pump(requests, call))
+        messages = requests.__aiter__()
+        first = await anext(messages, b"")
+        call = self._call(method, metadata, first, context)
+        pump = asyncio.ensure_future(self._pump(messages, call))
         try:
             async for message in self._stream(method, call, context):
                 yield message
         finally:
             pump.cancel()
 
-    async def _pump(self, requests: Any, call: GrpcioCall) -> None:
+    async def _pump(self, messages: Any, call: GrpcioCall) -> None:
         transport = self._transport
-        async for message in requests:
+        async for message in messages:
             transport.post(functools.partial(call.take_message, message))
         transport.post(call.take_half_close)
 

@@ -102,7 +102,7 @@ class ConnectionLimits:
     max_header_list_bytes: int = 16_384
     max_frame_size: int = 262_144
     max_continuations: int = 16
-    preferred_window: int = 1 << 20
+    preferred_window: int = 8 << 20
     max_queued_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
@@ -492,6 +492,19 @@ class Connection:
                         if self.is_closed:
                             return index, False
                         continue
+                if (
+                    stream is not None
+                    and stream.state is _OPENED
+                    and flags | END_STREAM == END_STREAM
+                    and 0 < length <= self._limits.max_frame_size
+                    and self._block_stream_id == 0
+                ):
+                    # A part of a large message: the table accepts it, no padding.
+                    self._data_stream_id = stream_id
+                    self._data_left = length
+                    self._data_ends = flags == END_STREAM
+                    index = payload
+                    continue
             elif frame_type == 1 and end <= size and flags == END_HEADERS and num_left:
                 head = by_block.get(data[payload:end])
                 if (

@@ -146,6 +146,7 @@ class ExpressCall:
             bucket = self.bucket
             if bucket is not None:
                 del bucket[self]
+                self.bucket = None
             self._send_reply(message)
 
     def fail(self, error: ServingError) -> None:

@@ -23,6 +23,8 @@ from tfs.frontends.rpc.express.frames import (
     window_update,
 )
 
+_LEAST_GRANT: Final = 16_384
+
 
 class ReceiveBudget:
     """Bytes that clients may send, or have sent, at any time. Loop-confined.
@@ -57,8 +59,8 @@ class ReceiveWindow:
     Attributes:
         size: What the client may still send, bytes.
         target: What the window is refilled to.
-        is_starved: Whether the last refill was refused, whole or in part, for want
-            of budget.
+        is_starved: Whether the last refill was refused for want of budget, and
+            next to nothing is left of what was granted before.
 
     """
 
@@ -95,10 +97,11 @@ class ReceiveWindow:
         if wanted < self.low_water:
             return b""
         granted = min(wanted, self._budget.free_bytes)
-        self.is_starved = granted < wanted
         # A trickle would cost more frames than it moves bytes.
-        if granted < wanted and granted < 16_384:
+        if granted < wanted and granted < _LEAST_GRANT:
+            self.is_starved = self.size < _LEAST_GRANT
             return b""
+        self.is_starved = False
         self.size += granted
         self._budget.used_bytes += granted
         return window_update(0, granted)

@@ -8,7 +8,7 @@ decides when it is whole, and whether it is too long to begin with.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
@@ -42,14 +42,23 @@ class MessageAssembler:
         """Whether everything fed so far made whole messages."""
         return not self._prefix
 
-    def feed(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
-        """Yields (compressed flag, body) of each message that ``chunk`` completes.
+    def feed(self, chunk: memoryview) -> Iterable[tuple[bool, memoryview]]:
+        """Returns (compressed flag, body) of each message that ``chunk`` completes.
+
+        To be used up before the next ``feed``.
 
         Raises:
             ServingError: RESOURCE_EXHAUSTED, the message is too long; INTERNAL, the
                 flag byte is neither 0 nor 1. The call must fail with it.
 
         """
+        if self._body is not None and len(chunk) < self._missing:
+            self._body += chunk  # the middle of a large message: nothing to yield
+            self._missing -= len(chunk)
+            return ()
+        return self._cut(chunk)
+
+    def _cut(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
         while True:
             if self._body is None:
                 wanted = PREFIX_SIZE - len(self._prefix)

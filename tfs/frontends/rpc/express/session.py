@@ -39,8 +39,8 @@ from tfs.frontends.rpc.express.stream_state import StreamState
 
 log = logging.getLogger(__name__)
 
-_FILL_BYTES: Final = 262_144  # of queued answers, per system call
-_MAX_FILLS: Final = 4  # per round
+_FILL_BYTES: Final = 1 << 20  # of queued answers, per system call
+_MAX_FILLS: Final = 2  # per round
 _MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
 
 
@@ -59,7 +59,6 @@ class Session:
     __slots__ = (
         "_cut_off",
         "_has_more",
-        "_is_reading",
         "_methods",
         "_now",
         "_num_answered",
@@ -72,6 +71,7 @@ class Session:
         "_starved_since_s",
         "_unsent",
         "_unsent_bytes",
+        "_watched",
         "_written_s",
         "connection",
         "idle_since_s",
@@ -114,7 +114,7 @@ class Session:
         self._starved_since_s: float | None = None
         self._num_answered = 0
         self._has_more = False
-        self._is_reading = True
+        self._watched = READABLE
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         # Calls cut off whose handlers may still work on them.
@@ -160,8 +160,6 @@ class Session:
             self.on_failure(error)
 
     def _read(self) -> None:
-        if not self._is_reading:
-            return
         try:
             data = self._socket.recv(self._options.max_read_bytes)
         except BlockingIOError:
@@ -176,9 +174,11 @@ class Session:
     def _receive(self, data: bytes) -> None:
         now_s = self._read_s = self._now()
         connection = self.connection
+        if self._shared.round_begun_s is None:
+            self._shared.round_begun_s = now_s
         if connection.receive(data, now_s):
             self._has_more = True
-            self.post(self.go_on)
+            self._shared.unfinished.append(self.go_on)
         if not self.is_dirty and (connection.has_output or connection.is_closed):
             self.mark_dirty()
         if connection.is_starved:
@@ -205,6 +205,7 @@ class Session:
         connection = self.connection
         if self._unsent:
             self._queue_output()  # the socket says when it is time to go on
+            self._watch()
             return
         for _ in range(_MAX_FILLS):
             if connection.has_sendable:
@@ -249,8 +250,6 @@ class Session:
             self._unsent_bytes += len(part)
         connection.out.clear()
         connection.has_large_output = False
-        if self._unsent_bytes > self._options.max_unsent_bytes:
-            self._watch()
 
     def _send_unsent(self) -> None:
         unsent = self._unsent
@@ -278,10 +277,16 @@ class Session:
 
     def _watch(self) -> None:
         """Watches for what can go on: reading, unless too much waits; writing."""
-        is_reading = self._unsent_bytes <= self._options.max_unsent_bytes
-        events = (READABLE if is_reading else 0) | (WRITABLE if self._unsent else 0)
-        self._is_reading = is_reading
-        self._shared.loop.watch(self._socket.fileno(), self.on_ready, events)
+        waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
+        if not self._unsent:
+            events = READABLE
+        elif waiting_bytes <= self._options.max_unsent_bytes:
+            events = READABLE | WRITABLE
+        else:
+            events = WRITABLE
+        if events != self._watched:
+            self._watched = events
+            self._shared.loop.watch(self._socket.fileno(), self.on_ready, events)
 
     # -- what the connection tells -----------------------------------------------------
 

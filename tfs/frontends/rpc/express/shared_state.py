@@ -55,7 +55,9 @@ class SharedState:
         counters: What happened.
         dirty: Run at the end of the round, once: sessions that have output.
         starved: Run when the receive budget has room: sessions that wait for it.
+        unfinished: Run in the next round: sessions that had too much for this one.
         wants_round: Whether the next round should come at once.
+        round_begun_s: When this round first received anything; None before.
         loop_ident: The loop's thread; right once the loop runs the transport.
 
     """
@@ -68,7 +70,9 @@ class SharedState:
     counters: ExpressCounters = field(default_factory=ExpressCounters)
     dirty: list[Callable[[], None]] = field(default_factory=list)
     starved: set[Callable[[], None]] = field(default_factory=set)
+    unfinished: list[Callable[[], None]] = field(default_factory=list)
     wants_round: bool = False
+    round_begun_s: float | None = None
     loop_ident: int = field(default_factory=get_ident)
 
     def __post_init__(self) -> None:

@@ -159,11 +159,11 @@ class ExpressTransport:
             try:
                 client, peer = listener.accept()
             except BlockingIOError:
-                return
+                break
             except OSError as error:
                 if error.errno in _OUT_OF_FILES:
                     self._pause(listener, error)
-                    return
+                    break
                 continue  # the client left before we came: ECONNABORTED and kin
             if len(self._sessions) >= self._options.max_connections:
                 self._shared.counters.refused_connections += 1
@@ -196,6 +196,11 @@ class ExpressTransport:
             shared.starved.clear()
             for refill in starved:
                 refill()
+        if shared.unfinished:
+            # Posted only now: what is posted earlier would run within this round.
+            for go_on in shared.unfinished:
+                self._loop.post(go_on)
+            shared.unfinished.clear()
         dirty = shared.dirty
         if dirty:
             shared.dirty = []
@@ -203,6 +208,17 @@ class ExpressTransport:
                 flush()
         if self._is_draining:
             self._check_drained()
+        if shared.round_begun_s is not None:
+            took_s = self._now() - shared.round_begun_s
+            shared.round_begun_s = None
+            if took_s > self._options.slow_round_s:
+                shared.counters.slow_rounds += 1
+                log.warning(
+                    "event=slow_round took_s=%.3f connections=%d flushed=%d",
+                    took_s,
+                    len(self._sessions),
+                    len(dirty),
+                )
         return now_s if shared.wants_round else None
 
     def _sweep_later(self) -> None:

@@ -1,0 +1,227 @@
+"""An express transport whose loop is stepped by the test, and clients of it.
+
+Everything runs on the test's thread, over Unix sockets, which deliver at once; time
+is a fake clock's. A round is what :meth:`Rig.step` says it is.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpack import Decoder
+
+from tests.frontends.express.wire import (
+    HELLO,
+    PATH,
+    Answer,
+    Sent,
+    grpc_headers,
+    headers_frame,
+    literal_block,
+    parse_frames,
+)
+from tfs.core.call import Call, ListenerOptions, Method, MethodKind, StreamCall
+from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.frames import ErrorCode, FrameType
+from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.testing.fake_clock import FakeClock
+
+HOLD = "/tfs.test.Echo/Hold"
+STREAM = "/tfs.test.Echo/Stream"
+BOTH = "/tfs.test.Echo/Both"
+FAIL = "/tfs.test.Echo/Fail"
+
+
+class RawClient:
+    """Sends bytes, collects frames. Never blocks."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.socket.setblocking(False)
+        self.is_closed = False
+        self.data = b""
+        self.answers: dict[int, Answer] = {}
+        self.pings: list[bytes] = []
+        self.goaway: ErrorCode | None = None
+        self.decoder = Decoder()
+
+    def send(self, data: bytes) -> None:
+        """Sends all of it; it must fit into the socket's buffer."""
+        assert self.socket.send(data) == len(data)
+
+    def send_some(self, data: bytes) -> int:
+        """Returns how much the kernel took."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def read(self) -> None:
+        """Takes what has arrived."""
+        while True:
+            try:
+                data = self.socket.recv(1 << 20)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self.is_closed = True
+                break
+            self.data += data
+        whole = _whole_frames(self.data)
+        for sent in parse_frames(self.data[:whole]):
+            self._collect(sent)
+        self.data = self.data[whole:]
+
+    def answer(self, stream_id: int) -> Answer:
+        """Returns what has arrived of an answer."""
+        self.read()
+        return self.answers.setdefault(stream_id, Answer())
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _collect(self, sent: Sent) -> None:
+        answer = self.answers.setdefault(sent.stream_id, Answer())
+        if sent.frame_type == FrameType.HEADERS:
+            headers = [(str(n), str(v)) for n, v in self.decoder.decode(sent.payload)]
+            if answer.headers:
+                answer.trailers = headers
+            else:
+                answer.headers = headers
+        elif sent.frame_type == FrameType.DATA:
+            answer.body += sent.payload
+        elif sent.frame_type == FrameType.RST_STREAM:
+            answer.reset = sent.error
+        elif sent.frame_type == FrameType.GOAWAY:
+            self.goaway = sent.error
+        elif sent.frame_type == FrameType.PING and not sent.is_ack:
+            self.pings.append(sent.payload)
+        if sent.frame_type in (FrameType.HEADERS, FrameType.DATA) and (
+            sent.flags & frames.END_STREAM
+        ):
+            answer.has_ended = True
+
+
+def _whole_frames(data: bytes) -> int:
+    index = 0
+    while len(data) - index >= frames.HEAD_SIZE:
+        end = index + frames.HEAD_SIZE + (frames.unpack_head(data, index)[0] >> 8)
+        if end > len(data):
+            break
+        index = end
+    return index
+
+
+class Rig:
+    """The transport under test.
+
+    Attributes:
+        held: Calls of the method HOLD, which answers nothing by itself.
+        streams: Calls of STREAM and BOTH.
+        served: Messages in the order in which handlers saw them.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        options: ExpressOptions | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.clock = FakeClock()
+        self.loop = ServingLoop(self.clock, name="rig")
+        self.transport = ExpressTransport(
+            self.loop, options, executor or InlineExecutor()
+        )
+        self.held: list[Call] = []
+        self.streams: list[StreamCall] = []
+        self.served: list[bytes] = []
+        self.on_stream: Callable[[StreamCall], None] | None = None
+        self.clients: list[RawClient] = []
+        self.path = str(folder / "express.sock")
+        self.transport.start(
+            [ListenerOptions("test", f"unix:{self.path}")],
+            {
+                method.path: method
+                for method in (
+                    Method(PATH, self._echo),
+                    Method(HOLD, self.held.append),
+                    Method(FAIL, self._fail),
+                    Method(STREAM, self._stream, MethodKind.SERVER_STREAM),
+                    Method(BOTH, self._stream, MethodKind.BIDIRECTIONAL),
+                )
+            },
+        )
+        self.step()
+
+    def step(self, num_rounds: int = 1) -> None:
+        """Runs rounds: at most this many, fewer when there is nothing to do at once."""
+        for _ in range(num_rounds):
+            self.loop.step()
+
+    def settle(self) -> None:
+        """Runs rounds until the loop has nothing left to do at this time."""
+        for _ in range(200):
+            due_s = self.loop.step()
+            if due_s is None or due_s > self.clock.now():
+                break
+        self.loop.step()
+
+    def advance(self, duration_s: float) -> None:
+        """Lets time pass and the timers run."""
+        self.clock.advance(duration_s)
+        self.settle()
+
+    def connect(self, hello: bytes = HELLO) -> RawClient:
+        client = RawClient(self.path)
+        self.clients.append(client)
+        if hello:
+            client.send(hello)
+        self.step(2)
+        client.read()
+        return client
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.transport.close()
+        self.loop.close()
+
+    def _echo(self, call: Call) -> None:
+        self.served.append(bytes(call.message))
+        call.reply(bytes(call.message))
+
+    def _fail(self, call: Call) -> None:
+        raise ValueError("meant to fail")
+
+    def _stream(self, call: StreamCall) -> None:
+        self.streams.append(call)
+        if self.on_stream is not None:
+            self.on_stream(call)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    options: ExpressOptions | None = None,
+    executor: Executor | None = None,
+) -> Iterator[Rig]:
+    rig = Rig(folder, options, executor)
+    try:
+        yield rig
+    finally:
+        rig.close()
+
+
+def head(stream_id: int, path: str = PATH, *extra: tuple[str, str]) -> bytes:
+    """Returns the HEADERS frame of a call of ``path``."""
+    return headers_frame(stream_id, literal_block(grpc_headers(*extra, path=path)))

@@ -1,0 +1,786 @@
+"""Sockets, calls and timeouts, in rounds that the test counts and time it owns."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.express.rig import BOTH, FAIL, HOLD, STREAM, Rig, head, running
+from tests.frontends.express.wire import (
+    HELLO,
+    PATH,
+    data_frame,
+    headers_frame,
+    prefixed,
+    request,
+)
+from tfs.core.call import ListenerOptions, StreamCall
+from tfs.core.errors import Code, NotFound, Unavailable
+from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.frames import ErrorCode, Setting
+from tfs.frontends.rpc.express.listener import Listener
+from tfs.frontends.rpc.express.options import ExpressOptions
+
+WIDE = frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(
+    0, 1 << 30
+)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with running(tmp_path) as rig:
+        yield rig
+
+
+def hold(stream_id: int, *extra: tuple[str, str]) -> bytes:
+    """Returns a request for the method that never answers by itself."""
+    return head(stream_id, HOLD, *extra) + data_frame(stream_id, prefixed(b"x"))
+
+
+# -- calls --------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_within_its_round(rig: Rig) -> None:
+    """Read, handled and written in one go."""
+    client = rig.connect()
+    client.send(request(1))
+    rig.step()
+    assert client.answer(1).messages == [b"ping"]
+    assert client.answer(1).status == "0"
+
+
+def test_all_requests_of_a_round_are_handled_before_anything_is_written(
+    rig: Rig,
+) -> None:
+    """Natural batching: the schedule hooks see them together."""
+    client = rig.connect()
+    client.send(b"".join(hold(stream_id) for stream_id in range(1, 40, 2)))
+    rig.step()
+    assert len(rig.held) == 20
+
+
+def test_a_handler_that_raises_costs_one_call(rig: Rig) -> None:
+    """INTERNAL without details, counted, and the connection lives."""
+    client = rig.connect()
+    client.send(head(1, FAIL) + data_frame(1, prefixed(b"x")) + request(3))
+    rig.step()
+    answer = client.answer(1)
+    assert answer.status == str(int(Code.INTERNAL))
+    assert "meant to fail" not in str(answer.headers)
+    assert client.answer(3).messages == [b"ping"]
+    assert rig.transport.counters.handler_failures == 1
+
+
+def test_the_first_finish_wins_and_the_others_are_counted(rig: Rig) -> None:
+    """Whatever kind they are."""
+    client = rig.connect()
+    client.send(hold(1))
+    rig.step()
+    rig.held[0].reply(b"first")
+    rig.held[0].reply(b"second")
+    rig.held[0].fail(NotFound("third"))
+    rig.step()
+    assert client.answer(1).messages == [b"first"]
+    assert client.answer(1).status == "0"
+    assert rig.transport.counters.late_finishes == 2
+
+
+def test_a_finish_from_another_thread_is_sent_in_the_next_round(rig: Rig) -> None:
+    """It is posted to the loop, which alone touches the connection."""
+    client = rig.connect()
+    client.send(hold(1) + hold(3))
+    rig.step()
+    first, second = rig.held
+
+    def finish_both() -> None:
+        first.reply(b"one")
+        second.fail(Unavailable("two"))
+
+    thread = threading.Thread(target=finish_both)
+    thread.start()
+    thread.join()
+    assert client.answer(1).messages == []
+    rig.step()
+    assert client.answer(1).messages == [b"one"]
+    assert client.answer(3).status == "14"
+
+
+def test_a_deadline_is_exact_to_its_tick(rig: Rig) -> None:
+    """Not before, and at most 5 ms after; the handler's side is told."""
+    client = rig.connect()
+    client.send(hold(1, ("grpc-timeout", "2S")))
+    rig.step()
+    (call,) = rig.held
+    told: list[str] = []
+    call.on_cancel(lambda: told.append("first"))
+    assert call.deadline_s == rig.clock.now() + 2.0
+    rig.advance(1.999)
+    assert not client.answer(1).has_ended
+    rig.advance(0.006)
+    assert client.answer(1).status == str(int(Code.DEADLINE_EXCEEDED))
+    assert told == ["first"]
+    assert call.cancel.error is not None
+    assert call.cancel.error.code is Code.DEADLINE_EXCEEDED
+    call.on_cancel(lambda: told.append("at once"))
+    assert told == ["first", "at once"]
+
+
+def test_a_deadline_passes_also_while_the_request_arrives(rig: Rig) -> None:
+    """It counts from the headers; the rest of the request is dropped."""
+    client = rig.connect()
+    client.send(head(1, HOLD, ("grpc-timeout", "1S")) + data_frame(1, b"\0\0", 0))
+    rig.step()
+    rig.advance(1.01)
+    answer = client.answer(1)
+    assert (answer.status, answer.reset) == ("4", ErrorCode.NO_ERROR)
+    client.send(data_frame(1, b"\0\0\1x") + request(3))
+    rig.step()
+    assert client.answer(3).messages == [b"ping"]
+    assert rig.held == []
+
+
+def test_an_answered_call_leaves_no_deadline_behind(rig: Rig) -> None:
+    """Nothing is kept of a call that is over."""
+    client = rig.connect()
+    client.send(head(1, PATH, ("grpc-timeout", "60S")) + data_frame(1, prefixed(b"x")))
+    rig.step()
+    assert client.answer(1).messages == [b"x"]
+    assert len(rig.transport._shared.deadlines) == 0
+
+
+def test_a_cancelled_call_counts_until_its_handler_is_done(tmp_path: Path) -> None:
+    """The stream is gone at once, its work is not."""
+    options = ExpressOptions(limits=ConnectionLimits(max_concurrent_streams=2))
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(hold(1) + hold(3))
+        rig.step()
+        client.send(
+            frames.rst_stream(1, ErrorCode.CANCEL)
+            + frames.rst_stream(3, ErrorCode.CANCEL)
+            + request(5)
+        )
+        rig.step()
+        assert client.answer(5).reset is ErrorCode.REFUSED_STREAM
+        assert [call.cancel.error.code for call in rig.held if call.cancel.error] == [
+            Code.CANCELLED,
+            Code.CANCELLED,
+        ]
+        rig.held[0].reply(b"nobody listens")
+        client.send(request(7))
+        rig.step()
+        assert client.answer(7).messages == [b"ping"]
+        # The other handler just forgets its call.
+        rig.held.clear()
+        gc.collect()
+        rig.step()
+        client.send(hold(9) + hold(11))
+        rig.step()
+        assert len(rig.held) == 2
+
+
+def test_a_lost_connection_cancels_its_calls(rig: Rig) -> None:
+    """Handlers learn that nobody waits; late answers do no harm."""
+    client = rig.connect()
+    client.send(hold(1))
+    rig.step()
+    told: list[bool] = []
+    rig.held[0].on_cancel(lambda: told.append(True))
+    client.close()
+    rig.step()
+    assert told == [True]
+    rig.held[0].reply(b"nobody listens")
+    rig.held.clear()
+    rig.settle()
+    assert rig.transport.budget.used_bytes == 0
+
+
+def test_an_unknown_method_is_refused_before_its_body(rig: Rig) -> None:
+    """UNIMPLEMENTED, and the rest of the request is dropped."""
+    client = rig.connect()
+    client.send(head(1, "/nobody.Knows/This"))
+    rig.step()
+    answer = client.answer(1)
+    assert (answer.status, answer.reset) == ("12", ErrorCode.NO_ERROR)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", prefixed(b"a") + prefixed(b"b")],
+    ids=["no message", "two messages"],
+)
+@pytest.mark.parametrize("path", [PATH, STREAM])
+def test_a_unary_request_is_one_message(rig: Rig, path: str, body: bytes) -> None:
+    """gRPC's answer to another number of messages is UNIMPLEMENTED."""
+    client = rig.connect()
+    client.send(head(1, path) + data_frame(1, body))
+    rig.step()
+    assert client.answer(1).status == str(int(Code.UNIMPLEMENTED))
+    assert rig.served == []
+    assert rig.streams == []
+
+
+def test_what_is_not_grpc_gets_an_http_answer(rig: Rig) -> None:
+    """The refusals of the head reach the wire."""
+    client = rig.connect()
+    client.send(headers_frame(1, b"\x83\x86\x84", frames.END_HEADERS))  # POST /
+    rig.step()
+    assert dict(client.answer(1).headers)[":status"] == "415"
+
+
+# -- streams -------------------------------------------------------------------------
+
+
+def test_a_server_stream_sends_until_the_client_reads_too_slowly(
+    tmp_path: Path,
+) -> None:
+    """send says no when the bound is reached, and yes again later."""
+    options = ExpressOptions(max_stream_queued_bytes=100_000)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(head(1, STREAM) + data_frame(1, prefixed(b"go")))
+        rig.step()
+        (call,) = rig.streams
+        num_sent = 0
+        while call.send(b"x" * 10_000):
+            num_sent += 1
+            rig.settle()
+            assert num_sent < 100
+        client.send(frames.window_update(0, 1 << 20) + frames.window_update(1, 1 << 20))
+        rig.settle()
+        assert call.send(b"last")
+        call.finish()
+        rig.settle()
+        answer = client.answer(1)
+        assert answer.messages == [b"x" * 10_000] * num_sent + [b"last"]
+        assert answer.status == "0"
+        assert not call.send(b"after the end")
+
+
+def test_a_bidirectional_stream_hears_each_message_and_the_end(rig: Rig) -> None:
+    """The first comes with the call, the others later, the end once."""
+    heard: list[bytes] = []
+
+    def listen(call: StreamCall) -> None:
+        def end() -> None:
+            heard.append(b"end")
+            call.finish()
+
+        heard.append(bytes(call.message))
+        call.on_message(lambda message: heard.append(bytes(message)))
+        call.on_half_close(end)
+
+    rig.on_stream = listen
+    client = rig.connect()
+    client.send(head(1, BOTH) + data_frame(1, prefixed(b"a"), 0))
+    rig.step()
+    client.send(data_frame(1, prefixed(b"b") + prefixed(b"c"), 0) + data_frame(1, b""))
+    rig.step()
+    assert heard == [b"a", b"b", b"c", b"end"]
+    assert client.answer(1).status == "0"
+    assert rig.transport.budget.used_bytes == _granted(rig)
+
+
+def test_messages_wait_for_a_handler_that_listens_later(rig: Rig) -> None:
+    """Nothing is lost, and what waits still counts as received."""
+    client = rig.connect()
+    client.send(
+        head(1, BOTH) + data_frame(1, prefixed(b"a") + prefixed(b"b") + prefixed(b"c"))
+    )
+    rig.step()
+    (call,) = rig.streams
+    assert rig.transport.budget.used_bytes > _granted(rig)
+    heard: list[bytes] = []
+    call.on_half_close(lambda: heard.append(b"end"))
+    call.on_message(lambda message: heard.append(bytes(message)))
+    assert heard == [b"b", b"c", b"end"]
+    call.reply(b"bye")
+    rig.step()
+    assert client.answer(1).messages == [b"bye"]
+    assert rig.transport.budget.used_bytes == _granted(rig)
+
+
+def test_a_bidirectional_stream_without_messages_ends_well(rig: Rig) -> None:
+    """There is nothing to answer."""
+    client = rig.connect()
+    client.send(head(1, BOTH) + data_frame(1, b""))
+    rig.step()
+    assert client.answer(1).status == "0"
+    assert rig.streams == []
+
+
+def test_a_listener_function_that_raises_fails_its_stream(rig: Rig) -> None:
+    """The same containment as for handlers."""
+
+    def listen(call: StreamCall) -> None:
+        def fail(message: bytes | memoryview) -> None:
+            raise ValueError("meant to fail")
+
+        call.on_message(fail)
+
+    rig.on_stream = listen
+    client = rig.connect()
+    client.send(head(1, BOTH) + data_frame(1, prefixed(b"a") + prefixed(b"b"), 0))
+    rig.step()
+    assert client.answer(1).status == str(int(Code.INTERNAL))
+
+
+def _granted(rig: Rig) -> int:
+    return sum(s.connection._window.size for s in rig.transport._sessions)
+
+
+# -- compression ----------------------------------------------------------------------
+
+
+def test_a_gzip_request_is_decompressed(rig: Rig) -> None:
+    """Only messages with the flag; the order of messages stays."""
+    heard: list[bytes] = []
+
+    def listen(call: StreamCall) -> None:
+        heard.append(bytes(call.message))
+        call.on_message(lambda message: heard.append(bytes(message)))
+        call.on_half_close(call.finish)
+
+    rig.on_stream = listen
+    client = rig.connect()
+    gzipped = prefixed(gzip.compress(b"b" * 1000), compressed=True)
+    client.send(
+        head(1, BOTH, ("grpc-encoding", "gzip"))
+        + data_frame(1, prefixed(b"a") + gzipped + prefixed(b"c") + gzipped)
+    )
+    client.send(head(3, PATH, ("grpc-encoding", "gzip")) + data_frame(3, gzipped))
+    rig.settle()
+    assert heard == [b"a", b"b" * 1000, b"c", b"b" * 1000]
+    assert client.answer(1).status == "0"
+    assert client.answer(3).messages == [b"b" * 1000]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "code"),
+    [
+        ("identity", gzip.compress(b"x"), Code.INTERNAL),
+        ("gzip", b"not gzip", Code.INTERNAL),
+        ("gzip", gzip.compress(b"\0" * 2_000_000), Code.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_bad_compression_fails_the_call(
+    tmp_path: Path, encoding: str, body: bytes, code: Code
+) -> None:
+    """A flag without an encoding, damage, and bombs."""
+    options = ExpressOptions(limits=ConnectionLimits(max_message_bytes=1_000_000))
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(
+            head(1, PATH, ("grpc-encoding", encoding))
+            + data_frame(1, prefixed(body, compressed=True))
+        )
+        rig.settle()
+        assert client.answer(1).status == str(int(code))
+        assert rig.served == []
+
+
+# -- rounds and back-pressure -----------------------------------------------------------
+
+
+def test_a_flooding_connection_gets_its_turn_and_no_more(tmp_path: Path) -> None:
+    """Its surplus waits, and others are served in every round."""
+    options = ExpressOptions(limits=ConnectionLimits(max_requests_per_round=10))
+    with running(tmp_path, options) as rig:
+        flood, other = rig.connect(), rig.connect()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(100)))
+        for index in range(5):
+            other.send(request(2 * index + 1, b"other"))
+            rig.step()
+            assert other.answer(2 * index + 1).messages == [b"other"]
+            assert rig.served.count(b"flood") == 10 * (index + 1)
+        rig.settle()
+        assert rig.served.count(b"flood") == 100
+
+
+def test_a_round_reads_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    """A large upload does not keep the loop for itself."""
+    with running(tmp_path, ExpressOptions(max_read_bytes=1000)) as rig:
+        client = rig.connect()
+        client.send(head(1) + data_frame(1, prefixed(b"x" * 5000)))
+        rig.step(3)
+        assert rig.served == []
+        rig.settle()
+        rig.step(5)
+        assert rig.served == [b"x" * 5000]
+
+
+def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    """Once its answers pile up its requests wait in the kernel, and go on later."""
+    options = ExpressOptions(max_unsent_bytes=100_000)
+    with running(tmp_path, options) as rig:
+        client = rig.connect(HELLO + WIDE)
+        body = b"x" * 50_000
+        num_sent = 0
+        for index in range(400):
+            data = request(2 * index + 1, body)
+            if client.send_some(data) < len(data):
+                break  # a cut request: nothing may follow it
+            num_sent += 1
+            rig.step()
+        assert 0 < len(rig.served) < num_sent
+        (session,) = rig.transport._sessions
+        assert session._unsent_bytes < 100_000 + 128 * 50_000
+        for _ in range(2000):
+            client.read()
+            rig.step()
+            if len(rig.served) >= num_sent:
+                break
+        rig.settle()
+        assert client.answer(2 * num_sent - 1).messages == [body]
+
+
+def test_large_answers_are_sent_as_the_client_reads(rig: Rig) -> None:
+    """More than the socket takes at once arrives whole and in order."""
+    client = rig.connect(HELLO + WIDE)
+    client.send(hold(1) + hold(3))
+    rig.step()
+    body = bytes(range(256)) * 20_000
+    rig.held[0].reply(body)
+    rig.held[1].reply(b"small")
+    for _ in range(500):
+        rig.step()
+        client.read()
+    assert client.answer(1).messages == [body]
+    assert client.answer(3).messages == [b"small"]
+
+
+# -- timeouts ------------------------------------------------------------------------
+
+
+def test_a_silent_connection_is_closed(rig: Rig) -> None:
+    """No preface within the handshake's time."""
+    client = rig.connect(hello=b"")
+    rig.advance(9)
+    client.read()
+    assert not client.is_closed
+    rig.advance(2)
+    client.read()
+    assert client.is_closed
+    assert rig.transport.counters.timeouts == 1
+
+
+def test_a_frame_left_unfinished_closes_its_connection(rig: Rig) -> None:
+    """Slow loris, one byte at a time."""
+    client = rig.connect()
+    for byte in head(1)[:12]:
+        client.send(bytes((byte,)))
+        rig.advance(1)
+    client.read()
+    assert client.is_closed
+    assert client.goaway is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_body_that_does_not_come_fails_its_call(rig: Rig) -> None:
+    """The connection and its other calls go on."""
+    client = rig.connect()
+    client.send(head(1) + data_frame(1, b"\0\0\0", 0))
+    for _ in range(59):
+        rig.advance(1)
+    assert not client.answer(1).has_ended
+    rig.advance(3)
+    assert client.answer(1).status == str(int(Code.DEADLINE_EXCEEDED))
+    client.send(request(3))
+    rig.step()
+    assert client.answer(3).messages == [b"ping"]
+
+
+def test_a_slow_but_steady_body_is_given_time(tmp_path: Path) -> None:
+    """At the least rate and above, any message may take as long as it takes."""
+    options = ExpressOptions(body_timeout_s=5, min_body_bytes_per_s=1000)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(head(1))
+        data = prefixed(b"x" * 20_000)
+        for index in range(0, len(data), 1000):
+            part = data[index : index + 1000]
+            last = index + 1000 >= len(data)
+            client.send(data_frame(1, part, frames.END_STREAM if last else 0))
+            rig.advance(1)
+        assert client.answer(1).status == "0"
+
+
+def test_a_bidirectional_stream_may_be_silent_but_not_within_a_message(
+    rig: Rig,
+) -> None:
+    """Reflection clients keep their stream open for as long as they like."""
+    client = rig.connect()
+    client.send(head(1, BOTH) + data_frame(1, prefixed(b"a"), 0))
+    rig.advance(200)
+    assert not client.answer(1).has_ended
+    client.send(data_frame(1, b"\0\0", 0))
+    rig.step()
+    rig.advance(59)
+    assert not client.answer(1).has_ended
+    rig.advance(3)
+    assert client.answer(1).status == str(int(Code.DEADLINE_EXCEEDED))
+
+
+def test_a_client_that_takes_nothing_is_closed(rig: Rig) -> None:
+    """What waits for it in our memory does so for a bounded time."""
+    client = rig.connect(HELLO + WIDE)
+    client.send(hold(1))
+    rig.step()
+    rig.held[0].reply(b"x" * 10_000_000)
+    rig.step(5)
+    rig.advance(29)
+    assert rig.transport._sessions
+    rig.advance(3)
+    assert not rig.transport._sessions
+    client.read()
+    assert client.is_closed
+
+
+def test_an_answer_that_no_window_comes_for_is_dropped(rig: Rig) -> None:
+    """Flow control cannot be used to park memory in the server."""
+    client = rig.connect(HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+    client.send(request(1))
+    rig.step()
+    for _ in range(33):
+        rig.advance(1)
+    assert client.answer(1).reset is ErrorCode.CANCEL
+    (session,) = rig.transport._sessions
+    assert session.connection.queued_bytes == 0
+
+
+def test_an_idle_connection_is_drained(tmp_path: Path) -> None:
+    """GOAWAY and close; a connection in use stays."""
+    with running(tmp_path, ExpressOptions(idle_timeout_s=100)) as rig:
+        idle, used = rig.connect(), rig.connect()
+        for index in range(60):
+            rig.advance(2)
+            used.send(request(2 * index + 1))
+            rig.step()
+        idle.read()
+        used.read()
+        assert idle.is_closed
+        assert idle.goaway is ErrorCode.NO_ERROR
+        assert not used.is_closed
+
+
+def test_a_dead_client_is_noticed_by_its_silence(rig: Rig) -> None:
+    """A ping after minutes without a byte; no answer, no connection."""
+    silent, alive = rig.connect(), rig.connect()
+    for _ in range(320):
+        rig.advance(1)
+        alive.read()
+        for payload in alive.pings:
+            alive.send(frames.ping(payload, ack=True))
+        alive.pings.clear()
+    rig.advance(5)
+    silent.read()
+    alive.read()
+    assert silent.pings
+    assert silent.is_closed
+    assert not alive.is_closed
+
+
+# -- the receive budget ----------------------------------------------------------------
+
+
+def test_a_starved_upload_goes_on_when_others_are_done(tmp_path: Path) -> None:
+    """Windows come back as soon as bytes are released."""
+    options = ExpressOptions(max_receive_bytes=150_000)
+    with running(tmp_path, options) as rig:
+        first, second = rig.connect(), rig.connect()
+        message = prefixed(b"x" * 60_000)
+        first.send(head(1, HOLD) + data_frame(1, message))
+        second.send(head(1, HOLD) + data_frame(1, message))
+        rig.settle()
+        first.read()
+        second.read()
+        window = frames.DEFAULT_WINDOW - len(message)
+        second.send(head(3) + data_frame(3, prefixed(b"y" * 9000)[:window], 0))
+        rig.settle()
+        assert rig.served == []
+        rig.held[0].reply(b"done")
+        rig.held[1].reply(b"done")
+        rig.settle()
+        second.send(data_frame(3, prefixed(b"y" * 9000)[window:]))
+        rig.settle()
+        assert rig.served == [b"y" * 9000]
+
+
+def test_an_upload_that_starves_too_long_fails(tmp_path: Path) -> None:
+    """RESOURCE_EXHAUSTED, for the youngest; so nothing waits for itself forever."""
+    options = ExpressOptions(max_receive_bytes=70_000)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        part = data_frame(1, prefixed(b"x" * 500_000)[:30_000], 0)
+        client.send(head(1) + part)
+        client.send(head(3) + part.replace(b"\0\0\0\x01", b"\0\0\0\x03", 1))
+        rig.settle()
+        for _ in range(8):
+            rig.advance(1)
+        assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
+        assert not client.answer(1).has_ended
+
+
+# -- containment and the end -----------------------------------------------------------
+
+
+def test_a_fault_of_our_own_costs_one_connection(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed and counted; the loop and the others do not notice."""
+    bad, good = rig.connect(), rig.connect()
+    sessions = {s.opened_s: s for s in rig.transport._sessions}
+    assert len(sessions) == 1  # equal times: pick by who answers
+    bad.send(request(1, b"bad"))
+
+    def fail(call: object) -> None:
+        raise AssertionError("meant to fail")
+
+    monkeypatch.setattr("tfs.frontends.rpc.express.session.ExpressCall", fail)
+    rig.step()
+    monkeypatch.undo()
+    bad.read()
+    assert bad.is_closed
+    good.send(request(1, b"good"))
+    rig.step()
+    assert good.answer(1).messages == [b"good"]
+    assert rig.transport.counters.failures == 1
+    assert rig.loop.num_failures == 0
+
+
+def test_a_protocol_fault_says_goodbye(rig: Rig) -> None:
+    """GOAWAY with the code, then the socket closes."""
+    client = rig.connect()
+    client.send(frames.window_update(0, 0))
+    rig.step()
+    client.read()
+    assert client.goaway is ErrorCode.PROTOCOL_ERROR
+    assert client.is_closed
+    assert rig.transport.counters.faults == 1
+
+
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+    """At once, without a word."""
+    with running(tmp_path, ExpressOptions(max_connections=2)) as rig:
+        clients = [rig.connect(hello=b"") for _ in range(3)]
+        rig.step(2)
+        for client in clients:
+            client.read()
+        assert [client.is_closed for client in clients] == [False, False, True]
+        assert rig.transport.counters.refused_connections == 1
+
+
+def test_connections_that_come_and_go_leave_nothing(rig: Rig) -> None:
+    """Whatever state they were dropped in."""
+    for index in range(200):
+        client = rig.connect(HELLO[: index % (len(HELLO) + 1)])
+        client.close()
+        rig.step(2)
+    assert not rig.transport._sessions
+    assert rig.transport.budget.used_bytes == 0
+
+
+def test_drain_finishes_what_was_taken_and_closes(rig: Rig) -> None:
+    """GOAWAY, the last answers, and the end of each connection in its time."""
+    busy, idle = rig.connect(), rig.connect()
+    busy.send(hold(1))
+    rig.step()
+    done: list[bool] = []
+    drainer = threading.Thread(
+        target=lambda: done.append(rig.transport.drain(rig.clock.now() + 60))
+    )
+    drainer.start()
+    rig.clock.block_until_sleepers(1)
+    rig.settle()
+    for client in (busy, idle):
+        client.read()
+        assert client.goaway is ErrorCode.NO_ERROR
+    assert not Path(rig.path).exists()
+    idle.send(frames.ping(idle.pings[0], ack=True))
+    rig.settle()
+    idle.read()
+    assert idle.is_closed
+    rig.advance(1.1)  # the other never answers the ping
+    busy.send(request(3))
+    rig.settle()
+    busy.read()
+    assert not busy.is_closed
+    rig.held[0].reply(b"finished")
+    rig.settle()
+    assert busy.answer(1).messages == [b"finished"]
+    assert busy.answer(3).messages == []
+    assert busy.is_closed
+    drainer.join(10)
+    assert done == [True]
+
+
+def test_a_slow_round_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Something on the loop blocked it; somebody should know."""
+    client = rig.connect()
+    rig.on_stream = lambda call: rig.clock.advance(0.2)
+    client.send(head(1, STREAM) + data_frame(1, prefixed(b"x")))
+    with caplog.at_level("WARNING"):
+        rig.step()
+    assert "event=slow_round" in caplog.text
+    assert rig.transport.counters.slow_rounds == 1
+
+
+# -- listeners --------------------------------------------------------------------------
+
+
+def test_a_stale_unix_socket_is_replaced(tmp_path: Path) -> None:
+    """A server that died leaves its path behind."""
+    path = str(tmp_path / "stale.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    listener = Listener(ListenerOptions("x", f"unix:{path}"))
+    listener.close()
+    assert not (tmp_path / "stale.sock").exists()
+
+
+def test_a_unix_socket_in_use_is_refused(tmp_path: Path) -> None:
+    """Two servers do not share a path, and the first keeps it."""
+    options = ListenerOptions("x", f"unix:{tmp_path / 'used.sock'}")
+    listener = Listener(options)
+    with pytest.raises(Unavailable, match=r"used\.sock"):
+        Listener(options)
+    assert (tmp_path / "used.sock").exists()
+    listener.close()
+
+
+def test_a_file_in_the_way_is_not_removed(tmp_path: Path) -> None:
+    """Only sockets nobody listens on are."""
+    path = tmp_path / "file"
+    path.write_text("precious")
+    with pytest.raises(Unavailable):
+        Listener(ListenerOptions("x", f"unix:{path}"))
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("address", ["8500", "localhost:http", "unix:relative.sock"])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    """With a sentence about what is expected."""
+    with pytest.raises(ValueError, match=r"address|absolute"):
+        Listener(ListenerOptions("x", address))
+
+
+def test_ipv6_peers_are_written_with_brackets() -> None:
+    """So that host and port can be told apart."""
+    try:
+        listener = Listener(ListenerOptions("x", "[::1]:0"))
+    except Unavailable:
+        pytest.skip("this machine has no IPv6 loopback address")
+    with socket.socket(socket.AF_INET6) as client:
+        listener.socket.setblocking(True)
+        client.connect(("::1", int(listener.address.rpartition(":")[2])))
+        accepted, peer = listener.accept()
+        accepted.close()
+    listener.close()
+    assert peer.address.startswith("[::1]:")
+    assert peer.is_loopback

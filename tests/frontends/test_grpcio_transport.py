@@ -1,0 +1,25 @@
+"""tfs.frontends.rpc.grpcio_transport keeps what every transport promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.conformance.transport import (
+    STREAM_CHECKS,
+    TRANSPORT_CHECKS,
+    TransportCheck,
+)
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
+
+
+def make(loop: ServingLoop) -> GrpcioTransport:
+    return GrpcioTransport(loop)
+
+
+@pytest.mark.parametrize(
+    "check", TRANSPORT_CHECKS + STREAM_CHECKS, ids=lambda check: check.__name__
+)
+def test_grpcio_is_a_transport(check: TransportCheck) -> None:
+    """Each promise of the seam, with a real gRPC client over loopback."""
+    check(make)

@@ -1,0 +1,309 @@
+"""tfs.handlers: status, metadata, reload, health, reflection, the method table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+from tests.handlers.served import OneModel
+from tfs.core.call import MethodKind
+from tfs.core.errors import (
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unimplemented,
+)
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.handlers.health import HealthHandler
+from tfs.handlers.methods import method_table
+from tfs.handlers.model_metadata import ModelMetadataHandler
+from tfs.handlers.model_status import ModelStatusHandler
+from tfs.handlers.reflection import ReflectionHandler
+from tfs.handlers.reload_config import ReloadConfigHandler
+from tfs.proto._pool import POOL
+from tfs.proto.grpc.health.v1 import health_pb2
+from tfs.proto.grpc.reflection.v1 import reflection_pb2
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+)
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.testing.fake_call import FakeCall
+
+
+class FakeBackend:
+    """States, health and configs that a test sets."""
+
+    def __init__(self) -> None:
+        self.states: list[ServableState] = []
+        self.why = ""
+        self.ready = False
+        self.error: ServingError | None = None
+        self.applied: list[str] = []
+
+    def version_states(self, name: str) -> Sequence[ServableState]:
+        return [state for state in self.states if state.id.name == name]
+
+    def problem(self, name: str) -> str:
+        return self.why
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def is_model_available(self, name: str) -> bool | None:
+        return self.ready if name == "m" else None
+
+    def apply_config(
+        self,
+        message: model_server_config_pb2.ModelServerConfig,
+        reason: str,
+        deadline_s: float | None,
+        on_done: Callable[[ServingError | None], None],
+    ) -> None:
+        self.applied.append(reason)
+        on_done(self.error)
+
+    def counters(self) -> Mapping[str, float]:
+        return {"loads": 2.0 * len(self.applied)}
+
+
+def status(backend: FakeBackend, name: str, version: int | None = None) -> FakeCall:
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = name
+    if version is not None:
+        request.model_spec.version.value = version
+    call = FakeCall(request.SerializeToString())
+    ModelStatusHandler(backend)(call)
+    return call
+
+
+def test_status_shows_every_version_with_its_error() -> None:
+    """Ended versions are listed with what they ended of."""
+    backend = FakeBackend()
+    backend.states = [
+        ServableState(ServableId("m", 2), ManagerState.END, DataLoss("torn")),
+        ServableState(ServableId("m", 1), ManagerState.AVAILABLE),
+    ]
+    response = get_model_status_pb2.GetModelStatusResponse.FromString(
+        status(backend, "m").reply_bytes()
+    )
+    assert [
+        (each.version, each.state, each.status.error_code, each.status.error_message)
+        for each in response.model_version_status
+    ] == [(2, 50, 15, "torn"), (1, 30, 0, "")]
+
+
+def test_status_of_nothing_is_not_found_with_the_reason() -> None:
+    """What stands in the way of a model is part of the message."""
+    backend = FakeBackend()
+    backend.why = "base path /m does not exist"
+    assert status(backend, "m").error().message == (
+        "Could not find any versions of model m: base path /m does not exist"
+    )
+    backend.why = ""
+    error = status(backend, "m", 7).error()
+    assert isinstance(error, NotFound)
+    assert error.message == "Could not find version 7 of model m"
+
+
+def test_status_needs_a_model_spec() -> None:
+    """MissingOrEmptyModelSpecFailure."""
+    call = FakeCall(b"")
+    ModelStatusHandler(FakeBackend())(call)
+    assert call.error().message == "Missing ModelSpec"
+
+
+def test_metadata_describes_every_signature() -> None:
+    """Names, dtypes, shapes, methods and defaults, packed as upstream does."""
+    request = get_model_metadata_pb2.GetModelMetadataRequest(
+        metadata_field=["signature_def"]
+    )
+    request.model_spec.name = "m"
+    call = FakeCall(request.SerializeToString())
+    served = OneModel()
+    ModelMetadataHandler(served)(call)
+    response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(
+        call.reply_bytes()
+    )
+    packed = response.metadata["signature_def"]
+    assert packed.type_url == ("type.googleapis.com/tensorflow.serving.SignatureDefMap")
+    found = get_model_metadata_pb2.SignatureDefMap.FromString(packed.value)
+    default = found.signature_def["serving_default"]
+    assert default.method_name == "tensorflow/serving/predict"
+    assert default.inputs["x"].dtype == types_pb2.DT_FLOAT
+    assert [dim.size for dim in default.inputs["x"].tensor_shape.dim] == [-1, 2]
+    assert list(default.defaults["scale"].float_val) == [1.0]
+    assert response.model_spec.version.value == 3
+    assert served.handle.num_pins == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [((), "at least one metadata_field"), (("graph",), "graph is not supported")],
+)
+def test_metadata_refuses_other_fields(fields: tuple[str, ...], words: str) -> None:
+    """signature_def is all there is."""
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=fields)
+    request.model_spec.name = "m"
+    call = FakeCall(request.SerializeToString())
+    ModelMetadataHandler(OneModel())(call)
+    assert words in call.error().message
+
+
+def reload(backend: FakeBackend, *, listed: bool = True) -> FakeCall:
+    request = model_management_pb2.ReloadConfigRequest(metric_names=["loads", "none"])
+    if listed:
+        request.config.model_config_list.SetInParent()
+    call = FakeCall(request.SerializeToString())
+    ReloadConfigHandler(backend)(call)
+    return call
+
+
+def test_a_reload_reports_what_it_added_to_counters() -> None:
+    """The reply comes when the config took effect, with the increases asked for."""
+    response = model_management_pb2.ReloadConfigResponse.FromString(
+        reload(FakeBackend()).reply_bytes()
+    )
+    assert response.status.error_code == 0
+    assert [(m.name, m.int64_value_increase) for m in response.metric] == [
+        ("loads", 2),
+        ("none", 0),
+    ]
+
+
+def test_a_reload_that_fails_fails_the_rpc() -> None:
+    """The reason reaches the caller with its code."""
+    backend = FakeBackend()
+    backend.error = InvalidArgument("no")
+    assert reload(backend).error() is backend.error
+
+
+def test_a_reload_of_anything_but_a_list_is_refused() -> None:
+    """Only a model_config_list can be reloaded; nothing is applied."""
+    backend = FakeBackend()
+    assert "Only ModelConfigList" in reload(backend, listed=False).error().message
+    assert backend.applied == []
+
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+def health_request(service: str) -> bytes:
+    return health_pb2.HealthCheckRequest(service=service).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "service",
+    ["", "PredictionService", "tensorflow.serving.ModelService", "m"],
+)
+def test_health_follows_readiness(service: str) -> None:
+    """The server, its services and its models are SERVING when they can answer."""
+    backend = FakeBackend()
+    handler = HealthHandler(backend)
+    for backend.ready, expected in ((False, NOT_SERVING), (True, SERVING)):
+        call = FakeCall(health_request(service))
+        handler.check(call)
+        response = health_pb2.HealthCheckResponse.FromString(call.reply_bytes())
+        assert response.status == expected
+
+
+def test_liveness_is_apart_from_readiness() -> None:
+    """A server that still loads is alive."""
+    call = FakeCall(health_request("tfs.live"))
+    HealthHandler(FakeBackend()).check(call)
+    response = health_pb2.HealthCheckResponse.FromString(call.reply_bytes())
+    assert response.status == SERVING
+
+
+def test_an_unknown_service_is_not_found_to_check() -> None:
+    """Check answers NOT_FOUND for a name nobody has."""
+    call = FakeCall(health_request("other"))
+    HealthHandler(FakeBackend()).check(call)
+    assert isinstance(call.error(), NotFound)
+
+
+def statuses(call: FakeCall) -> list[int]:
+    return [
+        health_pb2.HealthCheckResponse.FromString(message).status
+        for message in call.sent
+    ]
+
+
+def test_a_watch_hears_of_changes_only() -> None:
+    """The status now, then every change; nothing after the client is gone."""
+    backend = FakeBackend()
+    handler = HealthHandler(backend)
+    call, other = FakeCall(health_request("m")), FakeCall(health_request("other"))
+    handler.watch(call)
+    handler.watch(other)
+    handler.refresh()
+    backend.ready = True
+    handler.refresh()
+    handler.refresh()
+    call.client_cancels()
+    backend.ready = False
+    handler.refresh()
+    assert statuses(call) == [NOT_SERVING, SERVING]
+    assert statuses(other) == [UNKNOWN]
+    handler.close()
+    assert other.is_finished
+
+
+def reflect(**fields: str) -> reflection_pb2.ServerReflectionResponse:
+    handler = ReflectionHandler(reflection_pb2, POOL, ["a.Service"])
+    request = reflection_pb2.ServerReflectionRequest(**fields)  # type: ignore[arg-type]
+    call = FakeCall(request.SerializeToString())
+    handler(call)
+    call.client_half_closes()
+    assert call.num_finishes == 1
+    (message,) = call.sent
+    return reflection_pb2.ServerReflectionResponse.FromString(message)
+
+
+def test_reflection_lists_the_services() -> None:
+    """Tools see what they may call."""
+    listed = reflect(list_services="").list_services_response.service
+    assert [each.name for each in listed] == ["a.Service"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"file_by_filename": "tensorflow_serving/apis/predict.proto"},
+        {"file_containing_symbol": "tensorflow.serving.PredictRequest"},
+        {"file_containing_symbol": "tensorflow.serving.PredictionService.Predict"},
+    ],
+    ids=["file", "message", "method"],
+)
+def test_reflection_sends_a_file_with_all_it_imports(fields: dict[str, str]) -> None:
+    """The answer can be built into a pool by itself."""
+    files = reflect(**fields).file_descriptor_response.file_descriptor_proto
+    protos = [descriptor_pb2.FileDescriptorProto.FromString(each) for each in files]
+    names = {proto.name for proto in protos}
+    assert all(names.issuperset(proto.dependency) for proto in protos)
+    assert len(names) == len(protos)
+
+
+def test_reflection_answers_unknown_symbols_in_the_stream() -> None:
+    """A symbol that is not there is an answer, not the end of the stream."""
+    assert reflect(file_containing_symbol="no.Such").error_response.error_code == 5
+
+
+def test_what_is_not_built_is_refused_by_name() -> None:
+    """Every method of the wire API has an entry; those without a room say so."""
+    backend = FakeBackend()
+    table = method_table(OneModel(), backend, backend, HealthHandler(backend))
+    method = table["/tensorflow.serving.SessionService/SessionRun"]
+    call = FakeCall()
+    method.handler(call)
+    assert isinstance(call.error(), Unimplemented)
+    assert "SessionRun" in call.error().message
+    assert table["/grpc.health.v1.Health/Watch"].kind is MethodKind.SERVER_STREAM
