@@ -384,6 +384,20 @@ def test_a_worker_holds_its_own_descriptors_only(
 
 def test_closing_leaves_no_descriptor_and_no_process(tmp_path: Path) -> None:
     """After the host closed everything it has what it had, and no children."""
+    # In a process of its own: in this one, other tests' gRPC channels still close.
+    code = (
+        "from pathlib import Path; "
+        "from tests.runtime.test_process_interpreter import check_nothing_is_left; "
+        f"check_nothing_is_left(Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_nothing_is_left(tmp_path: Path) -> None:
+    """Opens and closes a host; raises AssertionError for what stays."""
 
     def serve(source: ModelSource) -> list[int]:
         with process_host() as host:
@@ -504,7 +518,7 @@ def test_a_worker_can_run_without_privileges(host: ProcessHost, tmp_path: Path) 
     loaded = interpreter.load(package(tmp_path, Scale()))
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     worker = psutil.Process(pid_of(interpreter))
-    assert worker.nice() == 5
+    assert worker.nice() == min(19, psutil.Process().nice() + 5)
     assert set(worker.uids()) == {nobody}
     assert set(worker.gids()) == {nobody}
     os.kill(worker.pid, signal.SIGKILL)
