@@ -113,7 +113,7 @@ def test_status_of_nothing_is_not_found_with_the_reason() -> None:
 
 
 def test_status_needs_a_model_spec() -> None:
-    """MissingOrEmptyModelSpecFailure."""
+    """A request without a model is refused (MissingOrEmptyModelSpecFailure)."""
     call = FakeCall(b"")
     ModelStatusHandler(FakeBackend())(call)
     assert call.error().message == "Missing ModelSpec"

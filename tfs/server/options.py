@@ -39,8 +39,8 @@ class ServerOptions:
         model_base_path: Single-model mode: absolute path of its directory.
         model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
         model_config_file_poll_wait_s: How often the file is looked at.
-        file_system_poll_wait_s: How often base paths are listed beside the events
-            of the file system; 0 lists once at the start and then only on events.
+        file_system_poll_wait_s: How often base paths are listed where the file system
+            gives no events; 0 lists once at the start and after each new config.
         num_load_threads: Versions loaded at the same time; 0 chooses.
         num_unload_threads: Versions unloaded at the same time; 0 chooses.
         max_num_load_retries: Further tries after a load failed.
