@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from tfs.core.batch_queue import Task
-from tfs.core.errors import ServingError
+from tfs.core.errors import InvalidArgument, ServingError
 
 TaskT = TypeVar("TaskT", bound=Task)
 RunTaskT = TypeVar("RunTaskT", bound=Task)
@@ -23,6 +23,19 @@ class FaultSearch:
 
     def __init__(self, num_tasks: int) -> None:
         self.runs_left = 4 * num_tasks.bit_length()
+
+
+class FaultyTasks(InvalidArgument):
+    """Some tasks of a batch cannot be computed; the others were not, but can be.
+
+    Attributes:
+        errors: Why, by index of the task; at least one.
+
+    """
+
+    def __init__(self, errors: Mapping[int, ServingError]) -> None:
+        super().__init__(f"{len(errors)} tasks of the batch cannot be computed")
+        self.errors = errors
 
 
 class Batch(Generic[TaskT]):
@@ -87,7 +100,7 @@ class Batch(Generic[TaskT]):
         Args:
             outcomes: One per task, in order, any of which may be a ServingError that
                 fails that task alone; or one error for the batch, which may then be
-                run again in halves.
+                run again in halves; or FaultyTasks: those fail, the others run again.
             device_s: Device time used, if the runner knows better than the clock.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batching.deadline_window import WindowOptions
-from tfs.core.errors import Code, InvalidArgument, ServingError
+from tfs.core.errors import Code, InterpreterDied, InvalidArgument, ServingError
 
 _ISOLATED = frozenset(
     {
@@ -23,9 +23,10 @@ _ISOLATED = frozenset(
 def may_be_one_rows_fault(error: ServingError) -> bool:
     """Whether a batch that failed so may succeed without one of its tasks.
 
-    Not if nobody computed it (UNAVAILABLE, CANCELLED and the like).
+    Not if nobody computed it (UNAVAILABLE, CANCELLED and the like), nor if its
+    interpreter died over it.
     """
-    return error.code in _ISOLATED
+    return not isinstance(error, InterpreterDied) and error.code in _ISOLATED
 
 
 class Order(enum.Enum):

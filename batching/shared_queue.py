@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from batching.batch import FaultSearch, Runner
@@ -83,13 +83,13 @@ class SharedQueue(Generic[TaskT]):
         # The hot path asks these instead of the options.
         self.is_greedy = not options.timeout_s and not low_timeout_s
         self.is_plain = policy.window is None and policy.padding is Padding.UP
-        self.learns = bool(policy.window or options.allowed_rows)
+        self.learns = bool(policy.window or options.allowed_rows or costs)
         self.max_in_flight = max_in_flight or 1 << 30
         self.padded = [
             options.next_allowed(n) for n in range(options.max_batch_rows + 1)
         ]
         self.padded_at = 0
-        self.retries: deque[tuple[list[TaskT], FaultSearch, float]] = deque()
+        self.retries: deque[tuple[list[TaskT], FaultSearch | None, float]] = deque()
         self.num_in_flight = 0
         self.in_ring = False
         self.timer_s = math.inf
@@ -119,13 +119,23 @@ class SharedQueue(Generic[TaskT]):
             return
         # Times drift slowly: a table of sizes for some batches is soon enough.
         self.padded_at = self.costs.num_changes + 64
-        options = self.waiting.options
-        sizes = options.allowed_rows
-        if sizes and self.costs:
+        if self.costs:
+            options = self.waiting.options
             self.padded = [
-                self.costs.cheapest(n, sizes) if n else 0
-                for n in range(options.max_batch_rows + 1)
+                self.costs.cheapest(rows, self._sizes_from(rows)) if rows else 0
+                for rows in range(options.max_batch_rows + 1)
             ]
+
+    def _sizes_from(self, num_rows: int) -> Sequence[int]:
+        """Returns the sizes that a batch may be padded to."""
+        options = self.waiting.options
+        if options.allowed_rows:
+            return options.allowed_rows
+        measured = self.costs.sizes
+        return [
+            num_rows,
+            *(n for n in measured if num_rows < n <= options.max_batch_rows),
+        ]
 
     def room(self, num_waiting_rows: int) -> int | None:
         """Returns how many rows to take so that little is padding; None: no limit."""

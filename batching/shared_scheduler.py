@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from batching.batch import Batch, FaultSearch, Runner
+from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
@@ -412,9 +412,7 @@ class SharedBatchScheduler:
         if self._policy is not None:
             self._policy.note_done(now_s - oldest_s)
         if isinstance(outcomes, ServingError):
-            if self._retry(queue, batch, outcomes):
-                tasks = []
-            outcomes = [outcomes] * len(tasks)
+            tasks, outcomes = self._sort_out(queue, batch, outcomes)
         else:
             if len(outcomes) != len(tasks):
                 outcomes = _miscounted(queue, len(outcomes), len(tasks))
@@ -447,27 +445,35 @@ class SharedBatchScheduler:
         finally:
             self._stepping = False
 
-    def _retry(self, queue: AnyQueue, batch: Batch[Any], error: ServingError) -> bool:
-        """Runs a failed batch again in halves, if that may save some of its tasks."""
+    def _sort_out(
+        self, queue: AnyQueue, batch: Batch[Any], error: ServingError
+    ) -> tuple[list[Any], list[ServingError]]:
+        """Returns who of a failed batch ends now, and how; the others run again."""
         queue.stats.num_failures += 1
-        may_help = queue.policy.retries_alone
         tasks = batch.tasks
-        if len(tasks) < 2 or may_help is None or not may_help(error):
-            return False
-        search = batch.search
-        if search is None:
-            if queue.num_fruitless >= _MAX_FRUITLESS:
-                return False  # whatever it is given, the model fails
-            queue.num_fruitless += 1
-            search = FaultSearch(len(tasks))
-        if search.runs_left < 2:
-            return False
-        search.runs_left -= 2
-        queue.stats.num_retries += 2
-        half = len(tasks) // 2
-        for part in (tasks[:half], tasks[half:]):
-            queue.retries.append((part, search, batch.oldest_s))
-        return True
+        if isinstance(error, FaultyTasks):
+            ends = sorted(error.errors)
+            others = [t for index, t in enumerate(tasks) if index not in error.errors]
+            if others:
+                self._run_again(queue, others, batch)
+            return [tasks[index] for index in ends], [error.errors[i] for i in ends]
+        may_help = queue.policy.retries_alone
+        if len(tasks) > 1 and may_help is not None and may_help(error):
+            search = batch.search
+            if search is None and queue.num_fruitless < _MAX_FRUITLESS:
+                queue.num_fruitless += 1
+                search = batch.search = FaultSearch(len(tasks))
+            if search is not None and search.runs_left >= 2:
+                search.runs_left -= 2
+                half = len(tasks) // 2
+                self._run_again(queue, tasks[:half], batch)
+                self._run_again(queue, tasks[half:], batch)
+                return [], []
+        return tasks, [error] * len(tasks)
+
+    def _run_again(self, queue: AnyQueue, tasks: list[Any], batch: Batch[Any]) -> None:
+        queue.stats.num_retries += 1
+        queue.retries.append((tasks, batch.search, batch.oldest_s))
 
     def _drop_if_drained(self, queue: AnyQueue) -> None:
         if queue.is_idle and queue in self._queues:

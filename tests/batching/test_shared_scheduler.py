@@ -19,6 +19,7 @@ from tfs.core.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
+    InterpreterDied,
     InvalidArgument,
     Unavailable,
 )
@@ -458,13 +459,16 @@ def test_a_model_that_always_fails_is_not_asked_again_and_again() -> None:
 
 
 def test_errors_that_no_task_can_cause_are_not_retried() -> None:
-    """UNAVAILABLE ends the batch; so does anything if the policy says so."""
+    """UNAVAILABLE ends the batch, and so does the death of its interpreter, which the
+    task at fault would repeat; so does anything if the policy says so.
+    """
     at = Fixture()
     queue, runner = at.add()
-    tasks = at.submit(queue, 1, 1)
-    at.step()
-    runner.fail(Unavailable("restarting"))
-    assert [task.error.message for task in tasks] == ["restarting"] * 2
+    for error in (Unavailable("restarting"), InterpreterDied("killed")):
+        tasks = at.submit(queue, 1, 1)
+        at.step()
+        runner.fail(error)
+        assert [task.error for task in tasks] == [error] * 2
     _, runner = run_with(at, "a bad", policy=QueuePolicy(retries_alone=None))
     assert runner.sizes == [[1, 1]]
 

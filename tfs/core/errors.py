@@ -210,6 +210,14 @@ class Internal(ServingError):
     code = Code.INTERNAL
 
 
+class InterpreterDied(Internal):
+    """The interpreter ended while it ran the request.
+
+    Whoever joined several requests into the call must not run them again: the one at
+    fault would end the next interpreter too.
+    """
+
+
 class Unavailable(ServingError):
     """Not now: full, draining or restarting. Retry after a pause."""
 

@@ -28,6 +28,7 @@ from tfs.core.errors import (
     Code,
     FailedPrecondition,
     Internal,
+    InterpreterDied,
     InvalidArgument,
     ServingError,
     Unavailable,
@@ -797,7 +798,7 @@ class ProcessInterpreter:
         for call in failed:
             finish(
                 call.task,
-                Internal(
+                InterpreterDied(
                     f"{call.model.source.id.slashed}: the interpreter that ran this "
                     f"request {how}"
                 ),

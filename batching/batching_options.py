@@ -1,0 +1,177 @@
+"""How one model is batched: TensorFlow Serving's parameters, and ours.
+
+Reading ``--batching_parameters_file`` and ``batching_params.pbtxt`` is the server's;
+here are only their fields, as plain numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from batching.cost_table import CostTable
+from batching.options import QueuePolicy
+from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.errors import InvalidArgument
+
+_DEFAULT_MAX_BATCH_SIZE = 1000
+_DEFAULT_MAX_ENQUEUED_BATCHES = 10
+_UNMEASURED_BATCH_ROWS = 32
+_MAX_WAITING_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingOptions:
+    """How the requests of one model are joined. Immutable.
+
+    Attributes:
+        queue: Limits and timeouts of each of its queues.
+        policy: Their weight, padding, retries.
+        num_batch_threads: Batches in flight on its device; None: the server decides.
+        pads_variable_length: Whether inputs of different inner sizes are joined even
+            if their signature gives no pad value; then each is padded with its own
+            first element, as TensorFlow Serving does.
+        length_buckets: Ascending sizes; requests whose padded dimension falls into
+            the same bucket are joined and padded to its size. Empty: all are joined,
+            padded to the longest.
+        batches_unproven: Whether to batch a signature although nothing showed that
+            its rows are independent of each other.
+
+    """
+
+    queue: BatchQueueOptions = field(default_factory=BatchQueueOptions)
+    policy: QueuePolicy = field(default_factory=QueuePolicy)
+    num_batch_threads: int | None = None
+    pads_variable_length: bool = False
+    length_buckets: tuple[int, ...] = ()
+    batches_unproven: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_batch_threads is not None and self.num_batch_threads < 1:
+            raise InvalidArgument(
+                f"num_batch_threads must be positive; was {self.num_batch_threads}"
+            )
+        buckets = self.length_buckets
+        if any(a >= b for a, b in pairwise((0, *buckets))):
+            raise InvalidArgument(
+                f"length_buckets must be positive and increase; were {list(buckets)}"
+            )
+
+
+def options_from_parameters(
+    *,
+    max_batch_size: int | None = None,
+    batch_timeout_micros: int | None = None,
+    max_enqueued_batches: int | None = None,
+    num_batch_threads: int | None = None,
+    allowed_batch_sizes: Sequence[int] = (),
+    pad_variable_length_inputs: bool | None = None,
+    enable_large_batch_splitting: bool | None = None,
+    max_execution_batch_size: int | None = None,
+) -> BatchingOptions:
+    """Returns what the fields of a ``BatchingParameters`` message ask for.
+
+    None means that the message leaves the field out, and stands for TensorFlow
+    Serving's default.
+
+    Raises:
+        InvalidArgument: With TensorFlow Serving's words, where it refuses the same.
+
+    """
+    splits = bool(enable_large_batch_splitting)
+    max_batch = _positive(
+        "input_batch_size_limit", max_batch_size, _DEFAULT_MAX_BATCH_SIZE
+    )
+    timeout_micros = batch_timeout_micros or 0
+    if timeout_micros < 0:
+        raise InvalidArgument(
+            f"batch_timeout_micros must be non-negative; was {timeout_micros}"
+        )
+    if max_enqueued_batches == 0 and not splits:
+        max_enqueued_batches = 1  # as TensorFlow does
+    num_enqueued = _positive(
+        "max_enqueued_batches", max_enqueued_batches, _DEFAULT_MAX_ENQUEUED_BATCHES
+    )
+    if num_batch_threads is not None:
+        _positive("num_batch_threads", num_batch_threads, 1)
+    execution = max_batch
+    if splits and max_execution_batch_size is not None:
+        execution = _positive("max_execution_batch_size", max_execution_batch_size, 1)
+        if execution > max_batch:
+            raise InvalidArgument(
+                "max_execution_batch_size must be less than or equal to "
+                f"max_batch_size; was {execution}, max_batch_size is {max_batch}"
+            )
+    allowed = tuple(allowed_batch_sizes)
+    _check_allowed(allowed, max_batch, execution, splits)
+    return BatchingOptions(
+        queue=BatchQueueOptions(
+            max_batch_rows=execution,
+            max_task_rows=max_batch,
+            max_rows=max(num_enqueued * execution, max_batch),
+            timeout_s=timeout_micros / 1e6,
+            allowed_rows=allowed,
+            splits=splits,
+        ),
+        num_batch_threads=num_batch_threads,
+        pads_variable_length=bool(pad_variable_length_inputs),
+    )
+
+
+def recommended_options(
+    costs: CostTable, base: BatchingOptions | None = None
+) -> BatchingOptions:
+    """Returns options for a signature nobody configured.
+
+    Batches are as large as pays: the smallest size within 3 % of the best rows per
+    second that was measured. Larger requests are split, and nobody waits for a
+    window.
+    """
+    max_batch = costs.best_batch_rows() or _UNMEASURED_BATCH_ROWS
+    return replace(
+        base or BatchingOptions(),
+        queue=BatchQueueOptions(
+            max_batch_rows=max_batch,
+            max_rows=max(_MAX_WAITING_ROWS, 10 * max_batch),
+            splits=True,
+        ),
+    )
+
+
+def _positive(what: str, value: int | None, default: int) -> int:
+    if value is None:
+        return default
+    if value < 1:
+        raise InvalidArgument(f"{what} must be positive; was {value}")
+    return value
+
+
+def _check_allowed(
+    allowed: Sequence[int], max_batch: int, execution: int, splits: bool
+) -> None:
+    if not allowed:
+        return
+    last = allowed[-1]
+    if any(a >= b for a, b in pairwise(allowed)):
+        raise InvalidArgument(
+            "allowed_batch_sizes entries must be monotonically increasing; were "
+            f"{list(allowed)}"
+        )
+    if not splits:
+        if last != max_batch:
+            raise InvalidArgument(
+                "Last entry in allowed_batch_sizes must match max_batch_size; last "
+                f"entry was {last}; expected {max_batch}"
+            )
+        return
+    if last > max_batch:
+        raise InvalidArgument(
+            "Last entry in allowed_batch_sizes must be less than or equal to "
+            f"max_batch_size; last entry was {last}; expected {max_batch}"
+        )
+    if last != execution:
+        raise InvalidArgument(
+            "Last entry in allowed_batch_sizes must be equal to "
+            f"max_execution_batch_size; last entry was {last}; expected {execution}"
+        )

@@ -1,0 +1,132 @@
+"""TensorFlow Serving's batching parameters, and what is recommended without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batching.batching_options import (
+    BatchingOptions,
+    options_from_parameters,
+    recommended_options,
+)
+from batching.cost_table import CostTable
+from tfs.core.errors import InvalidArgument
+
+
+def test_an_empty_message_stands_for_the_defaults() -> None:
+    """1000 rows, no window, ten batches, no splitting."""
+    options = options_from_parameters()
+    queue = options.queue
+    assert (queue.max_batch_rows, queue.task_rows_limit) == (1000, 1000)
+    assert (queue.timeout_s, queue.rows_limit) == (0.0, 10_000)
+    assert (queue.splits, queue.allowed_rows) == (False, ())
+    assert (options.num_batch_threads, options.pads_variable_length) == (None, False)
+
+
+def test_every_field_is_taken_over() -> None:
+    """Limits in batches become limits in rows, micros become seconds."""
+    options = options_from_parameters(
+        max_batch_size=64,
+        batch_timeout_micros=2500,
+        max_enqueued_batches=3,
+        num_batch_threads=2,
+        allowed_batch_sizes=[4, 16],
+        pad_variable_length_inputs=True,
+        enable_large_batch_splitting=True,
+        max_execution_batch_size=16,
+    )
+    queue = options.queue
+    assert (queue.max_batch_rows, queue.task_rows_limit) == (16, 64)
+    assert (queue.timeout_s, queue.rows_limit) == (0.0025, 64)
+    assert (queue.splits, queue.allowed_rows) == (True, (4, 16))
+    assert (options.num_batch_threads, options.pads_variable_length) == (2, True)
+
+
+def test_no_enqueued_batch_means_one() -> None:
+    """shared_batch_scheduler_test: ZeroQueueRewrittenToOneQueue."""
+    options = options_from_parameters(max_batch_size=8, max_enqueued_batches=0)
+    assert options.queue.rows_limit == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_batch_size": 0}, "input_batch_size_limit must be positive; was 0"),
+        (
+            {"batch_timeout_micros": -1},
+            "batch_timeout_micros must be non-negative; was -1",
+        ),
+        (
+            {"max_enqueued_batches": 0, "enable_large_batch_splitting": True},
+            "max_enqueued_batches must be positive; was 0",
+        ),
+        ({"num_batch_threads": 0}, "num_batch_threads must be positive; was 0"),
+        (
+            {"max_batch_size": 8, "allowed_batch_sizes": [2, 16]},
+            "Last entry in allowed_batch_sizes must match max_batch_size; last entry "
+            "was 16; expected 8",
+        ),
+        (
+            {"max_batch_size": 8, "allowed_batch_sizes": [4, 2, 8]},
+            "allowed_batch_sizes entries must be monotonically increasing",
+        ),
+        (
+            {
+                "max_batch_size": 8,
+                "allowed_batch_sizes": [16],
+                "enable_large_batch_splitting": True,
+            },
+            "Last entry in allowed_batch_sizes must be less than or equal to "
+            "max_batch_size; last entry was 16; expected 8",
+        ),
+        (
+            {
+                "max_batch_size": 8,
+                "max_execution_batch_size": 4,
+                "allowed_batch_sizes": [2, 8],
+                "enable_large_batch_splitting": True,
+            },
+            "Last entry in allowed_batch_sizes must be equal to "
+            "max_execution_batch_size; last entry was 8; expected 4",
+        ),
+        (
+            {
+                "max_batch_size": 8,
+                "max_execution_batch_size": 16,
+                "enable_large_batch_splitting": True,
+            },
+            "max_execution_batch_size must be less than or equal to max_batch_size",
+        ),
+    ],
+)
+def test_what_tensorflow_serving_refuses_is_refused(
+    fields: dict[str, Any], message: str
+) -> None:
+    """With its words. batching_session_test: UnsortedAllowedBatchSizesRejected,
+    FinalAllowedBatchSizeLargerThanMaxBatchSizeRejected.
+    """
+    with pytest.raises(InvalidArgument, match=message):
+        options_from_parameters(**fields)
+
+
+def test_recommended_batches_are_as_large_as_pays() -> None:
+    """By the measured table, without a window and with splitting."""
+    queue = recommended_options(CostTable({1: 1.0, 8: 2.0, 32: 10.0})).queue
+    assert (queue.max_batch_rows, queue.timeout_s, queue.splits) == (8, 0.0, True)
+    assert recommended_options(CostTable()).queue.max_batch_rows == 32
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_batch_threads": 0},
+        {"length_buckets": (4, 2)},
+        {"length_buckets": (0, 2)},
+    ],
+)
+def test_options_that_cannot_work_are_refused(fields: dict[str, Any]) -> None:
+    """Options are checked when made."""
+    with pytest.raises(InvalidArgument):
+        BatchingOptions(**fields)

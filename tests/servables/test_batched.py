@@ -1,0 +1,807 @@
+"""Requests joined for a servable, and their rows given back."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batching.batching_options import BatchingOptions, options_from_parameters
+from batching.options import QueuePolicy, SchedulerOptions
+from batching.shared_scheduler import SharedBatchScheduler
+from tests.core.conformance.servable import SERVABLE_CHECKS, ServableCheck
+from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.dtype import FLOAT32, INT64, STRING
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    InvalidItems,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.servables.batched import BatchedServable
+from tfs.testing.fake_clock import FakeClock
+
+ID = ServableId("sums", 3)
+PATIENCE_S = 30.0
+
+
+def floats(shape: tuple[int, ...], *values: float) -> TensorView:
+    return TensorView.checked(FLOAT32, shape, array("f", values).tobytes())
+
+
+def values_of(view: TensorView) -> list[float]:
+    numbers = array("f")
+    numbers.frombytes(bytes(view.data))  # type: ignore[arg-type]
+    return list(numbers)
+
+
+def signature_of(
+    inputs: Mapping[str, TensorSpec] | None = None, **more: Any
+) -> Signature:
+    return Signature(
+        Method.PREDICT,
+        inputs or {"x": TensorSpec(FLOAT32, (-1, 2))},
+        {
+            "sum": TensorSpec(FLOAT32, (-1,)),
+            "name": TensorSpec(STRING, (-1,)),
+        },
+        **more,
+    )
+
+
+class Sums:
+    """Sums the float inputs of each row, and names the row by its sum.
+
+    Fails like a model would if any number is negative. Answers at once, or when told.
+    """
+
+    def __init__(
+        self, signature: Signature | None = None, *, held: bool = False
+    ) -> None:
+        self.id = ID
+        self.signatures = {DEFAULT_SIGNATURE: signature or signature_of()}
+        self.held = held
+        self.seen: list[InferenceTask] = []
+        self.waiting: list[InferenceTask] = []
+
+    def submit(self, task: InferenceTask) -> None:
+        if task.cancel.error is not None:
+            task.on_done(task.cancel.error)
+            return
+        self.seen.append(task)
+        if self.held:
+            self.waiting.append(task)
+        else:
+            task.on_done(self.compute(task))
+
+    def finish(self) -> None:
+        task = self.waiting.pop(0)
+        task.on_done(self.compute(task))
+
+    def compute(self, task: InferenceTask) -> Outcome:
+        if task.inputs.keys() < self.signatures[DEFAULT_SIGNATURE].inputs.keys():
+            return InvalidArgument("an input is missing")
+        sums = [0.0] * task.num_rows
+        for view in task.inputs.values():
+            if view.dtype is not FLOAT32:
+                continue
+            numbers = values_of(view)
+            if any(number < 0 for number in numbers):
+                return InvalidArgument("negative numbers are not summed")
+            per_row = len(numbers) // max(1, task.num_rows)
+            for row in range(task.num_rows):
+                sums[row] += sum(numbers[row * per_row : (row + 1) * per_row])
+        outputs = {
+            "sum": floats((task.num_rows,), *sums),
+            "name": TensorView(
+                STRING, (task.num_rows,), tuple(b"%g" % number for number in sums)
+            ),
+        }
+        names = task.output_filter or tuple(outputs)
+        return {name: outputs[name] for name in names}
+
+
+UNPROVEN = BatchingOptions(batches_unproven=True)
+
+
+def options_of(**queue: Any) -> BatchingOptions:
+    return BatchingOptions(
+        queue=BatchQueueOptions(**{"max_batch_rows": 4, **queue}),
+        batches_unproven=True,
+    )
+
+
+class Fixture:
+    """A batched servable on a loop that the test steps."""
+
+    def __init__(
+        self,
+        inner: Sums | None = None,
+        options: BatchingOptions | None = None,
+        profile: ModelProfile | None = None,
+        **scheduler: Any,
+    ) -> None:
+        self.clock = FakeClock()
+        self.loop = ServingLoop(self.clock)
+        self.scheduler = SharedBatchScheduler(SchedulerOptions(**scheduler), self.clock)
+        self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
+        self.loop.step()
+        self.inner = inner or Sums()
+        self.batched = BatchedServable(
+            self.inner, self.scheduler, self.loop, options or options_of(), profile
+        )
+
+    def submit(
+        self, inputs: Tensors, num_rows: int | None = None, **more: Any
+    ) -> tuple[InferenceTask, list[Outcome]]:
+        told: list[Outcome] = []
+        if num_rows is None:
+            num_rows = next(iter(inputs.values())).num_rows
+        task = InferenceTask(
+            DEFAULT_SIGNATURE,
+            self.batched.signatures[DEFAULT_SIGNATURE],
+            inputs,
+            told.append,
+            num_rows=num_rows,
+            **more,
+        )
+        self.batched.submit(task)
+        return task, told
+
+    def step(self) -> None:
+        self.loop.step()
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+@pytest.fixture
+def at() -> Any:
+    fixture = Fixture()
+    yield fixture
+    fixture.close()
+
+
+def outputs_of(told: list[Outcome]) -> Tensors:
+    (outcome,) = told
+    assert not isinstance(outcome, ServingError), outcome
+    return outcome
+
+
+def error_of(told: list[Outcome]) -> ServingError:
+    (outcome,) = told
+    assert isinstance(outcome, ServingError)
+    return outcome
+
+
+def test_two_requests_share_one_call(at: Fixture) -> None:
+    """Rows are joined in arrival order and each request gets its own back.
+
+    batching_session_test: Basic; tfrt_saved_model_with_batching_test:
+    BatchingWithoutPadding.
+    """
+    _, first = at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
+    _, second = at.submit({"x": floats((2, 2), 5, 6, 7, 8)})
+    at.step()
+    (joined,) = at.inner.seen
+    assert joined.inputs["x"] == floats((4, 2), *range(1, 9))
+    assert outputs_of(first)["sum"] == floats((2,), 3, 7)
+    assert outputs_of(second)["sum"] == floats((2,), 11, 15)
+    assert outputs_of(second)["name"].data == (b"11", b"15")
+
+
+def test_output_rows_are_slices_of_the_batch(at: Fixture) -> None:
+    """Giving rows back copies none of them."""
+    _, first = at.submit({"x": floats((1, 2), 1, 2)})
+    _, second = at.submit({"x": floats((1, 2), 5, 6)})
+    at.step()
+    views = [outputs_of(told)["sum"].data for told in (first, second)]
+    assert all(isinstance(view, memoryview) for view in views)
+    assert views[0].obj is views[1].obj  # type: ignore[union-attr]
+
+
+def test_a_lone_request_goes_through_as_it_came(at: Fixture) -> None:
+    """batching_session_test: SingletonBatch. No copy in, no copy out, no wait."""
+    x = floats((1, 2), 1, 2)
+    task, told = at.submit({"x": x}, output_filter=("name",), deadline_s=2000.0)
+    at.step()
+    (seen,) = at.inner.seen
+    assert seen.inputs["x"] is x
+    assert (seen.output_filter, seen.deadline_s) == (("name",), 2000.0)
+    assert seen.cancel is task.cancel
+    assert outputs_of(told).keys() == {"name"}
+
+
+def test_batches_are_padded_with_rows_of_their_own() -> None:
+    """batching_session_test: AllowedBatchSizesRequirePadding."""
+    at = Fixture(options=options_of(allowed_rows=(2, 4)))
+    _, told = at.submit({"x": floats((3, 2), 1, 2, 3, 4, 5, 6)})
+    at.step()
+    assert at.inner.seen[0].num_rows == 4
+    assert at.inner.seen[0].inputs["x"] == floats((4, 2), 1, 2, 3, 4, 5, 6, 1, 2)
+    assert outputs_of(told)["sum"] == floats((3,), 3, 7, 11)
+    at.close()
+
+
+def test_padding_goes_to_a_size_that_was_measured_to_be_cheaper() -> None:
+    """Without allowed sizes too, where the profile knows of one."""
+    measured = SignatureProfile(
+        rows_independent=True, call_s_by_rows={1: 1.0, 3: 5.0, 4: 2.0}
+    )
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at = Fixture(profile=profile)
+    at.submit({"x": floats((3, 2), *range(6))})
+    at.step()
+    assert at.inner.seen[0].num_rows == 4
+    at.close()
+
+
+def test_each_request_gets_the_outputs_it_asked_for(at: Fixture) -> None:
+    """The call computes the union. batching_session_test: SubsetOutputTensors."""
+    _, first = at.submit({"x": floats((1, 2), 1, 2)}, output_filter=("sum",))
+    _, second = at.submit({"x": floats((1, 2), 3, 4)}, output_filter=("name",))
+    at.step()
+    assert set(at.inner.seen[0].output_filter) == {"sum", "name"}
+    assert outputs_of(first).keys() == {"sum"}
+    assert outputs_of(second).keys() == {"name"}
+    at.submit({"x": floats((1, 2), 1, 2)}, output_filter=("sum",))
+    _, everything = at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    assert at.inner.seen[1].output_filter == ()
+    assert outputs_of(everything).keys() == {"sum", "name"}
+
+
+def test_inputs_may_come_in_any_order() -> None:
+    """batching_session_test: DifferentOrderForInputAndOutputTensors."""
+    spec = TensorSpec(FLOAT32, (-1,))
+    at = Fixture(Sums(signature_of({"a": spec, "b": spec})))
+    _, first = at.submit({"a": floats((1,), 1), "b": floats((1,), 10)})
+    _, second = at.submit({"b": floats((1,), 20), "a": floats((1,), 2)})
+    at.step()
+    assert len(at.inner.seen) == 1
+    assert at.inner.seen[0].inputs["b"] == floats((2,), 10, 20)
+    assert values_of(outputs_of(first)["sum"]) == [11]
+    assert values_of(outputs_of(second)["sum"]) == [22]
+    at.close()
+
+
+def test_a_large_request_is_split_and_joined() -> None:
+    """batching_session_test: BatchingWithLargeBatch."""
+    at = Fixture(options=options_of(splits=True))
+    _, first = at.submit({"x": floats((3, 2), *range(6))})
+    _, large = at.submit({"x": floats((7, 2), *range(14))})
+    at.step()
+    while at.scheduler.num_in_flight or len(at.inner.seen) < 3:
+        at.step()
+    assert [task.num_rows for task in at.inner.seen] == [4, 4, 2]
+    assert values_of(outputs_of(first)["sum"]) == [1, 5, 9]
+    assert values_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
+    assert len(outputs_of(large)["name"].data) == 7
+    at.close()
+
+
+def test_a_request_larger_than_the_limit_is_invalid(at: Fixture) -> None:
+    """Without splitting, max_batch_size bounds a request."""
+    _, told = at.submit({"x": floats((5, 2), *range(10))})
+    assert isinstance(error_of(told), InvalidArgument)
+
+
+def test_one_bad_request_fails_alone(at: Fixture) -> None:
+    """Its neighbours in the batch are computed.
+
+    In TensorFlow Serving every task of the batch fails with it.
+    """
+    _, good = at.submit({"x": floats((1, 2), 1, 2)})
+    _, bad = at.submit({"x": floats((1, 2), -1, 2)})
+    _, also_good = at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
+    at.step()
+    at.step()
+    assert error_of(bad).message == "negative numbers are not summed"
+    assert values_of(outputs_of(good)["sum"]) == [3]
+    assert values_of(outputs_of(also_good)["sum"]) == [3, 7]
+
+
+def test_rows_that_a_model_refuses_fail_their_requests_in_one_more_run() -> None:
+    """Who names the wrong rows spares the search for them; rows count per request."""
+
+    class Validating(Sums):
+        def compute(self, task: InferenceTask) -> Outcome:
+            numbers = values_of(task.inputs["x"])
+            wrong = {
+                row: "negative"
+                for row in range(task.num_rows)
+                if min(numbers[2 * row : 2 * row + 2]) < 0
+            }
+            return InvalidItems(wrong, "sums/3") if wrong else super().compute(task)
+
+    at = Fixture(Validating(), options_of(max_batch_rows=8, allowed_rows=(8,)))
+    _, good = at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
+    _, bad = at.submit({"x": floats((2, 2), 1, 2, -3, 4)})
+    _, worse = at.submit({"x": floats((1, 2), -1, 2)})
+    at.step()
+    assert error_of(bad).message == "sums/3: row 1 is invalid: negative"
+    assert error_of(worse).message == "sums/3: row 0 is invalid: negative"
+    assert values_of(outputs_of(good)["sum"]) == [3, 7]
+    assert len(at.inner.seen) == 2
+    at.close()
+
+
+def test_a_split_request_fails_when_a_part_does() -> None:
+    """tfrt_saved_model_with_batching_test: PartialTaskFails, SplitInputBasic."""
+    at = Fixture(options=options_of(splits=True))
+    _, other = at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
+    _, split = at.submit({"x": floats((4, 2), 1, 1, 1, 1, 1, 1, -1, 1)})
+    for _ in range(4):
+        at.step()
+    assert isinstance(error_of(split), InvalidArgument)
+    assert values_of(outputs_of(other)["sum"]) == [3, 7]
+    at.close()
+
+
+def test_cancelled_and_expired_requests_cost_no_compute() -> None:
+    """They leave one by one before the batch runs; the rest of it runs.
+
+    batching_session_test: EnqueuedLongerThanTimeout;
+    tfrt_saved_model_with_batching_test: AllTasksExceededDeadline. There the batch
+    runs unless all of it is late, and the code is RESOURCE_EXHAUSTED.
+    """
+    at = Fixture(Sums(held=True))
+    at.submit({"x": floats((1, 2), 0, 0)})
+    at.step()
+    late_s = at.clock.now() + 1.0
+    _, late = at.submit({"x": floats((1, 2), 1, 2)}, deadline_s=late_s)
+    gone_task, gone = at.submit({"x": floats((1, 2), 3, 4)})
+    _, stays = at.submit({"x": floats((1, 2), 5, 6)})
+    gone_task.cancel.cancel(Cancelled("gone"))
+    at.clock.advance(1.0)
+    at.step()
+    assert isinstance(error_of(late), DeadlineExceeded)
+    at.inner.finish()
+    at.step()
+    assert isinstance(error_of(gone), Cancelled)
+    at.inner.finish()
+    assert at.inner.seen[1].inputs["x"] == floats((1, 2), 5, 6)
+    assert values_of(outputs_of(stays)["sum"]) == [11]
+    at.close()
+
+
+def test_the_batch_has_the_latest_deadline_of_its_requests(at: Fixture) -> None:
+    """Nobody's deadline ends a neighbour's computation; none at all if one has none."""
+    for deadlines, expected in (((5000.0, 6000.0), 6000.0), ((5000.0, None), None)):
+        for deadline_s in deadlines:
+            at.submit({"x": floats((1, 2), 1, 2)}, deadline_s=deadline_s)
+        at.step()
+        assert at.inner.seen[-1].deadline_s == expected
+
+
+def test_different_shapes_never_share_a_batch() -> None:
+    """Without a pad value every shape has a queue of its own.
+
+    batching_session_test: UnequalTensorShapesWithPaddingTurnedOff, where the batch
+    fails with FAILED_PRECONDITION.
+    """
+    at = Fixture(Sums(signature_of({"x": TensorSpec(FLOAT32, (-1, -1))})))
+    _, short = at.submit({"x": floats((1, 1), 1)})
+    _, long = at.submit({"x": floats((1, 3), 1, 2, 3)})
+    at.step()
+    assert sorted(task.inputs["x"].shape for task in at.inner.seen) == [(1, 1), (1, 3)]
+    assert values_of(outputs_of(short)["sum"]) == [1]
+    assert values_of(outputs_of(long)["sum"]) == [6]
+    at.close()
+
+
+RAGGED = {
+    "x": TensorSpec(FLOAT32, (-1, -1), pad=0.0, mask="mask"),
+    "mask": TensorSpec(INT64, (-1, -1)),
+}
+
+
+def test_ragged_requests_are_padded_and_masked() -> None:
+    """batching_session_test: BatchingWithPadding; here the pad value is the
+    signature's, and the mask says what was padded.
+    """
+    at = Fixture(Sums(signature_of(RAGGED)))
+
+    def row(*numbers: float) -> Tensors:
+        ones = array("q", [1] * len(numbers)).tobytes()
+        return {
+            "x": floats((1, len(numbers)), *numbers),
+            "mask": TensorView(INT64, (1, len(numbers)), ones),
+        }
+
+    _, short = at.submit(row(1))
+    _, long = at.submit(row(1, 2, 3))
+    at.step()
+    (seen,) = at.inner.seen
+    assert seen.inputs["x"] == floats((2, 3), 1, 0, 0, 1, 2, 3)
+    assert bytes(seen.inputs["mask"].data) == array("q", [1, 0, 0, 1, 1, 1]).tobytes()  # type: ignore[arg-type]
+    assert values_of(outputs_of(short)["sum"]) == [1]
+    assert values_of(outputs_of(long)["sum"]) == [6]
+    at.close()
+
+
+def test_a_mask_left_out_is_made() -> None:
+    """Callers that send no mask get a right one when their rows are padded."""
+    signature = signature_of(
+        RAGGED, defaults={"mask": TensorView(INT64, (1, 1), bytes(8))}
+    )
+    at = Fixture(Sums(signature))
+    at.submit({"x": floats((1, 1), 1)})
+    at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    assert at.inner.seen[0].inputs["mask"] == TensorView(
+        INT64, (2, 2), array("q", [1, 0, 1, 1]).tobytes()
+    )
+    at.close()
+
+
+def test_variable_lengths_are_padded_as_tensorflow_serving_does_if_asked_to() -> None:
+    """pad_variable_length_inputs pads with each tensor's first element."""
+    options = BatchingOptions(pads_variable_length=True, batches_unproven=True)
+    inner = Sums(signature_of({"x": TensorSpec(FLOAT32, (-1, -1))}))
+    at = Fixture(inner, options)
+    at.submit({"x": floats((1, 1), 5)})
+    at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    assert at.inner.seen[0].inputs["x"] == floats((2, 2), 5, 5, 1, 2)
+    at.close()
+
+
+def test_lengths_are_padded_to_their_bucket() -> None:
+    """With buckets short and long requests do not share a batch."""
+    options = BatchingOptions(length_buckets=(2, 8), batches_unproven=True)
+    inner = Sums(signature_of({"x": TensorSpec(FLOAT32, (-1, -1), pad=0.0)}))
+    at = Fixture(inner, options)
+    for length in (1, 2, 3, 9):
+        at.submit({"x": floats((1, length), *range(length))})
+    at.step()
+    assert sorted(task.inputs["x"].shape for task in inner.seen) == [
+        (1, 8), (1, 9), (2, 2),
+    ]  # fmt: skip
+    at.close()
+
+
+def test_inputs_that_are_no_rows_must_be_equal_to_be_joined() -> None:
+    """What may be left out is a setting, not a row: it stays as it is."""
+    signature = signature_of(
+        {"x": TensorSpec(FLOAT32, (-1, 2)), "scale": TensorSpec(INT64, (1,))},
+        defaults={"scale": TensorView(INT64, (1,), bytes(8))},
+    )
+    at = Fixture(Sums(signature))
+    two = TensorView(INT64, (1,), (2).to_bytes(8, "little"))
+    three = TensorView(INT64, (1,), (3).to_bytes(8, "little"))
+    for scale in (two, two, three):
+        at.submit({"x": floats((1, 2), 1, 2), "scale": scale}, 1)
+    at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    assert sorted(task.num_rows for task in at.inner.seen) == [1, 1, 2]
+    joined = next(task for task in at.inner.seen if task.num_rows == 2)
+    assert joined.inputs["scale"] == two
+    at.close()
+
+
+def test_large_settings_are_not_compared() -> None:
+    """A request with one runs by itself."""
+    signature = signature_of(
+        {"x": TensorSpec(FLOAT32, (-1, 2)), "table": TensorSpec(INT64, (-1,))},
+        defaults={"table": TensorView(INT64, (0,), b"")},
+    )
+    at = Fixture(Sums(signature))
+    table = TensorView(INT64, (1000,), bytes(8000))
+    _, told = at.submit({"x": floats((1, 2), 1, 2), "table": table}, 1)
+    assert values_of(outputs_of(told)["sum"]) == [3]
+    at.close()
+
+
+@pytest.mark.parametrize(
+    ("signature", "measured", "why"),
+    [
+        (
+            signature_of(),
+            SignatureProfile(rows_independent=False, why_dependent="train mode"),
+            "its rows depend on each other: train mode",
+        ),
+        (
+            signature_of(),
+            SignatureProfile(),
+            "its rows were not shown to be independent",
+        ),
+        (
+            signature_of(batched=False),
+            SignatureProfile(rows_independent=True),
+            "the signature says batched: false",
+        ),
+    ],
+)
+def test_what_must_not_be_batched_is_not(
+    signature: Signature, measured: SignatureProfile, why: str
+) -> None:
+    """The reason can be shown; requests are answered one by one."""
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at = Fixture(Sums(signature), BatchingOptions(), profile)
+    assert at.batched.unbatched == {DEFAULT_SIGNATURE: why}
+    for _ in range(2):
+        _, told = at.submit({"x": floats((1, 2), 1, 2)})
+        assert values_of(outputs_of(told)["sum"]) == [3]
+    assert [task.num_rows for task in at.inner.seen] == [1, 1]
+    at.close()
+
+
+def test_a_profile_that_shows_dependence_beats_the_options() -> None:
+    """Nobody can configure wrong answers."""
+    measured = SignatureProfile(rows_independent=False)
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at = Fixture(options=UNPROVEN, profile=profile)
+    assert "changed with their neighbours" in at.batched.unbatched[DEFAULT_SIGNATURE]
+    at.close()
+
+
+def test_without_options_batches_are_as_large_as_pays() -> None:
+    """The measured table decides; nothing measured means a moderate size."""
+    measured = SignatureProfile(
+        rows_independent=True, call_s_by_rows={1: 1.0, 8: 2.0, 16: 4.0, 64: 40.0}
+    )
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at = Fixture()
+    batched = BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
+    task = InferenceTask(
+        DEFAULT_SIGNATURE,
+        at.inner.signatures[DEFAULT_SIGNATURE],
+        {"x": floats((1, 2), 1, 2)},
+        lambda outcome: None,
+    )
+    batched.submit(task)
+    (queue,) = batched.queues()
+    assert queue.waiting.options.max_batch_rows == 8
+    at.close()
+
+
+def test_a_request_that_does_not_match_runs_anyway(at: Fixture) -> None:
+    """The servable underneath says what is wrong with it.
+
+    batching_session_test: RequestThatDoesntMatchSignatureGetsRunAnyway,
+    RequestWithIncompatibleInputTensorSizes.
+    """
+    _, told = at.submit({"other": floats((1, 2), 1, 2)})
+    assert [list(task.inputs) for task in at.inner.seen] == [["other"]]
+    assert outputs_of(told)
+    _, empty = at.submit({"x": floats((0, 2))}, 0)
+    assert outputs_of(empty)["sum"].shape == (0,)
+    assert at.scheduler.num_in_flight == 0
+
+
+def test_signatures_have_queues_of_their_own() -> None:
+    """batching_session_test: MultipleSignatures; tfrt_saved_model_with_batching_test:
+    MultipleFunctions.
+    """
+    inner = Sums()
+    inner.signatures["other"] = signature_of()
+    at = Fixture(inner)
+    at.submit({"x": floats((1, 2), 1, 2)})
+    told: list[Outcome] = []
+    at.batched.submit(
+        InferenceTask(
+            "other", inner.signatures["other"], {"x": floats((1, 2), 3, 4)}, told.append
+        )
+    )
+    at.step()
+    assert [task.signature_name for task in inner.seen] == [DEFAULT_SIGNATURE, "other"]
+    assert len(at.batched.queues()) == 2
+    at.close()
+
+
+class Misfit(Sums):
+    """Answers with outputs of a wrong shape."""
+
+    def __init__(self, outputs: dict[str, TensorView]) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def compute(self, task: InferenceTask) -> Outcome:
+        return self._outputs
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kind", "message"),
+    [
+        ({"sum": floats((), 1)}, FailedPrecondition, "has 0 dimensions"),
+        ({"sum": floats((3,), 1, 2, 3)}, FailedPrecondition, "does not equal the sum"),
+        ({"name": floats((2,), 1, 2)}, Internal, "output 'sum' is missing"),
+    ],
+)
+def test_outputs_that_are_not_the_batchs_rows_fail_it(
+    outputs: dict[str, TensorView], kind: type[ServingError], message: str
+) -> None:
+    """Nobody gets rows that may be somebody else's."""
+    policy = QueuePolicy(retries_alone=None)
+    options = BatchingOptions(policy=policy, batches_unproven=True)
+    at = Fixture(Misfit(outputs), options)
+    for _ in range(2):
+        _, told = at.submit({"x": floats((1, 2), 1, 2)}, output_filter=("sum",))
+    at.step()
+    assert isinstance(error_of(told), kind)
+    assert message in error_of(told).message
+    at.close()
+
+
+def test_closing_computes_what_waits_and_refuses_the_rest() -> None:
+    """Unloading drains; the callback comes when the loop holds nothing more."""
+    at = Fixture(Sums(held=True))
+    _, first = at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    _, second = at.submit({"x": floats((1, 2), 3, 4)})
+    drained: list[bool] = []
+    at.batched.close(lambda: drained.append(True))
+    _, late = at.submit({"x": floats((1, 2), 5, 6)})
+    assert isinstance(error_of(late), Unavailable)
+    at.inner.finish()
+    at.step()
+    assert outputs_of(first)
+    assert drained == []
+    at.inner.finish()
+    assert outputs_of(second)
+    assert drained == [True]
+    at.close()
+
+
+def test_closing_what_never_had_a_request_is_immediate(at: Fixture) -> None:
+    """There is nothing to drain; so for a servable that batches nothing."""
+    drained: list[str] = []
+    at.batched.close(lambda: drained.append("idle"))
+    unbatched = BatchedServable(
+        Sums(signature_of(batched=False)), at.scheduler, at.loop
+    )
+    unbatched.close(lambda: drained.append("unbatched"))
+    assert drained == ["idle", "unbatched"]
+
+
+def test_invented_shapes_do_not_fill_the_memory() -> None:
+    """Idle queues make place; when all are busy a new shape runs unbatched."""
+    inner = Sums(signature_of({"x": TensorSpec(FLOAT32, (-1, -1))}), held=True)
+    at = Fixture(inner, num_batch_threads=1000)
+    for length in range(64):
+        at.submit({"x": floats((1, length), *range(length))})
+    at.submit({"x": floats((1, 64), *range(64))})
+    assert [task.inputs["x"].shape for task in inner.seen] == [(1, 64)]
+    at.step()
+    while inner.waiting:
+        inner.finish()
+    at.submit({"x": floats((1, 65), *range(65))})
+    assert len(at.batched.queues()) == 1
+    at.close()
+
+
+def test_a_default_that_fits_no_type_is_refused_when_loading() -> None:
+    """A pad value that the input cannot hold is found before any request."""
+    spec = TensorSpec(INT64, (-1, -1), pad=0.5)
+    with pytest.raises(InvalidArgument, match="does not hold"):
+        Fixture(Sums(signature_of({"x": spec})))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rows_always_return_to_their_callers(
+    sizes: list[int], max_batch_rows: int, held: bool, rng: Any
+) -> None:
+    """Whatever the sizes, splits and interleavings, each request gets its own sums."""
+    inner = Sums(held=held)
+    at = Fixture(
+        inner,
+        options_of(max_batch_rows=max_batch_rows, splits=True, max_rows=1000),
+        num_batch_threads=2,
+    )
+    expected: list[tuple[list[float], list[Outcome]]] = []
+    next_value = 0
+    for size in sizes:
+        numbers = [float(next_value + index) for index in range(2 * size)]
+        next_value += 2 * size
+        _, told = at.submit({"x": floats((size, 2), *numbers)})
+        sums = [numbers[2 * row] + numbers[2 * row + 1] for row in range(size)]
+        expected.append((sums, told))
+        if rng.random() < 0.5:
+            at.step()
+        if inner.waiting and rng.random() < 0.5:
+            rng.shuffle(inner.waiting)
+            inner.finish()
+    for _ in range(200):
+        at.step()
+        if inner.waiting:
+            rng.shuffle(inner.waiting)
+            inner.finish()
+    for sums, told in expected:
+        assert values_of(outputs_of(told)["sum"]) == sums
+    at.close()
+
+
+@pytest.mark.parametrize("check", SERVABLE_CHECKS)
+def test_a_batched_servable_keeps_a_servables_promises(check: ServableCheck) -> None:
+    """It can stand wherever a servable can, on a loop of its own."""
+    loop = ServingLoop()
+    scheduler = SharedBatchScheduler()
+    loop.add_round_hook(scheduler.step, Phase.SCHEDULE)
+    loop.start()
+
+    def make() -> Servable:
+        return BatchedServable(Sums(), scheduler, loop, options_of(splits=True))
+
+    try:
+        check(make, _inputs)
+    finally:
+        loop.close()
+
+
+def _inputs(signature: Signature, num_rows: int) -> Tensors:
+    return {"x": floats((num_rows, 2), *range(2 * num_rows))}
+
+
+def test_answers_may_come_from_any_thread() -> None:
+    """An interpreter's thread ends a batch by a post to the loop."""
+
+    class Elsewhere(Sums):
+        def submit(self, task: InferenceTask) -> None:
+            thread = threading.Thread(target=lambda: Sums.submit(self, task))
+            thread.start()
+
+    loop = ServingLoop()
+    scheduler = SharedBatchScheduler()
+    loop.add_round_hook(scheduler.step, Phase.SCHEDULE)
+    loop.start()
+    batched = BatchedServable(Elsewhere(), scheduler, loop, options_of())
+    done = threading.Event()
+    told: list[Outcome] = []
+
+    def on_done(outcome: Outcome) -> None:
+        told.append(outcome)
+        done.set()
+
+    task = InferenceTask(
+        DEFAULT_SIGNATURE,
+        batched.signatures[DEFAULT_SIGNATURE],
+        {"x": floats((1, 2), 1, 2)},
+        on_done,
+    )
+    batched.submit(task)
+    assert done.wait(PATIENCE_S)
+    assert values_of(outputs_of(told)["sum"]) == [3]
+    drained = threading.Event()
+    batched.close(drained.set)
+    assert drained.wait(PATIENCE_S)
+    loop.close()
+
+
+def test_parameters_of_tensorflow_serving_work_unchanged() -> None:
+    """What its file says is what happens."""
+    options = options_from_parameters(
+        max_batch_size=4, allowed_batch_sizes=[2, 4], batch_timeout_micros=1_000_000
+    )
+    measured = SignatureProfile(rows_independent=True)
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at = Fixture(options=options, profile=profile)
+    _, told = at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    assert at.inner.seen == []
+    at.clock.advance(1.0)
+    at.step()
+    assert at.inner.seen[0].num_rows == 2
+    assert values_of(outputs_of(told)["sum"]) == [3]
+    at.close()

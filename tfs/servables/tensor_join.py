@@ -1,0 +1,184 @@
+"""Makes one tensor of several requests' and takes it apart again.
+
+Pure functions on views. What is padded here are rows (repeated, so that a model sees
+values it can compute with) and free inner dimensions (filled with a value).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+
+from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
+from tfs.core.errors import InvalidArgument
+from tfs.core.tensor_view import TensorView, concatenate
+
+_FORMATS = {
+    "float16": "<e",
+    "float32": "<f",
+    "float64": "<d",
+    "int8": "<b",
+    "int16": "<h",
+    "int32": "<i",
+    "int64": "<q",
+    "uint8": "<B",
+    "uint16": "<H",
+    "uint32": "<I",
+    "uint64": "<Q",
+}
+
+
+def element(dtype: DType, value: float) -> bytes:
+    """Returns one element as it lies in a buffer; an empty one for strings.
+
+    Raises:
+        InvalidArgument: The type does not hold the value.
+
+    """
+    if dtype is STRING:
+        return b""
+    if dtype is BOOL:
+        return b"\x01" if value else b"\x00"
+    if not value:
+        return bytes(dtype.item_bytes)
+    if dtype is BFLOAT16:
+        return struct.pack("<f", value)[2:]
+    code = _FORMATS.get(dtype.name)
+    if code is not None:
+        try:
+            if code in "<e<f<d":
+                return struct.pack(code, value)
+            if value == int(value):
+                return struct.pack(code, int(value))
+        except (struct.error, OverflowError):
+            pass
+    raise InvalidArgument(f"{dtype} does not hold the pad value {value}")
+
+
+def join_rows(views: Sequence[TensorView], num_rows: int) -> TensorView:
+    """Concatenates views and repeats the first row until there are ``num_rows``.
+
+    Copies once; a single view that has the rows already is returned as it is.
+
+    Raises:
+        ValueError: The views do not fit together.
+
+    """
+    missing = num_rows - sum(view.shape[0] for view in views)
+    if missing > 0:
+        views = [*views, *[views[0].rows(0, 1)] * missing]
+    return concatenate(views)
+
+
+def largest_inner(views: Sequence[TensorView]) -> tuple[int, ...]:
+    """Returns the largest size of each inner dimension; ranks are equal."""
+    return tuple(map(max, zip(*(view.shape[1:] for view in views), strict=True)))
+
+
+def fill_inner(
+    view: TensorView, inner: tuple[int, ...], filler: bytes | None
+) -> TensorView:
+    """Returns ``view`` with its inner dimensions filled up to ``inner``.
+
+    Args:
+        view: At least one dimension, none of the inner ones larger than ``inner``.
+        inner: The sizes wanted.
+        filler: One element; None: the view's own first.
+
+    Raises:
+        InvalidArgument: There is no first element to fill with.
+
+    """
+    shape = view.shape
+    if shape[1:] == inner:
+        return view
+    wanted = (shape[0], *inner)
+    if isinstance(view.data, tuple):
+        if filler is None:
+            if not view.data:
+                raise _no_filler(view)
+            filler = view.data[0]
+        strings: list[bytes] = []
+        _fill_strings(view.data, 0, shape, wanted, filler, strings)
+        return TensorView(STRING, wanted, tuple(strings))
+    item_bytes = view.dtype.item_bytes
+    if filler is None:
+        filler = bytes(view.data[:item_bytes])
+        if not filler:
+            raise _no_filler(view)
+    pieces: list[bytes | memoryview] = []
+    _fill_bytes(
+        memoryview(view.data), (*shape, item_bytes), (*wanted, item_bytes), filler,
+        pieces,
+    )  # fmt: skip
+    return TensorView(view.dtype, wanted, b"".join(pieces))
+
+
+def mask_of(
+    views: Sequence[TensorView], inner: tuple[int, ...], dtype: DType, rank: int
+) -> TensorView:
+    """Returns 1 where ``views`` have values and 0 where they are filled to ``inner``.
+
+    Args:
+        views: Before they were filled; joined in this order.
+        inner: What they are filled to.
+        dtype: The mask's element type.
+        rank: The mask's rank: its dimensions are the first of the joined tensor's.
+
+    """
+    one = element(dtype, 1.0)
+    zero = element(dtype, 0.0)
+    inner = inner[: rank - 1]
+    masks = []
+    for view in views:
+        shape = view.shape[:rank]
+        ones = TensorView(dtype, shape, one * math.prod(shape))
+        masks.append(fill_inner(ones, inner, zero))
+    return concatenate(masks)
+
+
+def _fill_bytes(
+    data: memoryview,
+    shape: tuple[int, ...],
+    wanted: tuple[int, ...],
+    filler: bytes,
+    pieces: list[bytes | memoryview],
+) -> None:
+    """Appends the pieces of one block; the last dimension counts bytes."""
+    if shape[1:] == wanted[1:]:
+        pieces.append(data)
+    else:
+        step = math.prod(shape[1:])
+        for index in range(shape[0]):
+            block = data[index * step : (index + 1) * step]
+            _fill_bytes(block, shape[1:], wanted[1:], filler, pieces)
+    missing = (wanted[0] - shape[0]) * math.prod(wanted[1:])
+    if missing:
+        pieces.append(filler * (missing // len(filler)))
+
+
+def _fill_strings(
+    data: tuple[bytes, ...],
+    start: int,
+    shape: tuple[int, ...],
+    wanted: tuple[int, ...],
+    filler: bytes,
+    strings: list[bytes],
+) -> None:
+    if shape == wanted:
+        strings.extend(data[start : start + math.prod(shape)])
+        return
+    step = math.prod(shape[1:])
+    for index in range(shape[0]):
+        _fill_strings(
+            data, start + index * step, shape[1:], wanted[1:], filler, strings
+        )
+    strings.extend([filler] * ((wanted[0] - shape[0]) * math.prod(wanted[1:])))
+
+
+def _no_filler(view: TensorView) -> InvalidArgument:
+    return InvalidArgument(
+        f"Got empty tensor in batch of non-empty tensors: {list(view.shape)} has no "
+        "first element to pad with; give its input a pad value in the signature"
+    )
