@@ -16,7 +16,7 @@ from tfs.frontends.rpc.express.connection import (
     Stream,
 )
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.rpc.express.frames import ErrorCode, FrameType
 
 PATH = "/tfs.test.Echo/Say"
 HELLO = frames.PREFACE + frames.settings({})
@@ -266,6 +266,3 @@ class Wire:
             sent.flags & frames.END_STREAM
         ):
             answer.has_ended = True
-
-
-__all__ = ["ErrorCode", "FrameType", "Setting", "Wire"]

@@ -241,7 +241,7 @@ class Connection:
         fault: Why the peer was cut off, if it was.
         num_cut_off: Calls that ended early whose work still runs; they count
             against ``max_concurrent_streams``. Kept by the owner.
-        num_answered: Requests answered in full.
+        num_answered: Requests answered in full, and messages streamed.
         queued_bytes: Answers held back by flow control.
 
     Args:
@@ -998,6 +998,7 @@ class Connection:
     def send_message(self, stream: Stream, message: bytes) -> None:
         """Sends one message, or queues what the client's windows do not take."""
         self._check_sending(stream, Signal.SEND_DATA)
+        self.num_answered += 1
         if not stream.has_sent_headers:
             stream.has_sent_headers = True
             self.out.append(response.headers(stream.id))

@@ -3,8 +3,9 @@
 The known HTTP/2 floods (rapid reset CVE-2023-44487, CONTINUATION CVE-2024-27316,
 PING, SETTINGS, empty frames) all make the server work without asking it for
 anything. Each such frame costs points; points come back with time and with every
-request that is answered. A client that cancels often but also gets answers never
-runs out; one that only annoys is closed after a few hundred frames.
+message the client is sent: real clients follow answers with small window updates and
+PINGs, and hedging ones cancel often. One that only annoys is closed after a few
+hundred frames.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ class Annoyance(enum.IntEnum):
 class Patience:
     """A leaky bucket of points for one connection. Loop-confined."""
 
-    __slots__ = ("_at_s", "_left", "_max_points", "_per_request", "_per_s", "_seen")
+    __slots__ = ("_at_s", "_left", "_max_points", "_per_message", "_per_s", "_seen")
 
     def __init__(
         self,
         now_s: float,
         max_points: float = 2000.0,
         points_per_s: float = 100.0,
-        points_per_request: float = 5.0,
+        points_per_message: float = 20.0,
     ) -> None:
         self._left = max_points
         self._max_points = max_points
         self._per_s = points_per_s
-        self._per_request = points_per_request
+        self._per_message = points_per_message
         self._at_s = now_s
         self._seen = 0
 
-    def spend(self, what: Annoyance, now_s: float, num_answered: int) -> None:
-        """Charges for ``what``; ``num_answered`` counts requests since the start.
+    def spend(self, what: Annoyance, now_s: float, num_sent: int) -> None:
+        """Charges for ``what``; ``num_sent`` counts messages since the start.
 
         Raises:
             ConnectionFault: ENHANCE_YOUR_CALM; the points are used up.
 
         """
         earned = (now_s - self._at_s) * self._per_s
-        earned += (num_answered - self._seen) * self._per_request
+        earned += (num_sent - self._seen) * self._per_message
         self._at_s = now_s
-        self._seen = num_answered
+        self._seen = num_sent
         self._left = min(self._max_points, self._left + earned) - what
         if self._left < 0:
             raise ConnectionFault(

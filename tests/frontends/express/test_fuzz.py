@@ -1,0 +1,242 @@
+"""Any bytes at all: the connection answers or closes, and keeps its books.
+
+What once failed here leaves its bytes in tests/data/http2; they are replayed.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.frontends.express.wire import (
+    HELLO,
+    Wire,
+    data_frame,
+    grpc_headers,
+    headers_frame,
+    literal_block,
+    prefixed,
+)
+from tfs.core.errors import InvalidArgument
+from tfs.frontends.rpc.express import frames, response
+from tfs.frontends.rpc.express.connection import ConnectionLimits, Stream
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.frames import (
+    END_HEADERS,
+    END_STREAM,
+    ErrorCode,
+    FrameType,
+    Setting,
+)
+
+DATA = Path(__file__).parents[2] / "data" / "http2"
+
+SMALL = ConnectionLimits(
+    max_concurrent_streams=8,
+    max_requests_per_round=4,
+    max_message_bytes=5000,
+    max_header_list_bytes=2000,
+    preferred_window=100_000,
+    max_queued_bytes=50_000,
+)
+
+
+class Owner:
+    """Answers, fails, resets or holds calls at random, as handlers would."""
+
+    def __init__(self, wire: Wire, rng: random.Random) -> None:
+        self.wire = wire
+        self.rng = rng
+        wire.recorder.answer = self.answer
+        self.held: list[Stream] = []
+
+    def answer(self, stream: Stream, message: bytes) -> None:
+        connection = self.wire.connection
+        choice = self.rng.randrange(8)
+        if choice == 0:
+            self.held.append(stream)
+            return
+        if choice == 1:
+            connection.reset(stream, ErrorCode.CANCEL)
+        elif choice == 2:
+            connection.send_error(stream, InvalidArgument("no", retry_after_s=1))
+        elif choice == 3:
+            for _ in range(self.rng.randrange(3)):
+                connection.send_message(stream, message * self.rng.randrange(3))
+            connection.send_end(stream, response.OK_TRAILERS_BLOCK)
+        elif choice == 4:
+            connection.send_reply(stream, b"x" * self.rng.randrange(100_000))
+        else:
+            connection.send_reply(stream, message)
+        connection.release(stream)
+
+    def finish_some(self) -> None:
+        while self.held and self.rng.random() < 0.5:
+            stream = self.held.pop(self.rng.randrange(len(self.held)))
+            if stream.id in self.wire.connection.streams:
+                self.wire.connection.send_reply(stream, b"late")
+            self.wire.connection.release(stream)
+
+
+def play(data: bytes, seed: int = 0) -> Wire:
+    """Feeds ``data`` in random pieces to a connection; checks it all the while."""
+    rng = random.Random(seed)
+    budget = ReceiveBudget(rng.choice([70_000, 1 << 20]))
+    wire = Wire(SMALL, budget=budget, hello=False)
+    owner = Owner(wire, rng)
+    connection = wire.connection
+    index = 0
+    while index < len(data) and not connection.is_closed:
+        size = rng.choice([1, 9, 50, 1000, 100_000])
+        has_more = wire.feed(data[index : index + size])
+        index += size
+        rounds = 0
+        while has_more:
+            has_more = wire.feed(b"")
+            rounds += 1
+            assert rounds < 1 + len(data)
+        wire.now_s += 0.001
+        owner.finish_some()
+        connection.refill()
+        if connection.fault is None or connection.fault.code is not (
+            ErrorCode.HTTP_1_1_REQUIRED
+        ):
+            wire.sent()  # whatever we sent are whole frames, HPACK included
+        assert len(connection.streams) <= SMALL.max_concurrent_streams
+        assert connection.queued_bytes == sum(
+            stream.outbox_bytes for stream in connection.streams.values()
+        )
+        held = sum(stream.held_bytes for stream in wire.recorder.opened.values())
+        assert budget.used_bytes == held + connection._window.size
+        assert len(connection._rest) <= 20_000 + 100_000
+    connection.close()
+    for stream in wire.recorder.opened.values():
+        connection.release(stream)
+    assert budget.used_bytes == 0
+    assert not connection.streams
+    assert connection.queued_bytes == 0
+    return wire
+
+
+def random_frames(rng: random.Random, num_frames: int) -> bytes:
+    """Returns frames that are mostly what a client might send, some of them odd."""
+    blocks = [literal_block(grpc_headers(("x-n", str(n)))) for n in range(3)] + [
+        literal_block(grpc_headers()) + b"\x40\x01a\x01b",
+        b"\xbe" + literal_block(grpc_headers()),
+        b"\x3f\xe1\x1f" + literal_block(grpc_headers()),
+        literal_block([("no", "pseudo")]),
+        b"\x80",
+    ]
+    weights = [8, 8, 8, 3, 0.2, 1, 1, 0.1]
+    parts = [HELLO]
+    next_id = 1
+    for _ in range(num_frames):
+        stream_id = max(1, next_id - 2 * rng.randrange(6))
+        kind = rng.choices(
+            ["request", "headers", "data", "rst", "window", "settings", "ping", "odd"],
+            [6, 4, 8, 1, 3, 0.5, 0.5, 0.3],
+        )[0]
+        block = rng.choices(blocks, weights)[0]
+        message = prefixed(rng.randbytes(rng.choice([0, 5, 500, 6000])))
+        if kind == "request":
+            parts.append(headers_frame(next_id, block) + data_frame(next_id, message))
+            next_id += 2
+        elif kind == "headers":
+            ends = END_STREAM * (rng.random() < 0.2)
+            if rng.random() < 0.2:
+                cut = rng.randrange(len(block) + 1)
+                parts.append(headers_frame(next_id, block[:cut], ends))
+                parts.append(
+                    frames.frame(
+                        FrameType.CONTINUATION, END_HEADERS, next_id, block[cut:]
+                    )
+                )
+            else:
+                parts.append(headers_frame(next_id, block, END_HEADERS | ends))
+            next_id += 2
+        elif kind == "data":
+            cut = rng.randrange(len(message) + 1)
+            flags = rng.choice([0, 0, 0, END_STREAM, frames.PADDED])
+            part = rng.choice([message, message[:cut], message[cut:]])
+            if flags == frames.PADDED:
+                part = b"\x02" + part + b"\0\0"
+            parts.append(data_frame(stream_id, part, flags))
+        elif kind == "rst":
+            parts.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+        elif kind == "window":
+            where = rng.choice([0, stream_id])
+            parts.append(frames.window_update(where, rng.choice([1, 100, 50_000])))
+        elif kind == "settings":
+            value = rng.choice([0, 10, 65_535, 1 << 20])
+            parts.append(frames.settings({Setting.INITIAL_WINDOW_SIZE: value}))
+        elif kind == "ping":
+            parts.append(frames.ping(b"12345678", ack=rng.random() < 0.3))
+        else:
+            parts.append(
+                frames.frame(
+                    rng.randrange(12), rng.randrange(256), stream_id, rng.randbytes(8)
+                )
+            )
+    return b"".join(parts)
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    damaged = bytearray(data)
+    for _ in range(rng.randrange(1, 8)):
+        where = rng.randrange(len(damaged))
+        what = rng.randrange(5)
+        if what == 0:
+            damaged[where] = rng.randrange(256)
+        elif what == 1:
+            damaged[where] ^= 1 << rng.randrange(8)
+        elif what == 2:
+            del damaged[where : where + rng.randrange(1, 20)]
+        elif what == 3:
+            damaged[where:where] = rng.randbytes(rng.randrange(1, 20))
+        else:
+            size = rng.randrange(1, 200)
+            damaged[where:where] = damaged[where : where + size]
+    return bytes(damaged)
+
+
+def run(first_seed: int, num_runs: int) -> None:
+    for seed in range(first_seed, first_seed + num_runs):
+        rng = random.Random(seed)
+        data = random_frames(rng, rng.choice([5, 30, 100]))
+        if rng.random() < 0.7:
+            data = mutate(rng, data)
+        try:
+            play(data, seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}: {data.hex()}")
+            raise
+
+
+def test_random_clients_are_answered_or_closed() -> None:
+    """A few hundred runs of plausible and damaged traffic."""
+    run(first_seed=0, num_runs=400)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+def test_very_many_random_clients_are_answered_or_closed() -> None:
+    """The same for half an hour's worth of seeds."""
+    run(first_seed=1_000_000, num_runs=100_000)
+
+
+@given(st.binary(max_size=300), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_answered_or_closed(data: bytes, greets: bool) -> None:
+    """No structure at all, with and without the preface."""
+    play(HELLO + data if greets else data)
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.bin")), ids=lambda path: path.name)
+def test_what_once_failed_is_answered_or_closed(path: Path) -> None:
+    """Bytes that fuzzing found a fault with, whatever way they are cut."""
+    for seed in range(20):
+        play(path.read_bytes(), seed)

@@ -1,0 +1,241 @@
+"""The h2 package as a client: a strict reader of all we send, polite or hostile."""
+
+from __future__ import annotations
+
+import random
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+import pytest
+
+from tests.frontends.express.wire import PATH, Wire, grpc_headers, prefixed
+from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.frames import ErrorCode
+
+
+class H2Client:
+    """An h2 connection wired to one of ours, without sockets."""
+
+    def __init__(
+        self, limits: ConnectionLimits | None = None, echo: bool = True
+    ) -> None:
+        self.wire = Wire(limits, echo=echo, hello=False)
+        self.h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        )
+        self.h2.initiate_connection()
+        self.bodies: dict[int, bytes] = {}
+        self.trailers: dict[int, dict[str, str]] = {}
+        self.resets: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.goaway: int | None = None
+        self.acknowledges = True
+        self.exchange()
+
+    def exchange(self) -> None:
+        """Carries bytes both ways until neither side has any."""
+        connection = self.wire.connection
+        while True:
+            data = self.h2.data_to_send()
+            has_more = self.wire.feed(data)
+            while has_more:
+                has_more = self.wire.feed(b"")
+            connection.fill(1 << 20)
+            out = b"".join(connection.out)
+            connection.out.clear()
+            if not out:
+                break
+            # Any breach of the protocol on our side raises here.
+            for event in self.h2.receive_data(out):
+                self._on_event(event)
+
+    def request(self, body: bytes = b"ping", ends: bool = True) -> int:
+        stream_id = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(stream_id, grpc_headers())
+        self.send(stream_id, prefixed(body), ends)
+        return stream_id
+
+    def send(self, stream_id: int, data: bytes, ends: bool = True) -> None:
+        """Sends within the windows, waiting for more of them as often as needed."""
+        while data:
+            size = min(
+                len(data),
+                self.h2.local_flow_control_window(stream_id),
+                self.h2.max_outbound_frame_size,
+            )
+            assert size > 0, "no window, and none comes"
+            self.h2.send_data(stream_id, data[:size])
+            data = data[size:]
+            self.exchange()
+        if ends:
+            self.h2.end_stream(stream_id)
+        self.exchange()
+
+    def _on_event(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.DataReceived):
+            body = self.bodies.get(event.stream_id, b"")
+            self.bodies[event.stream_id] = body + event.data
+            if self.acknowledges and event.flow_controlled_length:
+                self.h2.acknowledge_received_data(
+                    event.flow_controlled_length, event.stream_id
+                )
+        elif isinstance(event, h2.events.TrailersReceived | h2.events.ResponseReceived):
+            trailers = self.trailers.setdefault(event.stream_id, {})
+            trailers.update({str(n): str(v) for n, v in event.headers})
+        elif isinstance(event, h2.events.StreamEnded):
+            self.ended.add(event.stream_id)
+        elif isinstance(event, h2.events.StreamReset):
+            self.resets[event.stream_id] = int(event.error_code or 0)
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self.goaway = int(event.error_code or 0)
+
+
+def test_h2_reads_our_answers() -> None:
+    """Settings, headers, data and trailers, by the letter of the RFC."""
+    client = H2Client()
+    for index in range(20):
+        stream_id = client.request(b"x" * index * 100)
+        assert client.bodies[stream_id] == prefixed(b"x" * index * 100)
+        assert client.trailers[stream_id]["grpc-status"] == "0"
+        assert stream_id in client.ended
+
+
+@pytest.mark.parametrize("size", [65_530, 65_531, 1_000_000, 10_000_000])
+def test_large_messages_pass_within_the_windows_of_both(size: int) -> None:
+    """Both sides' flow control is checked by h2."""
+    client = H2Client()
+    body = bytes(size)
+    stream_id = client.request(body)
+    assert client.bodies[stream_id] == prefixed(body)
+    assert stream_id in client.ended
+
+
+def test_streams_interleave_without_mixing() -> None:
+    """Chunks of many requests in turn, some reset on the way."""
+    rng = random.Random(7)
+    client = H2Client()
+    left = {}
+    bodies = {}
+    for _ in range(50):
+        stream_id = client.h2.get_next_available_stream_id()
+        client.h2.send_headers(stream_id, grpc_headers())
+        bodies[stream_id] = prefixed(rng.randbytes(rng.randrange(3000)))
+        left[stream_id] = bodies[stream_id]
+    cancelled = set()
+    while left:
+        stream_id = rng.choice(list(left))
+        if rng.random() < 0.01:
+            client.h2.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
+            cancelled.add(stream_id)
+            del left[stream_id]
+            continue
+        size = rng.randrange(1, 500)
+        part, left[stream_id] = left[stream_id][:size], left[stream_id][size:]
+        client.h2.send_data(stream_id, part, end_stream=not left[stream_id])
+        if not left[stream_id]:
+            del left[stream_id]
+        if rng.random() < 0.3:
+            client.exchange()
+    client.exchange()
+    for stream_id, body in bodies.items():
+        if stream_id not in cancelled:
+            assert client.bodies[stream_id] == body
+
+
+def test_a_window_closed_and_reopened_by_settings_is_respected() -> None:
+    """h2 raises if we send one byte too many."""
+    client = H2Client(echo=False)
+    client.acknowledges = False
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    client.exchange()
+    stream_id = client.request()
+    client.wire.connection.send_reply(
+        client.wire.recorder.opened[stream_id], b"y" * 200_000
+    )
+    client.exchange()
+    assert stream_id not in client.bodies
+    for window in (10, 5, 70_000, 0, 300_000):
+        client.h2.update_settings(
+            {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
+        )
+        client.exchange()
+    client.h2.increment_flow_control_window(1_000_000)
+    client.exchange()
+    assert client.bodies[stream_id] == prefixed(b"y" * 200_000)
+
+
+def test_window_updates_of_one_byte_do_not_buy_a_frame_each_forever() -> None:
+    """A window game: the connection is closed before it costs much."""
+    client = H2Client(echo=False)
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    client.exchange()
+    stream_id = client.request()
+    client.acknowledges = False
+    client.wire.connection.send_reply(
+        client.wire.recorder.opened[stream_id], b"y" * 200_000
+    )
+    for _ in range(5000):
+        client.h2.increment_flow_control_window(1, stream_id)
+        client.exchange()
+        if client.goaway is not None:
+            break
+    assert client.goaway == ErrorCode.ENHANCE_YOUR_CALM
+    assert len(client.bodies[stream_id]) < 2000
+
+
+def test_a_hostile_client_that_resets_rapidly_is_closed() -> None:
+    """CVE-2023-44487, with requests that reach the handler."""
+    client = H2Client(echo=False)
+    connection = client.wire.connection
+    for _ in range(5000):
+        stream_id = client.h2.get_next_available_stream_id()
+        client.h2.send_headers(stream_id, grpc_headers())
+        client.h2.send_data(stream_id, prefixed(b"x"), end_stream=True)
+        client.h2.reset_stream(stream_id)
+        client.exchange()
+        if connection.is_closed:
+            break
+    assert client.goaway == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_more_streams_than_announced_are_refused() -> None:
+    """Even from a client that ignores our settings."""
+    client = H2Client(ConnectionLimits(max_concurrent_streams=5), echo=False)
+    client.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 1000
+    client.h2.remote_settings.acknowledge()
+    stream_ids = []
+    for _ in range(8):
+        stream_ids.append(client.h2.get_next_available_stream_id())
+        client.h2.send_headers(stream_ids[-1], grpc_headers())
+        client.exchange()
+    refused = int(ErrorCode.REFUSED_STREAM)
+    assert [client.resets.get(stream_id) for stream_id in stream_ids] == (
+        [None] * 5 + [refused] * 3
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        grpc_headers(("Upper-Case", "x")),
+        [*grpc_headers(), (":path", PATH)],
+        [("te", "trailers"), *grpc_headers()],
+        grpc_headers(("connection", "keep-alive")),
+    ],
+)
+def test_headers_no_client_should_send_reset_their_stream(
+    headers: list[tuple[str, str]],
+) -> None:
+    """h2 sends them when its own checks are off; others are served on."""
+    client = H2Client()
+    client.h2.config.validate_outbound_headers = False
+    client.h2.config.normalize_outbound_headers = False
+    client.h2.send_headers(1, headers)
+    client.exchange()
+    assert client.resets[1] == ErrorCode.PROTOCOL_ERROR
+    stream_id = client.request()
+    assert client.trailers[stream_id]["grpc-status"] == "0"
