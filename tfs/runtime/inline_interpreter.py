@@ -1,5 +1,8 @@
 """Backend ``inline``: one thread of this process.
 
+With a serving loop given it is also backend ``front``: what is submitted on the loop
+runs there, without any hand-over, as long as every call is quick.
+
 Right where kernels are big enough to run without the GIL most of the time, on other
 platforms, and on GPU, where interpreters share one CUDA context. Nothing is contained:
 what crashes a call crashes the process, what hangs holds its thread.
@@ -14,6 +17,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -21,10 +25,13 @@ import torch
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal, ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.placement import FRONT_LIMIT_S
 from tfs.runtime.task_outcome import (
     closed,
     finish,
@@ -42,10 +49,16 @@ class InlineModel:
     """A version on an :class:`InlineInterpreter`. Thread-safe."""
 
     def __init__(
-        self, interpreter: InlineInterpreter, source: ModelSource, guest: GuestModel
+        self,
+        interpreter: InlineInterpreter,
+        source: ModelSource,
+        guest: GuestModel,
+        *,
+        front: bool,
     ) -> None:
         self._interpreter = interpreter
         self._source = source
+        self.on_front = front
         # Written by unload on the interpreter's thread only.
         self.guest: GuestModel | None = guest
         self.unloading = False
@@ -79,6 +92,10 @@ class InlineInterpreter:
         name: Names the thread.
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
+        front_loop: Calls submitted on this loop run on it.
+        on_slow: Called on the loop when a call on it took over
+            :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
+            seconds; from then on the model runs on the thread.
 
     """
 
@@ -88,10 +105,17 @@ class InlineInterpreter:
         *,
         max_queued: int = 256,
         clock: Clock | None = None,
+        front_loop: ServingLoop | None = None,
+        on_slow: Callable[[ServableId, float], None] | None = None,
     ) -> None:
         self._name = name
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
+        self._front_loop = front_loop
+        self._on_slow = on_slow
+        # Held while a model runs, by the thread or by the loop (which never waits for
+        # it); guards the counters. Rank: before _lock. No callback runs under it.
+        self._running = threading.Lock()
         # Guards the fields below; leaf lock. No model, callback or garbage collection
         # runs under it.
         self._lock = threading.Lock()
@@ -99,13 +123,12 @@ class InlineInterpreter:
         self._queue: deque[_Item] = deque()
         self._closing = False
         self._models: set[InlineModel] = set()
-        # Written by the interpreter's thread only.
         self._num_calls = 0
         self._num_dropped = 0
         self._num_failed = 0
         self._busy_s = 0.0
         self._thread: threading.Thread | None = None
-        self._num_threads = 0
+        self._num_threads: dict[int, int] = {}  # by thread
 
     @property
     def name(self) -> str:
@@ -131,7 +154,8 @@ class InlineInterpreter:
             raise
         finally:
             files.close()
-        model = InlineModel(self, source, guest)
+        front = self._front_loop is not None
+        model = InlineModel(self, source, guest, front=front)
         with self._lock:
             if not self._closing:
                 self._models.add(model)
@@ -180,6 +204,8 @@ class InlineInterpreter:
 
     def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
         """Queues a task, or answers it at once. Never blocks, never raises."""
+        if model.on_front and self._try_on_loop(model, task):
+            return
         refused: ServingError
         with self._lock:
             if self._closing:
@@ -222,7 +248,38 @@ class InlineInterpreter:
             )
         _drop(model)
 
-    # -- on the thread ---------------------------------------------------------
+    # -- on the loop -------------------------------------------------------------
+
+    def _try_on_loop(self, model: InlineModel, task: InferenceTask) -> bool:
+        """Runs a task here and now, if this is the loop and nothing is in the way."""
+        loop = self._front_loop
+        if loop is None or not loop.is_loop_thread or self._queue:
+            return False
+        if not self._running.acquire(blocking=False):
+            return False
+        try:
+            if self._closing or model.unloading:
+                return False
+            with torch.inference_mode():
+                begun_s = time.perf_counter()
+                outcome = self._execute(model, task)
+                call_s = time.perf_counter() - begun_s
+        finally:
+            self._running.release()
+        if call_s > FRONT_LIMIT_S and model.on_front:
+            model.on_front = False
+            log.warning(
+                "event=left_front servable=%s call_ms=%.1f limit_ms=%.0f",
+                model.source.id.slashed,
+                call_s * 1e3,
+                FRONT_LIMIT_S * 1e3,
+            )
+            if self._on_slow is not None:
+                self._on_slow(model.source.id, call_s)
+        finish(task, outcome)
+        return True
+
+    # -- on the thread -----------------------------------------------------------
 
     def _run(self) -> None:
         with torch.inference_mode():
@@ -233,37 +290,44 @@ class InlineInterpreter:
                     if self._closing and not self._queue:
                         return
                     item = self._queue.popleft()
-                if isinstance(item, _Unload):
-                    item.done.set()
-                else:
-                    self._execute(*item)
-                # A waiting thread must not keep a model alive that was unloaded.
-                del item
+                with self._running:
+                    if isinstance(item, _Unload):
+                        item.done.set()
+                        outcome = None
+                    else:
+                        outcome = self._execute(*item)
+                if outcome is not None and not isinstance(item, _Unload):
+                    finish(item[1], outcome)
+                # A waiting thread must not keep a model alive that was unloaded, nor
+                # the tensors of a request.
+                del item, outcome
 
-    def _execute(self, model: InlineModel, task: InferenceTask) -> None:
+    # -- where a model runs, under _running ------------------------------------------
+
+    def _execute(self, model: InlineModel, task: InferenceTask) -> Outcome:
         refused = why_not_run(task, self._clock.now())
         if refused is not None:
             self._num_dropped += 1
-            finish(task, refused)
-            return
+            return refused
         begun_s = time.perf_counter()
         outcome = self._outcome(model, task)
         self._busy_s += time.perf_counter() - begun_s
         self._num_calls += 1
         if isinstance(outcome, ServingError):
             self._num_failed += 1
-        finish(task, outcome)
+        return outcome
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
         guest = model.guest
         if guest is None:
             return unloaded(model.source.id)
         wanted = model.source.intra_op_threads
-        if wanted != self._num_threads:
+        thread = threading.get_ident()
+        if wanted != self._num_threads.get(thread):
             # The number belongs to this thread (OpenMP's and MKL's are per thread);
             # it changes only where models with different settings share one.
             torch.set_num_threads(wanted)
-            self._num_threads = wanted
+            self._num_threads[thread] = wanted
         try:
             return guest.call(task.signature_name, task.inputs)
         except Exception as error:

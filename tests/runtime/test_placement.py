@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from tfs.core.errors import FailedPrecondition
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.runtime.placement import Backend, PlacementOptions, place
+
+AUTO = PlacementOptions()
+
+
+def profile(
+    import_s: float | None = 0.01,
+    scaling: float | None = 1.2,
+    *p99s_s: float | None,
+) -> ModelProfile:
+    return ModelProfile(
+        import_s=import_s,
+        two_thread_scaling=scaling,
+        signatures={
+            f"s{index}": SignatureProfile(full_batch_p99_s=p99_s)
+            for index, p99_s in enumerate(p99s_s)
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("measured", "backend"),
+    [
+        (None, Backend.PROCESS),
+        (ModelProfile(), Backend.PROCESS),
+        (profile(0.01, 1.2, 100e-6), Backend.FRONT),
+        (profile(0.01, 1.2, 200e-6), Backend.FRONT),
+        (profile(0.01, 2.0, 201e-6), Backend.INLINE),
+        (profile(0.01, 1.7, 0.02), Backend.INLINE),
+        (profile(0.01, 1.69, 0.02), Backend.PROCESS),
+        (profile(0.01, None, 0.02), Backend.PROCESS),
+        (profile(0.01, None, 100e-6), Backend.FRONT),
+        # the slowest signature decides
+        (profile(0.01, 1.2, 100e-6, 0.02), Backend.PROCESS),
+        (profile(0.01, 1.8, 100e-6, 0.02), Backend.INLINE),
+        # one that was not measured could be the slowest
+        (profile(0.01, 1.2, 100e-6, None), Backend.PROCESS),
+        (profile(0.01, 1.8, 100e-6, None), Backend.INLINE),
+        (profile(0.01, 1.8), Backend.INLINE),
+        (profile(0.01, 1.2), Backend.PROCESS),
+        # slow imports stay out of the server process
+        (profile(0.030, 1.2, 100e-6), Backend.FRONT),
+        (profile(0.031, 1.2, 100e-6), Backend.PROCESS),
+        (profile(0.031, 2.0, 0.02), Backend.PROCESS),
+        (profile(None, 2.0, 100e-6), Backend.PROCESS),
+    ],
+)
+def test_measurements_decide(measured: ModelProfile | None, backend: Backend) -> None:
+    """The rule of automatic placement, case by case."""
+    placement = place(AUTO, measured)
+    assert placement.backend is backend
+    assert placement.reason
+
+
+QUICK = profile(0.01, 2.0, 100e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        (PlacementOptions(device="cuda:1"), Backend.INLINE),
+        (PlacementOptions(process_available=False), Backend.INLINE),
+        (PlacementOptions(torch_imported=False), Backend.PROCESS),
+        (PlacementOptions(torch_imported=False, device="cuda"), Backend.PROCESS),
+        (PlacementOptions(isolation_required=True), Backend.PROCESS),
+        (PlacementOptions(isolation_required=True, device="cuda"), Backend.PROCESS),
+        (
+            PlacementOptions(backend=Backend.PROCESS, isolation_required=True),
+            Backend.PROCESS,
+        ),
+        (PlacementOptions(backend=Backend.PROCESS), Backend.PROCESS),
+        (PlacementOptions(backend=Backend.INLINE), Backend.INLINE),
+        (PlacementOptions(backend=Backend.FRONT), Backend.FRONT),
+        (PlacementOptions(backend=Backend.DLMOPEN), Backend.DLMOPEN),
+    ],
+)
+@pytest.mark.parametrize("measured", [None, QUICK])
+def test_options_and_host_come_before_measurements(
+    options: PlacementOptions, backend: Backend, measured: ModelProfile | None
+) -> None:
+    """What is asked for, or the only thing possible, is taken whatever was measured."""
+    assert place(options, measured).backend is backend
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        PlacementOptions(isolation_required=True, process_available=False),
+        PlacementOptions(isolation_required=True, backend=Backend.INLINE),
+        PlacementOptions(isolation_required=True, backend=Backend.DLMOPEN),
+        PlacementOptions(backend=Backend.PROCESS, process_available=False),
+        PlacementOptions(backend=Backend.INLINE, torch_imported=False),
+        PlacementOptions(backend=Backend.FRONT, torch_imported=False),
+        PlacementOptions(torch_imported=False, process_available=False),
+    ],
+)
+def test_what_cannot_be_had_is_refused(options: PlacementOptions) -> None:
+    """No silent second choice for what was asked for."""
+    with pytest.raises(FailedPrecondition):
+        place(options, QUICK)
+
+
+def test_the_reason_carries_the_numbers() -> None:
+    """What is logged lets an operator see how close it was."""
+    reason = place(AUTO, profile(0.01, 1.25, 0.0123)).reason
+    assert "12300 us" in reason
+    assert "1.25 < 1.7" in reason

@@ -1,0 +1,80 @@
+"""A loaded version that can change its place while it serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import FailedPrecondition
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.runtime.interpreter import InterpreterModel
+from tfs.runtime.model_source import ModelSource
+
+
+class PlacedModel:
+    """Passes tasks to where the version is now. Thread-safe.
+
+    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`.
+    """
+
+    def __init__(self, model: InterpreterModel, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
+        # Guards both fields; leaf lock: nothing is submitted or unloaded under it.
+        self._lock = threading.Lock()
+        self._drained = threading.Condition(self._lock)
+        self._model = model
+        self._num_running: dict[InterpreterModel, int] = {model: 0}
+
+    @property
+    def source(self) -> ModelSource:
+        return self._model.source
+
+    @property
+    def model(self) -> InterpreterModel:
+        """The version where it is now."""
+        return self._model
+
+    def submit(self, task: InferenceTask) -> None:
+        with self._lock:
+            model = self._model
+            self._num_running[model] += 1
+        task.on_done = self._counted(model, task.on_done)
+        model.submit(task)
+
+    def move(self, model: InterpreterModel, deadline_s: float | None = None) -> None:
+        """Sends new tasks to ``model``, waits for the old ones, unloads the old place.
+
+        No task fails for it. Blocks; call it on a manager thread, one move at a time.
+
+        Raises:
+            FailedPrecondition: Old tasks still ran at the deadline (monotonic). The
+                move has happened; the old place was not unloaded.
+
+        """
+        with self._lock:
+            old, self._model = self._model, model
+            self._num_running.setdefault(model, 0)
+            while self._num_running[old]:
+                if deadline_s is not None and self._clock.now() >= deadline_s:
+                    raise FailedPrecondition(
+                        f"{model.source.id.slashed}: calls in its old place do not end"
+                    )
+                self._clock.wait(self._drained, deadline_s)
+            del self._num_running[old]
+        old.unload()
+
+    def unload(self) -> None:
+        self._model.unload()
+
+    def _counted(
+        self, model: InterpreterModel, on_done: Callable[[Outcome], None]
+    ) -> Callable[[Outcome], None]:
+        def done(outcome: Outcome) -> None:
+            with self._lock:
+                self._num_running[model] -= 1
+                if not self._num_running[model]:
+                    self._drained.notify_all()
+            on_done(outcome)
+
+        return done

@@ -1,0 +1,150 @@
+"""Where a version runs: one pure function of options and measurements.
+
+Rejected: deciding by model size or operator counts. Whether Python or the kernels
+hold the GIL is cheap to measure and hard to guess.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.errors import FailedPrecondition
+from tfs.core.model_profile import ModelProfile
+
+FRONT_P99_S: Final = 200e-6
+"""A full batch this quick may run on the serving loop itself."""
+INLINE_SCALING: Final = 1.7
+"""Two threads this much faster than one: the kernels run without the GIL."""
+IN_PROCESS_IMPORT_S: Final = 0.030
+"""Importing holds the GIL: what takes longer stays out of the server process."""
+FRONT_LIMIT_S: Final = 0.010
+"""A call on the loop that takes longer takes its model off the loop."""
+
+
+class Backend(enum.Enum):
+    """A kind of place; the value is the configuration's word."""
+
+    AUTO = "auto"
+    FRONT = "front"
+    INLINE = "inline"
+    PROCESS = "process"
+    DLMOPEN = "dlmopen"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """What was asked for and what this host offers. Immutable.
+
+    Attributes:
+        backend: AUTO measures; anything else is taken, if it can be had.
+        isolation_required: Only a process contains what a model does.
+        device: Where the model computes.
+        process_available: Whether this host has the process backend.
+        torch_imported: Whether the server process imported torch at its start; it
+            never does later, because that would stall the serving loop.
+
+    """
+
+    backend: Backend = Backend.AUTO
+    isolation_required: bool = False
+    device: str = "cpu"
+    process_available: bool = True
+    torch_imported: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where, and why in words with the numbers. Immutable."""
+
+    backend: Backend
+    reason: str
+
+
+def place(options: PlacementOptions, profile: ModelProfile | None) -> Placement:
+    """Returns where a version runs; never AUTO.
+
+    Raises:
+        FailedPrecondition: What was asked for cannot be had on this host.
+
+    """
+    if options.isolation_required:
+        if options.backend not in (Backend.AUTO, Backend.PROCESS):
+            raise FailedPrecondition(
+                f"isolation is required, and backend {options.backend.value!r} isolates "
+                "nothing; use process, or drop one of the two"
+            )
+        if not options.process_available:
+            raise FailedPrecondition(
+                "isolation is required, and this host has no process backend"
+            )
+        return Placement(Backend.PROCESS, "isolation is required")
+    if options.backend is not Backend.AUTO:
+        return _asked_for(options)
+    if not options.torch_imported:
+        if not options.process_available:
+            raise FailedPrecondition(
+                "the server started without torch, and this host has no process "
+                "backend; restart it with this model in its first configuration"
+            )
+        return Placement(Backend.PROCESS, "the server process runs without torch")
+    if options.device != "cpu":
+        return Placement(
+            Backend.INLINE, f"device {options.device}: one context for all"
+        )
+    if not options.process_available:
+        return Placement(Backend.INLINE, "this host has no process backend")
+    if profile is None:
+        return Placement(Backend.PROCESS, "not measured yet")
+    return _by_profile(profile)
+
+
+def _asked_for(options: PlacementOptions) -> Placement:
+    backend = options.backend
+    if backend is Backend.PROCESS and not options.process_available:
+        raise FailedPrecondition(
+            "backend 'process' is asked for, and this host does not have it"
+        )
+    if backend in (Backend.FRONT, Backend.INLINE) and not options.torch_imported:
+        raise FailedPrecondition(
+            f"backend {backend.value!r} is asked for, and the server started without "
+            "torch; restart it with this model in its first configuration"
+        )
+    return Placement(backend, "asked for")
+
+
+def _by_profile(profile: ModelProfile) -> Placement:
+    import_s = profile.import_s
+    if import_s is None:
+        return Placement(Backend.PROCESS, "its import was not measured")
+    if import_s > IN_PROCESS_IMPORT_S:
+        return Placement(
+            Backend.PROCESS,
+            f"importing took {import_s * 1e3:.0f} ms > "
+            f"{IN_PROCESS_IMPORT_S * 1e3:.0f} ms",
+        )
+    p99s_s = [each.full_batch_p99_s for each in profile.signatures.values()]
+    known_s = [p99_s for p99_s in p99s_s if p99_s is not None]
+    slowest_s = max(known_s) if known_s and len(known_s) == len(p99s_s) else None
+    if slowest_s is not None and slowest_s <= FRONT_P99_S:
+        return Placement(
+            Backend.FRONT,
+            f"p99 of a full batch {slowest_s * 1e6:.0f} us <= "
+            f"{FRONT_P99_S * 1e6:.0f} us",
+        )
+    p99_text = "p99 of a full batch was not measured"
+    if slowest_s is not None:
+        p99_text = f"p99 of a full batch {slowest_s * 1e6:.0f} us"
+    scaling = profile.two_thread_scaling
+    if scaling is None:
+        return Placement(Backend.PROCESS, f"{p99_text}; scaling was not measured")
+    if scaling >= INLINE_SCALING:
+        return Placement(
+            Backend.INLINE,
+            f"{p99_text}; two threads scale {scaling:.2f} >= {INLINE_SCALING}",
+        )
+    return Placement(
+        Backend.PROCESS,
+        f"{p99_text}; two threads scale {scaling:.2f} < {INLINE_SCALING}",
+    )
