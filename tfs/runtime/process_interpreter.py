@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from tfs.core.errors import (
     BY_CODE,
@@ -367,6 +367,69 @@ class ProcessInterpreter:
             raise closed(self._name)
         self._loop.post(lambda: begin(waiter))
         return waiter.wait(timeout_s, Internal(late))
+
+    # -- sessions, for the library -----------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever what sessions left in the worker is gone."""
+        return self._num_restarts
+
+    def hold(self) -> None:
+        """Starts the worker and keeps it, models or none, until ``let_go``. Blocks.
+
+        Raises:
+            ServingError: There is no worker to be had.
+
+        """
+        self._ask(
+            self._begin_load, _HANDSHAKE_S, f"{self._name}: no interpreter in time"
+        )
+
+    def let_go(self) -> None:
+        """Takes a ``hold`` back."""
+        if self._state is not WorkerState.CLOSED:
+            self._loop.post(self._end_load)
+
+    def exchange(
+        self, request: bytes, fds: tuple[int, ...] = ()
+    ) -> tuple[bytes, list[int]]:
+        """Has the worker's session guest answer a request. Blocks.
+
+        Returns:
+            The reply, and descriptors the caller closes.
+
+        Raises:
+            ServingError: The guest's, or Internal if the worker died over it.
+
+        """
+
+        def begin(waiter: _Waiter) -> None:
+            def on_reply(reply: Mapping[str, object] | None) -> None:
+                if reply is None:
+                    waiter.fail(
+                        Internal(f"the interpreter of this session {self._last_end}")
+                    )
+                elif reply.get("code") != 0:
+                    waiter.fail(_error_of(reply))
+                else:
+                    taken = list(cast("list[int]", reply["fds"]))
+                    cast("list[int]", reply["fds"]).clear()
+                    waiter.set({"payload": reply["payload"], "fds": taken})
+
+            def when_ready(error: ServingError | None) -> None:
+                if error is not None:
+                    waiter.fail(error)
+                else:
+                    self._send(
+                        "session", {"body": request}, fds, on_reply, background=False
+                    )
+
+            self._want_worker(when_ready)
+
+        timeout_s = self._options.load_timeout_s
+        reply = self._ask(begin, timeout_s, f"no answer within {timeout_s:.0f} s")
+        return cast("bytes", reply["payload"]), cast("list[int]", reply["fds"])
 
     # -- loading, on the manager thread ---------------------------------------------
 
@@ -911,21 +974,25 @@ class ProcessInterpreter:
                 link.kill()  # a worker that closed its channel is of no use
                 return
             body, fds = message
-            control_channel.close_all(fds)
+            line, _, payload = body.partition(b"\n")
             try:
-                reply = json.loads(body)
+                reply = json.loads(line)
                 if not isinstance(reply, dict):
                     raise ValueError("not an object")
             except ValueError:
                 self._killed_for = "was ended: it sent nonsense"
+                control_channel.close_all(fds)
                 link.kill()
                 return
+            reply["payload"], reply["fds"] = payload, fds
             if "event" in reply:
                 self._on_event(reply)
+                control_channel.close_all(fds)
                 continue
             on_reply = self._awaited.pop(int(str(reply.get("id", -1))), None)
             if on_reply is not None:
                 on_reply(reply)
+            control_channel.close_all(fds)  # what a session wants, it has taken out
 
     def _on_event(self, event: Mapping[str, object]) -> None:
         if event.get("event") != "weights_written":

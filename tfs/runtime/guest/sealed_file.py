@@ -88,6 +88,10 @@ class SealedFile:
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
 
+    def duplicate(self) -> SealedFile:
+        """Returns the same bytes with a descriptor of its own."""
+        return SealedFile(os.dup(self.fd), self.size_bytes)
+
     def close(self) -> None:
         """Gives up the descriptor; idempotent."""
         if self.fd >= 0:
@@ -106,16 +110,22 @@ def copy(source_fd: int, target_fd: int) -> None:
         pass
 
 
-def num_written_pages(mapping: mmap.mmap) -> int | None:
+def num_written_pages(
+    mapping: mmap.mmap, offset: int = 0, size_bytes: int | None = None
+) -> int | None:
     """Returns how many pages of a private mapping this process made its own.
 
-    None where the system does not say. Reads 8 bytes per page, without touching any.
+    Only those that hold some of ``size_bytes`` from ``offset`` on. None where the
+    system does not say. Reads 8 bytes per page, without touching any.
     """
     page_bytes = mmap.PAGESIZE
     anchor = (ctypes.c_char * 1).from_buffer(mapping)
-    first_page = ctypes.addressof(anchor) // page_bytes
+    address = ctypes.addressof(anchor) + offset
     del anchor  # a live export keeps the mapping from being closed
-    num_pages = -(-len(mapping) // page_bytes)
+    if size_bytes is None:
+        size_bytes = len(mapping) - offset
+    first_page = address // page_bytes
+    num_pages = -(-(address + size_bytes) // page_bytes) - first_page
     try:
         fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

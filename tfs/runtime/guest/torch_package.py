@@ -12,6 +12,7 @@ import linecache
 import mmap
 import sys
 import types
+import weakref
 import zipfile
 
 import torch
@@ -70,7 +71,7 @@ def open_package(file: SealedFile, who: str) -> PackageImporter:
 
     """
     try:
-        importer = PackageImporter(MappedReader(file))
+        importer = MappedImporter(MappedReader(file))
     except (RuntimeError, zipfile.BadZipFile) as error:
         raise DataLoss(
             f"{who}: {ARCHIVE} is not a torch.package archive or is damaged; "
@@ -115,8 +116,23 @@ def _no_source(module_name: str) -> str:
     raise ImportError(f"{module_name} was unloaded")
 
 
+class MappedImporter(PackageImporter):
+    """Imports an archive in memory; every object it loads has weights of its own.
+
+    Of its own to write to, that is: until it writes, they are the archive's pages.
+    """
+
+    def load_pickle(
+        self, package: str, resource: str, map_location: object = None
+    ) -> object:
+        """Unpickles a resource, over a mapping that nobody has written to."""
+        self.zip_reader.remap()
+        loaded: object = super().load_pickle(package, resource, map_location)
+        return loaded
+
+
 class MappedReader(torch._C.PyTorchFileReader):
-    """Reads an archive in memory; tensors are views of one private mapping of it.
+    """Reads an archive in memory; tensors are views of a private mapping of it.
 
     Records that were compressed or moved off their alignment by another zip program
     are read into memory of their own instead.
@@ -124,7 +140,9 @@ class MappedReader(torch._C.PyTorchFileReader):
 
     def __init__(self, file: SealedFile) -> None:
         super().__init__(file.path)
-        self._mapping: mmap.mmap | None = file.map()
+        self._file = file.duplicate()
+        self._mapping: mmap.mmap | None = None
+        self._mappings: list[weakref.ref[mmap.mmap]] = []
         with zipfile.ZipFile(file.path) as archive:
             self._stored = {
                 info.filename.partition("/")[2]
@@ -150,10 +168,22 @@ class MappedReader(torch._C.PyTorchFileReader):
             return copied
         return torch.frombuffer(self._mapping, dtype=dtype, count=numel, offset=offset)
 
+    def remap(self) -> mmap.mmap:
+        """Maps the archive anew; tensors are made over this mapping from now on."""
+        mapping = self._mapping = self._file.map()
+        self._mappings = [each for each in self._mappings if each() is not None]
+        self._mappings.append(weakref.ref(mapping))
+        return mapping
+
+    def mappings(self) -> list[mmap.mmap]:
+        """Returns the mappings that something still looks into."""
+        return [each for ref in self._mappings if (each := ref()) is not None]
+
     def num_written_pages(self) -> int:
         """Returns how many pages of the archive this process made its own."""
-        return (num_written_pages(self._mapping) or 0) if self._mapping else 0
+        return sum(num_written_pages(each) or 0 for each in self.mappings())
 
     def release(self) -> None:
-        """Lets go of the mapping; it ends with the last tensor over it."""
+        """Lets go of the archive; mappings end with the last tensor over them."""
         self._mapping = None
+        self._file.close()

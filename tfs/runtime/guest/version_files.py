@@ -53,10 +53,7 @@ class VersionFiles:
     def duplicate(self) -> VersionFiles:
         """Returns the same bytes with descriptors of their own."""
         return VersionFiles(
-            {
-                name: SealedFile(os.dup(file.fd), file.size_bytes)
-                for name, file in self.files.items()
-            }
+            {name: file.duplicate() for name, file in self.files.items()}
         )
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import mmap
 import os
@@ -19,8 +20,8 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -49,6 +50,9 @@ from tfs.runtime.guest.slab import (
 from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.worker_options import WorkerOptions
+
+if TYPE_CHECKING:
+    from tfs.runtime.guest.session_guest import SessionGuest
 
 _LOWEST_PRIORITY: Final = 19
 _MAX_TEXT_BYTES: Final = 4096
@@ -90,6 +94,7 @@ class Worker:
         # dict operation.
         self._models: dict[int, _Loaded] = {}
         self._num_threads = torch.get_num_threads()
+        self._sessions: SessionGuest | None = None
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
 
     def run(self) -> None:
@@ -239,8 +244,13 @@ class Worker:
             "load": self._load,
             "unload": self._unload,
         }
+        payload, reply_fds = b"", list[int]()
         try:
-            reply = handlers[request["op"]](request, fds)
+            if request["op"] == "session":
+                payload, reply_fds = self._session(request, fds)
+                reply: dict[str, object] = {"code": 0}
+            else:
+                reply = handlers[request["op"]](request, fds)
         except ServingError as error:
             reply = {"code": int(error.code), "message": error.message}
         except BaseException as error:  # the process must answer whatever happens
@@ -248,7 +258,8 @@ class Worker:
             reply = {"code": int(fault.code), "message": fault.message}
         finally:
             control_channel.close_all(fds)
-        self._tell({"id": request["id"], **reply})
+        self._tell({"id": request["id"], **reply}, payload, reply_fds)
+        control_channel.close_all(reply_fds)
 
     def _copy(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Copies files into memfds: pairs of source and target."""
@@ -302,9 +313,27 @@ class Worker:
                 ctypes.CDLL(None).malloc_trim(0)
         return {"code": 0}
 
-    def _tell(self, message: Mapping[str, object]) -> None:
+    def _session(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> tuple[bytes, list[int]]:
+        if self._sessions is None:
+            # Only library use needs it, and its imports.
+            session_guest = importlib.import_module("tfs.runtime.guest.session_guest")
+            self._sessions = session_guest.SessionGuest()
+        body = request["body"]
+        assert isinstance(body, bytes)
+        return self._sessions.handle(body, fds)
+
+    def _tell(
+        self,
+        message: Mapping[str, object],
+        payload: bytes = b"",
+        fds: Sequence[int] = (),
+    ) -> None:
+        """Sends a line of JSON and what is to follow it."""
+        line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(OSError):  # the host is gone; so are we, soon
-            control_channel.send(self._control, json.dumps(message).encode())
+            control_channel.send(self._control, line + payload, tuple(fds))
 
 
 class MemoryLimit:

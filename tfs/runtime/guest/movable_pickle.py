@@ -1,0 +1,201 @@
+"""Moves Python objects between interpreters without copying their tensors.
+
+Source: "Using Python for Model Inference in Deep Learning", section 4.3. An object is
+pickled once. Its tensors' storages stay out of the pickle: those that lie in a
+package's archive are named by their place there, the others are written once into a
+memfd that every interpreter maps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import torch
+from torch.package._package_pickler import PackagePickler
+from torch.package._package_unpickler import PackageUnpickler
+from torch.package.importer import OrderedImporter, sys_importer
+from torch.package.package_importer import PackageImporter
+
+from tfs.core.errors import InvalidArgument
+from tfs.runtime.guest.sealed_file import SealedFile, new_memfd, num_written_pages
+
+_ALIGNMENT: Final = 64
+ARENA: Final = -1
+"""Stands for the object's own memfd where others are named by a package."""
+
+
+_StorageName: TypeAlias = "tuple[str, int, int, int, torch.dtype | None]"
+"""Kind, package or ARENA, offset, bytes, and the dtype of a typed storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPackage:
+    """A package an interpreter has opened. Immutable."""
+
+    package_id: int
+    importer: PackageImporter
+
+    def mappings(self) -> list[mmap.mmap]:
+        """Returns where its archive is mapped."""
+        found: list[mmap.mmap] = self.importer.zip_reader.mappings()
+        return found
+
+    def new_mapping(self) -> mmap.mmap:
+        """Maps its archive once more."""
+        mapping: mmap.mmap = self.importer.zip_reader.remap()
+        return mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Pickled:
+    """A pickled object; the receiver owns ``arena_fd``, which is sealed."""
+
+    data: bytes
+    arena_fd: int
+
+
+def pickle_movable(obj: object, packages: Sequence[OpenPackage]) -> Pickled:
+    """Pickles an object whose classes come from ``packages`` or are installed.
+
+    Raises:
+        InvalidArgument: Something in it cannot be pickled.
+
+    """
+    importer = _importer(packages)
+    buffer = io.BytesIO()
+    arena_fd = new_memfd("movable")
+    storages = _StorageWriter(arena_fd, packages)
+    pickler = PackagePickler(importer, buffer, protocol=4)
+    pickler._persistent_id = storages.persistent_id
+    try:
+        pickler.dump(obj)
+        SealedFile.seal(arena_fd)
+    except Exception as error:
+        os.close(arena_fd)
+        raise InvalidArgument(f"this object cannot be moved: {error}") from error
+    return Pickled(buffer.getvalue(), arena_fd)
+
+
+def unpickle_movable(
+    data: bytes, arena: SealedFile, packages: Mapping[int, OpenPackage]
+) -> object:
+    """Returns the object; its tensors are views of the arena and of the archives."""
+    mappings = {each.package_id: each.new_mapping() for each in packages.values()}
+    if arena.size_bytes:
+        mappings[ARENA] = arena.map()
+
+    def persistent_load(reference: _StorageName) -> object:
+        kind, package_id, offset, size_bytes, dtype = reference
+        if not size_bytes:
+            storage = torch.empty(0, dtype=torch.uint8).untyped_storage()
+        else:
+            storage = torch.frombuffer(
+                mappings[package_id],
+                dtype=torch.uint8,
+                count=size_bytes,
+                offset=offset,
+            ).untyped_storage()
+        if kind == "untyped":
+            return storage
+        return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
+            wrap_storage=storage, dtype=dtype, _internal=True
+        )
+
+    unpickler = _MovableUnpickler(
+        _importer(list(packages.values())), io.BytesIO(data), persistent_load
+    )
+    found: object = unpickler.load()
+    return found
+
+
+class _MovableUnpickler(PackageUnpickler):
+    """Finds classes in packages first, and storages where they were named."""
+
+    def __init__(
+        self,
+        importer: OrderedImporter,
+        file: io.BytesIO,
+        find_storage: Callable[[_StorageName], object],
+    ) -> None:
+        super().__init__(importer, file)
+        self._find_storage = find_storage
+
+    def persistent_load(self, pid: _StorageName) -> object:
+        return self._find_storage(pid)
+
+
+def _importer(packages: Sequence[OpenPackage]) -> OrderedImporter:
+    importers = [package.importer for package in packages]
+    return OrderedImporter(*importers, sys_importer)  # type: ignore[no-untyped-call]
+
+
+def _address(mapping: mmap.mmap) -> int:
+    anchor = (ctypes.c_char * 1).from_buffer(mapping)
+    return ctypes.addressof(anchor)
+
+
+class _StorageWriter:
+    """Names storages; writes those that lie in no archive."""
+
+    def __init__(self, arena_fd: int, packages: Sequence[OpenPackage]) -> None:
+        self._arena_fd = arena_fd
+        self._size_bytes = 0
+        self._places = [
+            (package.package_id, _address(mapping), mapping)
+            for package in packages
+            for mapping in package.mappings()
+        ]
+        # By address; the storages are kept, so that no address is used twice.
+        self._written: dict[tuple[int, int], tuple[int, torch.UntypedStorage]] = {}
+
+    def persistent_id(self, obj: object) -> object:
+        """Returns a storage's name, None for everything else."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            package_id, offset = self._place(obj._untyped_storage)
+            return (
+                "typed",
+                package_id,
+                offset,
+                obj._untyped_storage.nbytes(),
+                obj.dtype,
+            )
+        if isinstance(obj, torch.UntypedStorage):
+            package_id, offset = self._place(obj)
+            return ("untyped", package_id, offset, obj.nbytes(), None)
+        return None
+
+    def _place(self, storage: torch.UntypedStorage) -> tuple[int, int]:
+        if storage.device.type != "cpu":
+            raise ValueError(
+                f"a tensor on {storage.device} cannot be moved; use .cpu()"
+            )
+        address, size_bytes = storage.data_ptr(), storage.nbytes()
+        for package_id, start, mapping in self._places:
+            offset = address - start
+            if offset >= 0 and offset + size_bytes <= len(mapping):
+                # Unless this interpreter has written to it: then the archive no longer
+                # says what the tensor holds.
+                if num_written_pages(mapping, offset, size_bytes) == 0:
+                    return package_id, offset
+                break
+        known = self._written.get((address, size_bytes))
+        if known is not None:
+            return ARENA, known[0]
+        offset = self._size_bytes
+        if size_bytes:
+            view = (ctypes.c_char * size_bytes).from_address(address)
+            rest = memoryview(view).cast("B")
+            position = offset
+            while rest:
+                written = os.pwrite(self._arena_fd, rest, position)
+                position += written
+                rest = rest[written:]
+        self._size_bytes = offset + size_bytes + -size_bytes % _ALIGNMENT
+        self._written[address, size_bytes] = offset, storage
+        return ARENA, offset

@@ -1,0 +1,237 @@
+"""What sessions do inside an interpreter: open packages, hold objects, call them."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import torch
+
+from tfs.core.errors import Internal, InvalidArgument, NotFound, ServingError
+from tfs.runtime.guest.guest_model import one_line
+from tfs.runtime.guest.movable_pickle import (
+    OpenPackage,
+    pickle_movable,
+    unpickle_movable,
+)
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.torch_package import close_package, open_package
+from tfs.runtime.guest.value_codec import Ref, decode, encode
+
+Request = Mapping[str, object]
+
+
+class SessionGuest:
+    """Packages, movable objects and sessions of one interpreter. Single-threaded.
+
+    One request, one reply, both by :mod:`~tfs.runtime.guest.value_codec`; descriptors
+    travel beside them. References live until their session ends.
+    """
+
+    def __init__(self) -> None:
+        self._packages: dict[int, OpenPackage] = {}
+        self._movables: dict[int, object] = {}
+        self._sessions: dict[int, dict[int, object]] = {}
+        self._next_ref = 0
+
+    def handle(self, request: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
+        """Answers a request; the caller closes its descriptors, and sends the reply's.
+
+        Raises:
+            ServingError: Saying what failed; nothing is left of the attempt.
+
+        """
+        form = cast("dict[str, object]", decode(request))
+        session = self._sessions.get(cast("int", form.get("session", -1)), {})
+        operations: dict[object, Callable[..., object]] = {
+            "open_package": self._open_package,
+            "close_package": self._close_package,
+            "load_movable": self._load_movable,
+            "drop_movable": self._drop_movable,
+            "begin": self._begin,
+            "end": self._end,
+            "global": self._global,
+            "attr": self._attr,
+            "call": self._call,
+            "value": self._value,
+            "create_movable": self._create_movable,
+            "run": self._run,
+        }
+        reply_fds: list[int] = []
+        try:
+            outcome = operations[form["op"]](form, session, fds, reply_fds)
+            return encode(outcome), reply_fds
+        except ServingError:
+            raise
+        except BaseException as error:  # user code may raise anything, SystemExit too
+            raise Internal(f"{form['op']} failed: {one_line(error)}") from error
+
+    # -- packages and movable objects ----------------------------------------------
+
+    def _open_package(
+        self, form: Request, _session: object, fds: list[int], _reply: object
+    ) -> object:
+        package_id = cast("int", form["package"])
+        if package_id not in self._packages:
+            file = SealedFile(os.dup(fds[0]), os.fstat(fds[0]).st_size)
+            try:
+                importer = open_package(file, str(form["name"]))
+            finally:
+                file.close()
+            self._packages[package_id] = OpenPackage(package_id, importer)
+        return None
+
+    def _close_package(
+        self, form: Request, _session: object, _fds: object, _reply: object
+    ) -> object:
+        package = self._packages.pop(cast("int", form["package"]), None)
+        if package is not None:
+            close_package(package.importer)
+            del package
+            gc.collect()
+        return None
+
+    def _load_movable(
+        self, form: Request, _session: object, fds: list[int], _reply: object
+    ) -> object:
+        movable_id = cast("int", form["movable"])
+        if movable_id in self._movables:
+            return None
+        packages = self._packages_of(form)
+        if "resource" in form:
+            (package,) = packages.values()
+            name, resource = str(form["module"]), str(form["resource"])
+            record = f"{name.replace('.', '/')}/{resource}"
+            if not package.importer.zip_reader.has_record(record):
+                raise NotFound(f"the package holds no {resource!r} in {name!r}")
+            obj = package.importer.load_pickle(name, resource)
+        else:
+            arena = SealedFile(os.dup(fds[0]), os.fstat(fds[0]).st_size)
+            try:
+                obj = unpickle_movable(cast("bytes", form["data"]), arena, packages)
+            finally:
+                arena.close()
+        if isinstance(obj, torch.nn.Module):
+            obj.eval()
+        self._movables[movable_id] = obj
+        return None
+
+    def _drop_movable(
+        self, form: Request, _session: object, _fds: object, _reply: object
+    ) -> object:
+        if self._movables.pop(cast("int", form["movable"]), None) is not None:
+            gc.collect()
+        return None
+
+    # -- sessions --------------------------------------------------------------------
+
+    def _begin(
+        self, form: Request, _session: object, _fds: object, _reply: object
+    ) -> object:
+        """Starts a session; its first reference is what it is about."""
+        about: object = None
+        if "movable" in form:
+            about = self._movables[cast("int", form["movable"])]
+        elif "package" in form:
+            about = self._packages[cast("int", form["package"])].importer
+        session: dict[int, object] = {}
+        self._sessions[cast("int", form["session"])] = session
+        return self._keep(session, about)
+
+    def _end(
+        self, form: Request, _session: object, _fds: object, _reply: object
+    ) -> object:
+        self._sessions.pop(cast("int", form["session"]), None)
+        return None
+
+    def _global(
+        self, form: Request, session: dict[int, object], _fds: object, _reply: object
+    ) -> object:
+        module, name = str(form["module"]), str(form["name"])
+        for package in self._packages_of(form).values():
+            try:
+                found = package.importer.import_module(module)
+                break
+            except ModuleNotFoundError as error:
+                if error.name != module:
+                    raise  # the module is there, something it imports is not
+        else:
+            found = importlib.import_module(module)
+        return self._keep(session, getattr(found, name))
+
+    def _attr(
+        self, form: Request, session: dict[int, object], _fds: object, _reply: object
+    ) -> object:
+        target = self._get(session, form["target"])
+        return self._keep(session, getattr(target, str(form["name"])))
+
+    def _call(
+        self, form: Request, session: dict[int, object], _fds: object, _reply: object
+    ) -> object:
+        target = self._get(session, form["target"])
+        return self._keep(session, self._apply(target, form, session))
+
+    def _value(
+        self, form: Request, session: dict[int, object], _fds: object, _reply: object
+    ) -> object:
+        return self._get(session, form["target"])
+
+    def _create_movable(
+        self, form: Request, session: dict[int, object], _fds: object, reply: list[int]
+    ) -> object:
+        packages = self._packages_of(form)
+        obj = self._get(session, form["target"])
+        pickled = pickle_movable(obj, list(packages.values()))
+        reply.append(pickled.arena_fd)
+        return pickled.data
+
+    def _run(
+        self, form: Request, _session: object, _fds: object, _reply: object
+    ) -> object:
+        """The short form: a call of a movable object, its value at once."""
+        target = self._movables[cast("int", form["movable"])]
+        return self._apply(target, form, {})
+
+    def _apply(
+        self, target: object, form: Request, session: dict[int, object]
+    ) -> object:
+        if not callable(target):
+            raise InvalidArgument(f"a {type(target).__name__} cannot be called")
+        arguments = cast("tuple[object, ...]", self._resolved(form["args"], session))
+        keywords = cast("dict[str, object]", self._resolved(form["kwargs"], session))
+        with torch.inference_mode():
+            return target(*arguments, **keywords)
+
+    def _resolved(self, value: object, session: dict[int, object]) -> object:
+        """Returns ``value`` with the objects its references stand for."""
+        match value:
+            case Ref():
+                return self._get(session, value)
+            case list():
+                return [self._resolved(item, session) for item in value]
+            case tuple():
+                return tuple(self._resolved(item, session) for item in value)
+            case dict():
+                return {
+                    key: self._resolved(item, session) for key, item in value.items()
+                }
+        return value
+
+    def _packages_of(self, form: Request) -> dict[int, OpenPackage]:
+        ids = cast("list[int]", form["packages"])
+        return {package_id: self._packages[package_id] for package_id in ids}
+
+    def _keep(self, session: dict[int, object], obj: object) -> Ref:
+        self._next_ref += 1
+        session[self._next_ref] = obj
+        return Ref(self._next_ref)
+
+    def _get(self, session: dict[int, object], ref: object) -> object:
+        if not isinstance(ref, Ref) or ref.ref_id not in session:
+            raise InvalidArgument(
+                "this value belongs to another session, or to one that has ended"
+            )
+        return session[ref.ref_id]

@@ -1,0 +1,85 @@
+"""How a session reaches its interpreter, whatever the backend."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Protocol
+
+from tfs.runtime.guest.session_guest import SessionGuest
+
+
+class SessionChannel(Protocol):
+    """One interpreter, as sessions use it. Thread-safe.
+
+    Implementors promise: requests are answered one at a time; what they leave in the
+    interpreter stays while ``generation`` is the same.
+    """
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever what sessions left in the interpreter is gone."""
+        ...
+
+    def hold(self) -> None:
+        """Makes the interpreter ready and keeps it so until ``let_go``. Blocks."""
+        ...
+
+    def let_go(self) -> None:
+        """Takes a ``hold`` back."""
+        ...
+
+    def exchange(
+        self, request: bytes, fds: tuple[int, ...] = ()
+    ) -> tuple[bytes, list[int]]:
+        """Answers a request of :class:`SessionGuest`. Blocks.
+
+        Raises:
+            ServingError: The guest's, or the interpreter died over it.
+
+        """
+        ...
+
+
+class InlineSessionChannel:
+    """Sessions in this process, on the caller's thread. Thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # Held while the guest works, user code included: one request at a time is
+        # what a session channel promises. Rank: none may be taken under it but those
+        # of user code.
+        self._lock = threading.Lock()
+        self._guest = SessionGuest()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def generation(self) -> int:
+        return 0
+
+    def hold(self) -> None:
+        """Does nothing: the process is there."""
+
+    def let_go(self) -> None:
+        """Drops what sessions left here."""
+        with self._lock:
+            self._guest = SessionGuest()
+
+    def exchange(
+        self, request: bytes, fds: tuple[int, ...] = ()
+    ) -> tuple[bytes, list[int]]:
+        own = [os.dup(fd) for fd in fds]
+        try:
+            with self._lock:
+                return self._guest.handle(request, own)
+        finally:
+            for fd in own:
+                os.close(fd)
