@@ -28,6 +28,8 @@ from tfs.export import save
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
+from tfs.servables.profile_cache import ProfileCache
+from tfs.servables.profiler import Profiler
 from tfs.servables.torch_package import TorchPackage
 
 EXAMPLE = torch.rand(2, 64)
@@ -147,9 +149,9 @@ def test_estimate_learns_from_what_was_measured_of_the_same_code(
         code_digest=first.code_digest,
         signatures={DEFAULT_SIGNATURE: SignatureProfile(peak_bytes=619 << 20)},
     )
-    context = LoadContext(
-        lambda _: FakeInterpreter(), profile_of={first.code_digest: profile}.get
-    )
+    cache = ProfileCache()
+    cache.put(profile)
+    context = LoadContext(lambda _: FakeInterpreter(), profiler=Profiler(cache))
     learned = TorchPackage().loader(paths[1], context).estimate_resources()
     assert learned[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 619 << 20
     assert second.estimate_resources()[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 0

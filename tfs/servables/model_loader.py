@@ -16,15 +16,17 @@ from tfs.core.resources import (
     Resource,
     ResourceAllocation,
 )
-from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable import InferenceTask, Servable, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import is_committed, read_manifest, verify_files
-from tfs.runtime.interpreter import InterpreterModel
+from tfs.runtime.interpreter import Interpreter, InterpreterModel
 from tfs.runtime.model_source import ModelSource
 from tfs.servables.code_digest import code_digest
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
+from tfs.servables.probe import Scaling, ServableSubject
+from tfs.servables.profiler import ProfileRequest
 
 
 class Payload(Protocol):
@@ -57,7 +59,7 @@ class Payload(Protocol):
 class ModelServable:
     """A version on its interpreter. Thread-safe; see :class:`Servable`."""
 
-    __slots__ = ("_model", "_signatures", "id")
+    __slots__ = ("_signatures", "id", "model")
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class ModelServable:
     ) -> None:
         self.id = servable_id
         self._signatures = signatures
-        self._model = model
+        self.model = model
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -76,7 +78,7 @@ class ModelServable:
 
     def submit(self, task: InferenceTask) -> None:
         """Starts the task on the interpreter, which keeps a servable's promises."""
-        self._model.submit(task)
+        self.model.submit(task)
 
     def __repr__(self) -> str:
         return f"<ModelServable {self.id.slashed}>"
@@ -97,7 +99,7 @@ class ModelLoader:
         self._servable: ModelServable | None = None
         self._estimate: ResourceAllocation | None = None
         self._code_digest: str | None = None
-        self._measures = LoadMeasures()
+        self._profile: ModelProfile | None = None
 
     @property
     def code_digest(self) -> str:
@@ -115,16 +117,16 @@ class ModelLoader:
         return self._code_digest
 
     @property
-    def measures(self) -> LoadMeasures:
-        """What the last load took."""
-        return self._measures
+    def profile(self) -> ModelProfile | None:
+        """What is known of the loaded version; it may come later than the load."""
+        return self._profile
 
     def estimate_resources(self) -> ResourceAllocation:
         if self._estimate is None:
             stored = self._payload.estimate(self._path)
-            profile_of = self._context.profile_of
-            profile = None if profile_of is None else profile_of(self.code_digest)
-            self._estimate = learned_estimate(stored, profile)
+            profiler = self._context.profiler
+            known = None if profiler is None else profiler.known(self.code_digest)
+            self._estimate = learned_estimate(stored, known)
         return self._estimate
 
     def load(self, servable_id: ServableId) -> None:
@@ -145,15 +147,41 @@ class ModelLoader:
         interpreter = self._context.interpreter_for(source)
         begun_s = time.perf_counter()
         model = interpreter.load(source)
-        self._measures = LoadMeasures(load_s=time.perf_counter() - begun_s)
-        self._model = model
-        self._servable = ModelServable(servable_id, description.signatures, model)
+        load_s = time.perf_counter() - begun_s
+        servable = ModelServable(servable_id, description.signatures, model)
+        self._model, self._servable = model, servable
+        if self._context.profiler is not None:
+            try:
+                request = self._request(servable, interpreter, load_s)
+                self._profile = self._context.profiler.profile(request)
+            except BaseException:
+                self.unload()
+                raise
 
     def unload(self) -> None:
-        model, self._model, self._servable = self._model, None, None
-        if model is None:
+        model, servable = self._model, self._servable
+        self._model = self._servable = self._profile = None
+        if model is None or servable is None:
             return
+        if self._context.profiler is not None:
+            self._context.profiler.forget(servable.id)
         model.unload()
+
+    def _request(
+        self, servable: ModelServable, interpreter: Interpreter, load_s: float
+    ) -> ProfileRequest:
+        model = servable.model
+        # What a backend cannot tell from here stays unknown: None is in every profile.
+        subject = ServableSubject(
+            servable, getattr(interpreter, "pid", None), _scaling_of(model)
+        )
+        load = LoadMeasures(getattr(model, "import_s", None), load_s)
+        return ProfileRequest(
+            servable.id, self._path, self.code_digest, subject, load, self._set_profile
+        )
+
+    def _set_profile(self, profile: ModelProfile) -> None:
+        self._profile = profile
 
     @property
     def servable(self) -> Servable:
@@ -161,6 +189,20 @@ class ModelLoader:
         if self._servable is None:
             raise FailedPrecondition(f"{self._path} is not loaded")
         return self._servable
+
+
+def _scaling_of(model: InterpreterModel) -> Scaling | None:
+    """Returns how to measure two threads on a model of this process; None elsewhere."""
+    guest = getattr(model, "guest", None)
+    if guest is None:
+        return None
+
+    def scaling(name: str, inputs: Tensors, duration_s: float) -> float | None:
+        from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
+
+        return two_thread_scaling(guest, name, inputs, duration_s)
+
+    return scaling
 
 
 def learned_estimate(

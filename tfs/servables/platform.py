@@ -10,7 +10,6 @@ from typing import Protocol
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.loader import Loader
-from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable
 from tfs.core.signature import Signature
 from tfs.core.version_directory import (
@@ -21,6 +20,7 @@ from tfs.core.version_directory import (
 )
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
+from tfs.servables.profiler import Profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class LoadContext:
             during the load, on a manager thread. It may start one.
         device: "cpu" or "cuda[:i]".
         intra_op_threads: Threads one call may use inside torch.
-        profile_of: What was measured of code with this digest; estimates learn from
-            it. Called on a manager thread.
+        profiler: Measures versions after their load, and what estimates learn from;
+            None measures nothing.
 
     """
 
     interpreter_for: Callable[[ModelSource], Interpreter]
     device: str = "cpu"
     intra_op_threads: int = 1
-    profile_of: Callable[[str], ModelProfile | None] | None = None
+    profiler: Profiler | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.digits import DigitClassifier
+from tests.servables.fakes import ID
+from tests.servables.test_probe import FakeSubject, centred, doubled
+from tfs.core.errors import Internal
+from tfs.core.model_profile import ModelProfile
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.export import save
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.servables import probe as probe_module
+from tfs.servables.built_in import default_registry
+from tfs.servables.load_measures import LoadMeasures
+from tfs.servables.model_loader import ModelLoader
+from tfs.servables.platform import LoadContext
+from tfs.servables.probe import ProbeOptions
+from tfs.servables.profile_cache import ProfileCache
+from tfs.servables.profiler import Profiler, ProfileRequest
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether others use the processors must not decide these tests."""
+    monkeypatch.setattr(probe_module, "foreign_share", lambda *_: 0.0)
+
+
+class Wanted:
+    """A profiler over a fake model, and what it told."""
+
+    def __init__(self, path: Path, budget_s: float = 0.5) -> None:
+        self.subject = FakeSubject(doubled)
+        self.crowded = False
+        self.told: list[ModelProfile] = []
+        self.path = path
+        self.cache = ProfileCache()
+        self.profiler = Profiler(
+            self.cache,
+            ProbeOptions(budget_s, 8),
+            is_crowded=lambda: self.crowded,
+            clock=self.subject.clock,
+        )
+
+    def request(self, version: int = 1, digest: str = "d") -> ProfileRequest:
+        return ProfileRequest(
+            ServableId("m", version),
+            str(self.path),
+            digest,
+            self.subject,
+            LoadMeasures(load_s=0.1),
+            self.told.append,
+        )
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Wanted:
+    return Wanted(tmp_path)
+
+
+def test_second_version_of_the_same_code_is_not_measured(wanted: Wanted) -> None:
+    """What was measured once holds for other weights."""
+    first = wanted.profiler.profile(wanted.request(1))
+    num_calls = len(wanted.subject.calls)
+    assert first is not None
+    assert first.signatures[DEFAULT_SIGNATURE].rows_independent
+    assert wanted.profiler.profile(wanted.request(2)) is first
+    assert len(wanted.subject.calls) == num_calls
+
+
+def test_crowded_load_postpones_and_idle_time_catches_up(wanted: Wanted) -> None:
+    """A thousand versions are loaded first and measured afterwards, oldest first."""
+    wanted.crowded = True
+    for version in (1, 2):
+        request = wanted.request(version, f"d{version}")
+        assert wanted.profiler.profile(request) is None
+    assert wanted.profiler.num_postponed == 2
+    assert wanted.profiler.measure_postponed()
+    assert [profile.code_digest for profile in wanted.told] == ["d1"]
+    assert wanted.profiler.measure_postponed()
+    assert not wanted.profiler.measure_postponed()
+    assert wanted.profiler.known("d2") is wanted.told[1]
+
+
+def test_unloaded_version_is_not_measured_any_more(wanted: Wanted) -> None:
+    """Idle time must not call a model that is gone."""
+    wanted.crowded = True
+    wanted.profiler.profile(wanted.request())
+    wanted.profiler.forget(ServableId("m", 1))
+    assert not wanted.profiler.measure_postponed()
+    assert wanted.subject.calls == []
+
+
+def test_unloading_waits_for_the_measurement_that_runs(wanted: Wanted) -> None:
+    """A model is not freed under its probe."""
+    entered, leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(rows: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+        entered.set()
+        assert leave.wait(10)
+        return doubled(rows)
+
+    wanted.subject.function = slow
+    wanted.crowded = True
+    wanted.profiler.profile(wanted.request())
+
+    def measure() -> None:
+        wanted.profiler.measure_postponed()
+        order.append("measured")
+
+    def forget() -> None:
+        wanted.profiler.forget(ServableId("m", 1))
+        order.append("forgotten" if wanted.told else "too early")
+
+    threads = [threading.Thread(target=measure), threading.Thread(target=forget)]
+    threads[0].start()
+    assert entered.wait(10)
+    assert not wanted.profiler.measure_postponed()
+    threads[1].start()
+    leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(order) == ["forgotten", "measured"]
+
+
+def test_budget_of_zero_wants_no_profile(tmp_path: Path) -> None:
+    """Turned off means that nothing is called and nothing is known."""
+    wanted = Wanted(tmp_path, budget_s=0)
+    assert wanted.profiler.profile(wanted.request()) is None
+    assert wanted.subject.calls == []
+
+
+def busy(monkeypatch: pytest.MonkeyPatch, wanted: Wanted) -> None:
+    monkeypatch.setattr(probe_module, "foreign_share", lambda *_: 0.9)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, wanted: Wanted) -> None:
+    def fail(rows: object) -> list[tuple[float, ...]]:
+        raise Internal("no")
+
+    wanted.subject.function = fail
+
+
+@pytest.mark.parametrize("make", [busy, failing])
+def test_measurement_that_may_mislead_is_used_and_not_kept(
+    wanted: Wanted,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[pytest.MonkeyPatch, Wanted], None],
+) -> None:
+    """A busy host or a failing example says little about the next version."""
+    make(monkeypatch, wanted)
+    assert wanted.profiler.profile(wanted.request()) is not None
+    assert wanted.profiler.known("d") is None
+
+
+def test_dependent_rows_are_known_for_the_next_version_too(wanted: Wanted) -> None:
+    """That a model mixes its batch is as much worth knowing as that it does not."""
+    wanted.subject.function = centred
+    profile = wanted.profiler.profile(wanted.request())
+    assert profile is not None
+    assert profile.signatures[DEFAULT_SIGNATURE].rows_independent is False
+    assert wanted.profiler.known("d") is profile
+
+
+@pytest.fixture
+def inline() -> Iterator[InlineInterpreter]:
+    interpreter = InlineInterpreter("inline-profiler")
+    interpreter.start()
+    yield interpreter
+    interpreter.close()
+
+
+def test_loader_measures_what_it_loaded(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """From a version directory to a profile with everything a host can tell."""
+    path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
+    profiler = Profiler(ProfileCache(), ProbeOptions(0.3, 4))
+    context = LoadContext(lambda _: inline, profiler=profiler)
+    loader = default_registry().loader(path, context)
+    assert isinstance(loader, ModelLoader)
+    loader.load(ID)
+    profile = loader.profile
+    assert profile is not None
+    assert profile.signatures[DEFAULT_SIGNATURE].rows_independent
+    assert profile.two_thread_scaling is not None
+    assert profile.load_s is not None
+    loader.unload()
+    assert loader.profile is None

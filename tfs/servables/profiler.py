@@ -1,0 +1,143 @@
+"""Gives every loaded version its profile: known already, measured now, or later."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.model_profile import ModelProfile
+from tfs.core.servable_id import ServableId
+from tfs.servables.load_measures import LoadMeasures
+from tfs.servables.probe import ProbeOptions, ProbeSubject, probe
+from tfs.servables.profile_cache import ProfileCache
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """One loaded version to measure. Immutable.
+
+    Attributes:
+        id: The version.
+        path: Its directory, for the author's example.
+        code_digest: What the profile belongs to.
+        subject: The loaded version.
+        load: What the loader measured.
+        on_profile: Told of a profile that was postponed; on the measuring thread.
+
+    """
+
+    id: ServableId
+    path: str
+    code_digest: str
+    subject: ProbeSubject
+    load: LoadMeasures
+    on_profile: Callable[[ModelProfile], object]
+
+
+class Profiler:
+    """Looks profiles up and measures what is not known. Thread-safe.
+
+    While more versions wait to be loaded than can be at once, measuring would only
+    make them wait longer: it is postponed until somebody calls
+    :meth:`measure_postponed` in idle time. What was measured while others kept the
+    processors busy is used, and not kept.
+    """
+
+    def __init__(
+        self,
+        cache: ProfileCache,
+        options: ProbeOptions | None = None,
+        *,
+        is_crowded: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._cache = cache
+        self._options = options or ProbeOptions()
+        self._is_crowded = is_crowded
+        self._clock = clock or MonotonicClock()
+        # Guards both fields. A version is measured without it; what must not happen
+        # then, its unloading, waits for the condition.
+        self._changed = threading.Condition()
+        self._postponed: OrderedDict[ServableId, ProfileRequest] = OrderedDict()
+        self._measuring: ServableId | None = None
+
+    @property
+    def num_postponed(self) -> int:
+        """Versions that serve without a profile until there is time."""
+        return len(self._postponed)
+
+    def known(self, code_digest: str) -> ModelProfile | None:
+        """Returns what is known of the code; may read a file."""
+        return self._cache.get(code_digest)
+
+    def profile(self, request: ProfileRequest) -> ModelProfile | None:
+        """Returns the version's profile, or None if it is postponed or not wanted.
+
+        Blocks for the budget if it has to be measured. Call it after the load and
+        before the version is served.
+        """
+        known = self._cache.get(request.code_digest)
+        if known is not None:
+            return known
+        if not self._options.budget_s:
+            return None
+        if self._is_crowded():
+            with self._changed:
+                self._postponed[request.id] = request
+            return None
+        return self._measure(request)
+
+    def measure_postponed(self) -> bool:
+        """Measures the version that has waited longest; returns whether there was one.
+
+        Blocks for the budget. Only one thread measures at a time; others get False.
+        """
+        with self._changed:
+            if self._measuring is not None or not self._postponed:
+                return False
+            _, request = self._postponed.popitem(last=False)
+            self._measuring = request.id
+        try:
+            profile = self._cache.get(request.code_digest) or self._measure(request)
+            request.on_profile(profile)
+        finally:
+            with self._changed:
+                self._measuring = None
+                self._changed.notify_all()
+        return True
+
+    def forget(self, servable_id: ServableId) -> None:
+        """Drops a version that is to be unloaded; waits if it is being measured."""
+        with self._changed:
+            self._postponed.pop(servable_id, None)
+            while self._measuring == servable_id:
+                self._changed.wait()
+
+    def _measure(self, request: ProfileRequest) -> ModelProfile:
+        result = probe(
+            request.subject,
+            request.path,
+            self._options,
+            code_digest=request.code_digest,
+            load=request.load,
+            clock=self._clock,
+        )
+        log.info(
+            "event=profile_measured servable=%s quiet=%s scaling=%s signatures=%s",
+            request.id.slashed,
+            result.is_quiet,
+            result.profile.two_thread_scaling,
+            {
+                name: (s.rows_independent, s.why_dependent, dict(s.call_s_by_rows))
+                for name, s in result.profile.signatures.items()
+            },
+        )
+        if result.is_quiet and not result.failures:
+            self._cache.put(result.profile)
+        return result.profile
