@@ -315,3 +315,15 @@ def test_two_different_modules_of_one_name_are_refused(tmp_path: Path) -> None:
     save(nn.Sequential(*parts[:2]), torch.rand(2, 3), tmp_path)
     with pytest.raises(InvalidArgument, match="two different modules called"):
         save(nn.Sequential(*parts), torch.rand(2, 3), tmp_path)
+
+
+def test_batching_parameters_are_read_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    """A typing mistake in them shows here, not on the server."""
+    with pytest.raises(InvalidArgument, match="max_batch_sise"):
+        save(
+            AddsOne(), torch.rand(2, 3), tmp_path / "base",
+            batching_parameters="max_batch_sise { value: 8 }",
+        )  # fmt: skip
+    assert not (tmp_path / "base").exists()

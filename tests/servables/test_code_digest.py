@@ -31,7 +31,7 @@ def test_other_sizes_code_signature_or_host_change_the_digest(tmp_path: Path) ->
         code_digest(save(AddsOne(), EXAMPLE, tmp_path / "c")),
         code_digest(save(DigitClassifier(), EXAMPLE, tmp_path / "d", batched=False)),
         code_digest(
-            save(DigitClassifier(), EXAMPLE, tmp_path / "e", batching_parameters="x")
+            save(DigitClassifier(), EXAMPLE, tmp_path / "e", batching_parameters="")
         ),
     }
     assert len(digests) == 6

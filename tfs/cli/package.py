@@ -35,7 +35,8 @@ def add_parser(
     parser = subparsers.add_parser(
         "package",
         help="make a servable version of a model",
-        description=__doc__,
+        description="Makes a version of a model: from code, from a file, or from an "
+        "edited version.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from google.protobuf import text_format
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.version_directory import BATCHING_PARAMETERS, Producer, new_version
+from tfs.proto._pool import POOL
+from tfs.proto.tensorflow_serving.servables.tensorflow import (
+    session_bundle_config_pb2,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,8 @@ class Extras:
     def __post_init__(self) -> None:
         if self.assets is not None and not os.path.isdir(self.assets):
             raise InvalidArgument(f"assets must be a folder: {self.assets}")
+        if self.batching_parameters is not None:
+            _check_batching_parameters(self.batching_parameters)
 
     def write(self, folder: str) -> None:
         """Writes them into a version that is being filled."""
@@ -41,6 +48,19 @@ class Extras:
             Path(folder, BATCHING_PARAMETERS).write_text(
                 self.batching_parameters, encoding="utf-8"
             )
+
+
+def _check_batching_parameters(text: str) -> None:
+    try:
+        text_format.Parse(
+            text,
+            session_bundle_config_pb2.BatchingParameters(),
+            descriptor_pool=POOL,
+        )
+    except text_format.ParseError as error:
+        raise InvalidArgument(
+            f"batching_parameters are no BatchingParameters message: {error}"
+        ) from error
 
 
 def publish(base_path: str, version: int | None, fill: Callable[[str], object]) -> str:
