@@ -984,3 +984,19 @@ def test_senseless_limits_are_refused(field: str) -> None:
     """Options are validated when they are made."""
     with pytest.raises(ValueError, match=field):
         ConnectionLimits(**{field: 0})
+
+
+def test_what_arrives_after_our_end_is_dropped_while_the_end_is_queued() -> None:
+    """We have ended the stream; the trailers wait for the client's window."""
+    wire = Wire()
+    wire.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + headers_frame(1))
+    stream = wire.recorder.opened[1]
+    wire.connection.send_message(stream, b"last")
+    wire.connection.send_end(stream, response.OK_TRAILERS_BLOCK)
+    wire.feed(data_frame(1, prefixed(b"late"), flags=0) + data_frame(1, b"x"))
+    assert wire.events == [("open", 1, "/tfs.test.Echo/Say")]
+    wire.feed(frames.window_update(1, 100))
+    assert wire.answer(1).messages == [b"last"]
+    assert wire.answer(1).status == "0"
+    assert wire.connection.is_idle
+    assert wire.budget.used_bytes == wire.connection._window.size

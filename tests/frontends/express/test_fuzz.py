@@ -36,7 +36,7 @@ from tfs.frontends.rpc.express.frames import (
 DATA = Path(__file__).parents[2] / "data" / "http2"
 
 SMALL = ConnectionLimits(
-    max_concurrent_streams=8,
+    max_concurrent_streams=32,
     max_requests_per_round=4,
     max_message_bytes=5000,
     max_header_list_bytes=2000,
@@ -122,8 +122,8 @@ def play(data: bytes, seed: int = 0) -> Wire:
     return wire
 
 
-def random_frames(rng: random.Random, num_frames: int) -> bytes:
-    """Returns frames that are mostly what a client might send, some of them odd."""
+def random_frames(rng: random.Random, num_frames: int, odd: float) -> bytes:
+    """Returns frames a client might send, and some no client should (by ``odd``)."""
     blocks = [literal_block(grpc_headers(("x-n", str(n)))) for n in range(3)] + [
         literal_block(grpc_headers()) + b"\x40\x01a\x01b",
         b"\xbe" + literal_block(grpc_headers()),
@@ -131,14 +131,14 @@ def random_frames(rng: random.Random, num_frames: int) -> bytes:
         literal_block([("no", "pseudo")]),
         b"\x80",
     ]
-    weights = [8, 8, 8, 3, 0.2, 1, 1, 0.1]
+    weights = [8, 8, 8, 3, odd / 10, 1, 0.5, odd / 10]
     parts = [HELLO]
     next_id = 1
+    unfinished: list[int] = []  # streams the client has not ended yet
     for _ in range(num_frames):
-        stream_id = max(1, next_id - 2 * rng.randrange(6))
         kind = rng.choices(
             ["request", "headers", "data", "rst", "window", "settings", "ping", "odd"],
-            [6, 4, 8, 1, 3, 0.5, 0.5, 0.3],
+            [6, 4, 12, 1, 3, 0.5, 0.5, odd],
         )[0]
         block = rng.choices(blocks, weights)[0]
         message = prefixed(rng.randbytes(rng.choice([0, 5, 500, 6000])))
@@ -146,7 +146,7 @@ def random_frames(rng: random.Random, num_frames: int) -> bytes:
             parts.append(headers_frame(next_id, block) + data_frame(next_id, message))
             next_id += 2
         elif kind == "headers":
-            ends = END_STREAM * (rng.random() < 0.2)
+            ends = END_STREAM * (rng.random() < 0.1)
             if rng.random() < 0.2:
                 cut = rng.randrange(len(block) + 1)
                 parts.append(headers_frame(next_id, block[:cut], ends))
@@ -157,25 +157,33 @@ def random_frames(rng: random.Random, num_frames: int) -> bytes:
                 )
             else:
                 parts.append(headers_frame(next_id, block, END_HEADERS | ends))
+            if not ends:
+                unfinished.append(next_id)
             next_id += 2
-        elif kind == "data":
+        elif kind == "data" and unfinished:
+            stream_id = rng.choice(unfinished)
             cut = rng.randrange(len(message) + 1)
-            flags = rng.choice([0, 0, 0, END_STREAM, frames.PADDED])
-            part = rng.choice([message, message[:cut], message[cut:]])
+            flags = rng.choice([0, 0, END_STREAM, frames.PADDED])
+            part = rng.choice([message, message, message[:cut]])
             if flags == frames.PADDED:
                 part = b"\x02" + part + b"\0\0"
+            if flags == END_STREAM:
+                unfinished.remove(stream_id)
             parts.append(data_frame(stream_id, part, flags))
-        elif kind == "rst":
+        elif kind == "rst" and unfinished:
+            stream_id = unfinished.pop(rng.randrange(len(unfinished)))
             parts.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
         elif kind == "window":
-            where = rng.choice([0, stream_id])
+            where = max(0, next_id - 2 - 2 * rng.randrange(6))
+            where = rng.choice([0, where if where % 2 else 0])
             parts.append(frames.window_update(where, rng.choice([1, 100, 50_000])))
         elif kind == "settings":
             value = rng.choice([0, 10, 65_535, 1 << 20])
             parts.append(frames.settings({Setting.INITIAL_WINDOW_SIZE: value}))
         elif kind == "ping":
             parts.append(frames.ping(b"12345678", ack=rng.random() < 0.3))
-        else:
+        elif kind == "odd":
+            stream_id = rng.choice([0, 1, next_id, next_id + 2])
             parts.append(
                 frames.frame(
                     rng.randrange(12), rng.randrange(256), stream_id, rng.randbytes(8)
@@ -206,8 +214,8 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 def run(first_seed: int, num_runs: int) -> None:
     for seed in range(first_seed, first_seed + num_runs):
         rng = random.Random(seed)
-        data = random_frames(rng, rng.choice([5, 30, 100]))
-        if rng.random() < 0.7:
+        data = random_frames(rng, rng.choice([5, 50, 300]), rng.choice([0, 0.3]))
+        if rng.random() < 0.5:
             data = mutate(rng, data)
         try:
             play(data, seed)

@@ -6,6 +6,7 @@ import gc
 import gzip
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -784,3 +785,20 @@ def test_ipv6_peers_are_written_with_brackets() -> None:
     listener.close()
     assert peer.address.startswith("[::1]:")
     assert peer.is_loopback
+
+
+def test_an_answered_call_is_freed_at_once(rig: Rig) -> None:
+    """No cycle keeps its message until the collector comes by."""
+    client = rig.connect()
+    client.send(hold(1))
+    rig.step()
+    freed: list[bool] = []
+    call = rig.held.pop()
+    weakref.finalize(call, freed.append, True)
+    gc.disable()
+    try:
+        call.reply(b"done")
+        del call
+        assert freed == [True]
+    finally:
+        gc.enable()

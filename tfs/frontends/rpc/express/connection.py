@@ -60,6 +60,8 @@ from tfs.frontends.rpc.express.stream_state import (
     step,
 )
 
+_before_message = response.before_message
+_ok_trailers = response.ok_trailers
 _unpack_prefix = Struct(">BI").unpack_from
 _pack_prefix = Struct(">BI").pack
 
@@ -679,8 +681,8 @@ class Connection:
 
     def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
         stream = self.streams.get(stream_id)
-        if stream is None or stream.state is not _OPENED:
-            # Reset or answered meanwhile: in nobody's way any more.
+        if stream is None or stream.state is not _OPENED or stream.end_block:
+            # Reset or answered meanwhile: nobody reads it any more.
             self._budget.release(len(chunk))
             return
         stream.held_bytes += len(chunk)
@@ -699,6 +701,8 @@ class Connection:
 
     def _on_stream_end(self, stream: Stream, signal: Signal) -> None:
         stream.state = step(stream.state, signal).next_state
+        if stream.end_block is not None:
+            return  # answered already; what is queued is still on its way
         announced = stream.head.content_length
         if announced is not None and announced != stream.received_bytes:
             self._reset_by_fault(stream.id, ErrorCode.PROTOCOL_ERROR)
@@ -980,9 +984,9 @@ class Connection:
         ):
             self._send_window -= total
             out = self.out
-            out.append(response.before_message(stream_id, size))
+            out.append(_before_message(stream_id, size))
             out.append(message)
-            out.append(response.ok_trailers(stream_id))
+            out.append(_ok_trailers(stream_id))
             if size > 8192:
                 self.has_large_output = True
             if stream.state is _REQUESTED:  # the table: SEND_END closes it

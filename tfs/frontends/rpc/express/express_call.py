@@ -137,29 +137,18 @@ class ExpressCall:
     def reply(self, message: bytes) -> None:
         """Finishes the call with OK and ``message``. Thread-safe."""
         session = self._session
-        if get_ident() != session.loop_ident:
-            session.post(partial(self.reply, message))
-        elif self.is_finished:
-            session.on_late_finish(self)
+        if get_ident() == session.loop_ident:
+            self._reply(message)
         else:
-            self.is_finished = True
-            bucket = self.bucket
-            if bucket is not None:
-                del bucket[self]
-                self.bucket = None
-            self._send_reply(message)
+            session.post(partial(self._reply, message))
 
     def fail(self, error: ServingError) -> None:
         """Finishes the call with ``error``. Thread-safe."""
         session = self._session
-        if get_ident() != session.loop_ident:
-            session.post(partial(self.fail, error))
-        elif self.is_finished:
-            session.on_late_finish(self)
+        if get_ident() == session.loop_ident:
+            self._fail(error)
         else:
-            self._finish()
-            session.connection.send_error(self.stream, error)
-            session.on_answered(self.stream)
+            session.post(partial(self._fail, error))
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` if the call ends without its handler; at once if it has."""
@@ -220,11 +209,27 @@ class ExpressCall:
         else:
             self.fail(CARDINALITY)
 
-    def _send_reply(self, message: bytes) -> None:
+    def _reply(self, message: bytes) -> None:
         session = self._session
+        if self.is_finished:
+            session.on_late_finish(self)
+            return
+        self.is_finished = True
+        if self.bucket is not None:
+            del self.bucket[self]
+            self.bucket = None
         stream = self.stream
         session.connection.send_reply(stream, message)
         session.on_answered(stream)
+
+    def _fail(self, error: ServingError) -> None:
+        session = self._session
+        if self.is_finished:
+            session.on_late_finish(self)
+            return
+        self._finish()
+        session.connection.send_error(self.stream, error)
+        session.on_answered(self.stream)
 
     def _on_handler_failure(self, error: Exception) -> None:
         self._session.on_handler_failure(self, error)
@@ -287,14 +292,10 @@ class ExpressStreamCall(ExpressCall):
     def finish(self) -> None:
         """Ends the stream with OK."""
         session = self._session
-        if get_ident() != session.loop_ident:
-            session.post(self.finish)
-        elif self.is_finished:
-            session.on_late_finish(self)
+        if get_ident() == session.loop_ident:
+            self._end()
         else:
-            self._finish()
-            session.connection.send_end(self.stream, response.OK_TRAILERS_BLOCK)
-            session.on_answered(self.stream)
+            session.post(self._end)
 
     # -- for the session -----------------------------------------------------------
 
@@ -326,12 +327,19 @@ class ExpressStreamCall(ExpressCall):
         else:
             self.finish()
 
-    def _send_reply(self, message: bytes) -> None:
+    def _reply(self, message: bytes) -> None:
+        if not self.is_finished:
+            self._session.connection.send_message(self.stream, message)
+        self._end()
+
+    def _end(self) -> None:
         session = self._session
-        stream = self.stream
-        session.connection.send_message(stream, message)
-        session.connection.send_end(stream, response.OK_TRAILERS_BLOCK)
-        session.on_answered(stream)
+        if self.is_finished:
+            session.on_late_finish(self)
+            return
+        self._finish()
+        session.connection.send_end(self.stream, response.OK_TRAILERS_BLOCK)
+        session.on_answered(self.stream)
 
     def _deliver(self) -> None:
         fn = self._on_message

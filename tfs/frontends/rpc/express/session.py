@@ -317,7 +317,9 @@ class Session:
     def on_message(
         self, stream: Stream, message: memoryview, is_compressed: bool
     ) -> None:
-        call: ExpressCall = stream.owner
+        call: ExpressCall | None = stream.owner
+        if call is None:
+            return
         if is_compressed or call.inbox:
             if call.inbox is None:
                 call.inbox = deque()
@@ -328,15 +330,17 @@ class Session:
             call.take_message(message)
 
     def on_end(self, stream: Stream) -> None:
-        call: ExpressCall = stream.owner
+        call: ExpressCall | None = stream.owner
+        if call is None:
+            return
         if call.inbox:
             call.inbox.append(None)
         else:
             call.take_end()
 
     def on_fault(self, stream: Stream, error: ServingError) -> None:
-        call: ExpressCall = stream.owner
-        if not call.is_finished:
+        call: ExpressCall | None = stream.owner
+        if call is not None and not call.is_finished:
             call.fail(error)
 
     def on_reset(self, stream: Stream) -> None:
@@ -400,6 +404,7 @@ class Session:
         """A call was finished by its handler, or before it got to one."""
         self._shared.budget.used_bytes -= stream.held_bytes
         stream.held_bytes = 0
+        stream.owner = None  # no cycle: the message goes with the call, at once
         if not self.is_dirty:
             self.is_dirty = True
             self._shared.dirty.append(self.flush)

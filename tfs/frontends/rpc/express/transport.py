@@ -66,7 +66,7 @@ class ExpressTransport:
         self._now = loop.clock.now
         self._listeners: list[Listener] = []
         self._sessions: set[Session] = set()
-        self._methods: dict[str, MethodTable] = {}
+        self._methods: dict[Listener, MethodTable] = {}
         self._is_sweeping = False
         self._is_draining = False
         self._is_closed = False
@@ -93,11 +93,12 @@ class ExpressTransport:
             for listener in opened:
                 listener.close()
             raise
-        for options in listeners:
-            self._methods[options.name] = {
+        for listener in opened:
+            services = listener.options.services
+            self._methods[listener] = {
                 path: method
                 for path, method in methods.items()
-                if options.services is None or method.service in options.services
+                if services is None or method.service in services
             }
         self._listeners = opened
         self._loop.post(self._begin)
@@ -170,7 +171,7 @@ class ExpressTransport:
                 client.close()
                 continue
             self._shared.counters.connections += 1
-            methods = self._methods[listener.options.name]
+            methods = self._methods[listener]
             self._sessions.add(
                 Session(self._shared, client, peer, methods, self._sessions.discard)
             )
