@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from tests.models.digits import DigitClassifier
+from tests.runtime.process_host import process_host
 from tests.servables.fakes import ID
 from tests.servables.test_probe import FakeSubject, centred, doubled
 from tfs.core.errors import Internal
@@ -16,6 +18,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.export import save
 from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
 from tfs.servables import probe as probe_module
 from tfs.servables.built_in import default_registry
 from tfs.servables.load_measures import LoadMeasures
@@ -169,21 +172,26 @@ def test_dependent_rows_are_known_for_the_next_version_too(wanted: Wanted) -> No
     assert wanted.profiler.known("d") is profile
 
 
-@pytest.fixture
-def inline() -> Iterator[InlineInterpreter]:
-    interpreter = InlineInterpreter("inline-profiler")
-    interpreter.start()
-    yield interpreter
-    interpreter.close()
+@pytest.fixture(params=["inline", "process"])
+def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
+    with contextlib.ExitStack() as stack:
+        made: Interpreter
+        if request.param == "inline":
+            made = InlineInterpreter("inline-profiler")
+        else:
+            made = stack.enter_context(process_host()).interpreter()
+        made.start()
+        yield made
+        made.close()
 
 
 def test_loader_measures_what_it_loaded(
-    tmp_path: Path, inline: InlineInterpreter
+    tmp_path: Path, interpreter: Interpreter
 ) -> None:
     """From a version directory to a profile with everything a host can tell."""
     path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
     profiler = Profiler(ProfileCache(), ProbeOptions(0.3, 4))
-    context = LoadContext(lambda _: inline, profiler=profiler)
+    context = LoadContext(lambda _: interpreter, profiler=profiler)
     loader = default_registry().loader(path, context)
     assert isinstance(loader, ModelLoader)
     loader.load(ID)
@@ -192,5 +200,8 @@ def test_loader_measures_what_it_loaded(
     assert profile.signatures[DEFAULT_SIGNATURE].rows_independent
     assert profile.two_thread_scaling is not None
     assert profile.load_s is not None
+    assert profile.import_s is not None
+    assert profile.import_s <= profile.load_s
+    assert profile.signatures[DEFAULT_SIGNATURE].peak_bytes is not None
     loader.unload()
     assert loader.profile is None

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -24,10 +25,11 @@ import torch
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal, ServingError, serving_error
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
@@ -58,6 +60,7 @@ class InlineModel:
     ) -> None:
         self._interpreter = interpreter
         self._source = source
+        self.import_s: float | None = None
         self.on_front = front
         # Written by unload on the interpreter's thread only.
         self.guest: GuestModel | None = guest
@@ -67,11 +70,25 @@ class InlineModel:
     def source(self) -> ModelSource:
         return self._source
 
+    @property
+    def pid(self) -> int:
+        """The server's own process."""
+        return os.getpid()
+
     def submit(self, task: InferenceTask) -> None:
         self._interpreter.enqueue(self, task)
 
     def unload(self) -> None:
         self._interpreter.unload(self)
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Calls the model on threads of its own; see ``MeasurableModel``."""
+        guest = self.guest
+        if guest is None:
+            return None
+        return two_thread_scaling(guest, signature_name, inputs, duration_s)
 
 
 class _Unload:
@@ -145,6 +162,7 @@ class InlineInterpreter:
         if self._closing:
             raise closed(self._name)
         files = VersionFiles.stage(source)
+        begun_s = time.perf_counter()
         try:
             guest = load_guest_model(source, files)
         except BaseException:
@@ -154,8 +172,10 @@ class InlineInterpreter:
             raise
         finally:
             files.close()
+        import_s = time.perf_counter() - begun_s
         front = self._front_loop is not None
         model = InlineModel(self, source, guest, front=front)
+        model.import_s = import_s
         with self._lock:
             if not self._closing:
                 self._models.add(model)

@@ -14,9 +14,9 @@ would be one more backend: threads of this process that share one model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from tfs.core.servable import InferenceTask
+from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.model_source import ModelSource
 
 
@@ -72,6 +72,34 @@ class InterpreterModel(Protocol):
 
     def unload(self) -> None:
         """Frees the model. Blocks; idempotent."""
+        ...
+
+
+@runtime_checkable
+class MeasurableModel(Protocol):
+    """A model whose backend can tell a probe what only it can see. Thread-safe."""
+
+    @property
+    def pid(self) -> int:
+        """The process whose memory and processor time are the model's."""
+        ...
+
+    @property
+    def import_s(self) -> float | None:
+        """Seconds that importing and unpickling took, weights not read."""
+        ...
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Returns calls per second of two threads over one. Blocks about that long.
+
+        Nobody else may call the model meanwhile. None if it could not be measured.
+
+        Raises:
+            ServingError: The model or its interpreter failed.
+
+        """
         ...
 
 

@@ -33,9 +33,10 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.tensor_view import TensorView
 from tfs.runtime.call_times import CallTimes
 from tfs.runtime.crash_policy import CrashHistory, CrashPolicy, describe_status
 from tfs.runtime.guest import control_channel
@@ -143,10 +144,16 @@ class ProcessModel:
         self.quarantine: str | None = None
         self.unloading = False
         self.told_of_writes = False
+        self.import_s: float | None = None
 
     @property
     def source(self) -> ModelSource:
         return self._source
+
+    @property
+    def pid(self) -> int:
+        """The worker's process, or ours while there is none."""
+        return self._interpreter.pid or os.getpid()
 
     @property
     def num_pending(self) -> int:
@@ -158,6 +165,14 @@ class ProcessModel:
 
     def unload(self) -> None:
         self._interpreter.unload(self)
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the worker measure it; see ``MeasurableModel``."""
+        return self._interpreter.two_thread_scaling(
+            self, signature_name, inputs, duration_s
+        )
 
 
 class _Call:
@@ -431,6 +446,64 @@ class ProcessInterpreter:
         reply = self._ask(begin, timeout_s, f"no answer within {timeout_s:.0f} s")
         return cast("bytes", reply["payload"]), cast("list[int]", reply["fds"])
 
+    # -- measuring, on the manager thread ---------------------------------------------
+
+    def two_thread_scaling(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        duration_s: float,
+    ) -> float | None:
+        """Has the worker call the model from two threads. Blocks.
+
+        Raises:
+            ServingError: The worker died over it, or does not answer.
+
+        """
+        who = model.source.id.slashed
+        views = {
+            name: TensorView(
+                view.dtype,
+                view.shape,
+                view.data if isinstance(view.data, tuple) else bytes(view.data),
+            )
+            for name, view in inputs.items()
+        }
+        # Through a memfd written here: the loop must not copy a large batch.
+        fd = new_memfd("probe")
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                pickle.dump(views, file)
+            fields = {
+                "model": model.model_id,
+                "signature": signature_name,
+                "duration_s": duration_s,
+            }
+
+            def begin(waiter: _Waiter) -> None:
+                def on_reply(reply: Mapping[str, object] | None) -> None:
+                    if reply is None:
+                        waiter.fail(
+                            Internal(f"{who}: its interpreter {self._last_end}")
+                        )
+                    elif reply.get("code") != 0:
+                        waiter.fail(_error_of(reply))
+                    else:
+                        waiter.set(reply)
+
+                if self._state is not WorkerState.READY:
+                    waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
+                    return
+                self._send("scale", fields, (fd,), on_reply, background=False)
+
+            timeout_s = 8 * duration_s + self._options.call_timeout_s
+            reply = self._ask(begin, timeout_s, f"{who}: measuring it took too long")
+        finally:
+            os.close(fd)
+        scaling = reply.get("scaling")
+        return scaling if isinstance(scaling, float) else None
+
     # -- loading, on the manager thread ---------------------------------------------
 
     def _stage(self, source: ModelSource) -> VersionFiles:
@@ -460,7 +533,10 @@ class ProcessInterpreter:
         model_id = self._next_model_id
         self._next_model_id += 1
         model = ProcessModel(self, source, files, model_id, self._options.crashes)
-        self._converse("load", source, files.fds, model=model)
+        reply = self._converse("load", source, files.fds, model=model)
+        load_s = reply.get("load_s")
+        # The worker maps weights and does not read them: what it takes is importing.
+        model.import_s = load_s if isinstance(load_s, float) else None
         return model
 
     def _converse(
@@ -469,7 +545,7 @@ class ProcessInterpreter:
         source: ModelSource,
         fds: tuple[int, ...],
         model: ProcessModel | None = None,
-    ) -> None:
+    ) -> Mapping[str, object]:
         who = source.id.slashed
 
         def begin(waiter: _Waiter) -> None:
@@ -499,7 +575,9 @@ class ProcessInterpreter:
 
         timeout_s = self._options.load_timeout_s
         try:
-            self._ask(begin, timeout_s, f"{who}: loading took over {timeout_s:.0f} s")
+            return self._ask(
+                begin, timeout_s, f"{who}: loading took over {timeout_s:.0f} s"
+            )
         except Internal:
             if model is not None:
                 self._loop.post(lambda: self._give_up_loading(model))

@@ -16,16 +16,16 @@ from tfs.core.resources import (
     Resource,
     ResourceAllocation,
 )
-from tfs.core.servable import InferenceTask, Servable, Tensors
+from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import is_committed, read_manifest, verify_files
-from tfs.runtime.interpreter import Interpreter, InterpreterModel
+from tfs.runtime.interpreter import InterpreterModel, MeasurableModel
 from tfs.runtime.model_source import ModelSource
 from tfs.servables.code_digest import code_digest
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
-from tfs.servables.probe import Scaling, ServableSubject
+from tfs.servables.probe import ServableSubject
 from tfs.servables.profiler import ProfileRequest
 
 
@@ -152,7 +152,7 @@ class ModelLoader:
         self._model, self._servable = model, servable
         if self._context.profiler is not None:
             try:
-                request = self._request(servable, interpreter, load_s)
+                request = self._request(servable, load_s)
                 self._profile = self._context.profiler.profile(request)
             except BaseException:
                 self.unload()
@@ -167,15 +167,13 @@ class ModelLoader:
             self._context.profiler.forget(servable.id)
         model.unload()
 
-    def _request(
-        self, servable: ModelServable, interpreter: Interpreter, load_s: float
-    ) -> ProfileRequest:
+    def _request(self, servable: ModelServable, load_s: float) -> ProfileRequest:
         model = servable.model
-        # What a backend cannot tell from here stays unknown: None is in every profile.
-        subject = ServableSubject(
-            servable, getattr(interpreter, "pid", None), _scaling_of(model)
-        )
-        load = LoadMeasures(getattr(model, "import_s", None), load_s)
+        if isinstance(model, MeasurableModel):
+            subject = ServableSubject(servable, model.pid, model.two_thread_scaling)
+            load = LoadMeasures(model.import_s, load_s)
+        else:
+            subject, load = ServableSubject(servable), LoadMeasures(None, load_s)
         return ProfileRequest(
             servable.id, self._path, self.code_digest, subject, load, self._set_profile
         )
@@ -189,20 +187,6 @@ class ModelLoader:
         if self._servable is None:
             raise FailedPrecondition(f"{self._path} is not loaded")
         return self._servable
-
-
-def _scaling_of(model: InterpreterModel) -> Scaling | None:
-    """Returns how to measure two threads on a model of this process; None elsewhere."""
-    guest = getattr(model, "guest", None)
-    if guest is None:
-        return None
-
-    def scaling(name: str, inputs: Tensors, duration_s: float) -> float | None:
-        from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
-
-        return two_thread_scaling(guest, name, inputs, duration_s)
-
-    return scaling
 
 
 def learned_estimate(

@@ -48,6 +48,7 @@ from tfs.runtime.guest.slab import (
     Slot,
 )
 from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
+from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.worker_options import WorkerOptions
 
@@ -243,6 +244,7 @@ class Worker:
             "copy": self._copy,
             "load": self._load,
             "unload": self._unload,
+            "scale": self._scale,
         }
         payload, reply_fds = b"", list[int]()
         try:
@@ -298,6 +300,26 @@ class Worker:
             files.close()
         self._models[model_id] = _Loaded(source, guest)
         return {"code": 0, "load_s": time.perf_counter() - begun_s}
+
+    def _scale(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> dict[str, object]:
+        """Measures a model from two threads of its own, beside the main one."""
+        model_id, name, duration_s = (
+            request[key] for key in ("model", "signature", "duration_s")
+        )
+        assert isinstance(model_id, int)
+        assert isinstance(name, str)
+        assert isinstance(duration_s, float)
+        loaded = self._models.get(model_id)
+        if loaded is None:
+            raise Unavailable("the model is not loaded on this interpreter")
+        # The descriptor's offset is shared with the host, which wrote to the end.
+        with open(fds[0], "rb", closefd=False) as file:
+            file.seek(0)
+            inputs = pickle.load(file)
+        scaling = two_thread_scaling(loaded.guest, name, inputs, duration_s)
+        return {"code": 0, "scaling": scaling}
 
     def _unload(
         self, request: Mapping[str, object], _fds: list[int]
