@@ -67,14 +67,32 @@ def wanted(tmp_path: Path) -> Wanted:
     return Wanted(tmp_path)
 
 
-def test_second_version_of_the_same_code_is_not_measured(wanted: Wanted) -> None:
-    """What was measured once holds for other weights."""
+def test_second_version_of_the_same_code_is_warmed_up_and_not_measured(
+    wanted: Wanted,
+) -> None:
+    """What was measured once holds for other weights; kernels are chosen anew."""
     first = wanted.profiler.profile(wanted.request(1))
-    num_calls = len(wanted.subject.calls)
     assert first is not None
     assert first.signatures[DEFAULT_SIGNATURE].rows_independent
+    wanted.subject.calls.clear()
     assert wanted.profiler.profile(wanted.request(2)) is first
-    assert len(wanted.subject.calls) == num_calls
+    assert wanted.subject.calls == [(DEFAULT_SIGNATURE, 1), (DEFAULT_SIGNATURE, 8)]
+
+
+def test_version_with_warm_up_requests_or_in_a_crowd_is_not_warmed_up(
+    wanted: Wanted,
+) -> None:
+    """Its author's requests say better what to expect; a crowd has no time."""
+    wanted.profiler.profile(wanted.request(1))
+    wanted.subject.calls.clear()
+    wanted.crowded = True
+    assert wanted.profiler.profile(wanted.request(2)) is not None
+    wanted.crowded = False
+    requests = wanted.path / "assets.extra" / "tf_serving_warmup_requests"
+    requests.parent.mkdir()
+    requests.write_bytes(b"")
+    assert wanted.profiler.profile(wanted.request(3)) is not None
+    assert wanted.subject.calls == []
 
 
 def test_crowded_load_postpones_and_idle_time_catches_up(wanted: Wanted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.load_measures import LoadMeasures
-from tfs.servables.probe import ProbeOptions, ProbeSubject, probe
+from tfs.servables.probe import ProbeOptions, ProbeSubject, probe, warm_up
 from tfs.servables.profile_cache import ProfileCache
 
 log = logging.getLogger(__name__)
@@ -79,11 +81,14 @@ class Profiler:
     def profile(self, request: ProfileRequest) -> ModelProfile | None:
         """Returns the version's profile, or None if it is postponed or not wanted.
 
-        Blocks for the budget if it has to be measured. Call it after the load and
-        before the version is served.
+        Blocks for the budget if it has to be measured. A version whose profile is
+        known is warmed up instead, with its example, unless it brings warm-up
+        requests of its own. Call it after the load and before the version is served.
         """
         known = self._cache.get(request.code_digest)
         if known is not None:
+            if self._options.budget_s and not self._is_crowded():
+                self._warm_up(request)
             return known
         if not self._options.budget_s:
             return None
@@ -118,6 +123,13 @@ class Profiler:
             self._postponed.pop(servable_id, None)
             while self._measuring == servable_id:
                 self._changed.wait()
+
+    def _warm_up(self, request: ProfileRequest) -> None:
+        if os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):
+            return
+        deadline_s = self._clock.now() + self._options.budget_s
+        rows = self._options.largest_batch
+        warm_up(request.subject, request.path, rows, deadline_s, self._clock)
 
     def _measure(self, request: ProfileRequest) -> ModelProfile:
         result = probe(
