@@ -159,7 +159,11 @@ def test_several_signatures_answer_in_order() -> None:
             "Duplicate evaluation of signature: regress",
         ),
         ([("m", "serving_default", "predict")], Unimplemented, "Unsupported"),
-        ([("m", "other", "classify")], InvalidArgument, "No signature was found"),
+        (
+            [("m", "other", "classify")],
+            InvalidArgument,
+            "not found in model graph: other",
+        ),
         ([], InvalidArgument, "no tasks"),
     ],
 )

@@ -154,7 +154,25 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_in_flight",
         "max_in_flight",
         int,
-        "requests taken at the same time (default 10000)",
+        "requests worked on at the same time (default 10000)",
+    ),
+    Flag(
+        "max_in_flight_per_model",
+        "max_in_flight_per_model",
+        int,
+        "as much for each model; 0 sets no limit of its own (default 0)",
+    ),
+    Flag(
+        "num_decode_threads",
+        "num_decode_threads",
+        int,
+        "large or unusual requests decoded at the same time (default 2)",
+    ),
+    Flag(
+        "max_queued_decodes",
+        "max_queued_decodes",
+        int,
+        "of those, how many may wait or be decoded (default 256)",
     ),
     Flag("state_dir", "state_dir", str, "where overrides and profiles are kept"),
     Flag(

@@ -1,19 +1,30 @@
 """Classify, Regress and MultiInference: tf.Examples in, classes or values out.
 
 All three turn the Examples into the inputs of a signature and run it; MultiInference
-runs several signatures of one version over the same Examples.
+runs several signatures of one version over the same Examples. Requests that are not
+small are taken apart off the serving loop, in two steps, because which tensors Examples
+become is known only once the signature is found: read the request, find the version on
+the loop, make the tensors.
 (TensorFlow Serving: servables/tensorflow/{classifier,regressor,multi_inference}.cc.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from tfs.codec.classification import (
     write_classification_response,
     write_classification_result,
 )
-from tfs.codec.example import ExampleInput, read_example_request, tensors_of_examples
+from tfs.codec.example import (
+    QUICK_EXAMPLE_BYTES,
+    ExampleInput,
+    read_example_request,
+    tensors_of_examples,
+)
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.multi_inference import (
     InferenceAnswer,
@@ -24,6 +35,7 @@ from tfs.codec.multi_inference import (
 from tfs.codec.regression import write_regression_response, write_regression_result
 from tfs.core.call import Call
 from tfs.core.errors import (
+    Code,
     FailedPrecondition,
     InvalidArgument,
     ServingError,
@@ -33,156 +45,301 @@ from tfs.core.errors import (
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method, Signature
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.request_gate import (
+    CLASSIFY,
+    MULTI_INFERENCE,
+    REGRESS,
+    ModelGate,
+    RequestGate,
+    RequestStats,
+)
 
-Encode = Callable[[ServableHandle[Servable], ModelSpec, Signature, Tensors, int], bytes]
-"""Makes the reply of a version's outputs for so many Examples."""
+T = TypeVar("T")
 
 _NOUN = {Method.CLASSIFY: "classification", Method.REGRESS: "regression"}
+_UNNAMED = "No signature was found with the name"
+_MISSING = {
+    CLASSIFY: _UNNAMED,
+    REGRESS: _UNNAMED,
+    MULTI_INFERENCE: "Requested signature not found in model graph",
+}
+_RPC = {Method.CLASSIFY: CLASSIFY, Method.REGRESS: REGRESS}
 
 
-class ExampleHandler:
-    """Answers Classify or Regress. Confined to the serving loop.
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a request of any of the three asks. Immutable.
 
-    Args:
-        lookup: Finds the version.
-        method: Which of the two.
+    Attributes:
+        tasks: Which signatures of which model, and the method each must have.
+        rows: The Examples.
 
     """
 
-    def __init__(self, lookup: ModelLookup, method: Method) -> None:
+    tasks: tuple[tuple[ModelSpec, Method], ...]
+    rows: ExampleInput
+
+    @property
+    def key(self) -> str:
+        """The signature, "" if there are several."""
+        return self.tasks[0][0].signature_key if len(self.tasks) == 1 else ""
+
+
+class _ExamplesHandler:
+    """What the three have in common. Confined to the serving loop.
+
+    Args:
+        method: The RPC, for counters and logs.
+        read: Takes a message apart; raises what is wrong with it.
+        write: Makes the reply of every task's outputs.
+        lookup: Finds the version.
+        gate: Limits and counts; by default nothing is limited.
+        decode_pool: Where slow messages are decoded; by default on the loop.
+
+    """
+
+    def __init__(
+        self,
+        method: str,
+        read: Callable[[bytes | memoryview], _Question],
+        write: Callable[[_Progress], bytes],
+        lookup: ModelLookup,
+        gate: RequestGate | None,
+        decode_pool: DecodePool | None,
+    ) -> None:
+        self.method = method
+        self.gate = gate or RequestGate()
+        self.write = write
+        self._read = read
         self._lookup = lookup
-        self._method = method
-        self._encode = {
-            Method.CLASSIFY: _classification,
-            Method.REGRESS: _regression,
-        }[method]
+        self._decode_pool = decode_pool or DecodePool()
 
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
-        try:
-            request = read_example_request(call.message)
-            spec = _required(request.model_spec)
-            handle = _acquire(self._lookup, spec)
-        except ServingError as error:
-            call.fail(error)
+        gate = self.gate
+        if not gate.enter(call, self.method):
             return
+        begun_s = gate.now()
+        self._decode(
+            call,
+            functools.partial(self._read, call.message),
+            functools.partial(self._find, call, begun_s),
+            functools.partial(gate.refuse, method=self.method, begun_s=begun_s),
+        )
 
-        def done(outcome: Outcome) -> None:
-            try:
-                if isinstance(outcome, ServingError):
-                    call.fail(outcome)
-                else:
-                    num_rows = len(request.input.examples)
-                    call.reply(self._encode(handle, spec, signature, outcome, num_rows))
-            except Exception as error:
-                call.fail(serving_error(error, handle.id.slashed))
-            finally:
+    def _decode(
+        self,
+        call: Call,
+        decode: Callable[[], T],
+        done: Callable[[T], None],
+        refuse: Callable[[Call, Exception], None],
+    ) -> None:
+        """Decodes where the message's size says, then calls one of the two."""
+
+        def decoded(outcome: T | ServingError) -> None:
+            if isinstance(outcome, ServingError):
+                refuse(call, outcome)
+            else:
+                done(outcome)
+
+        try:
+            if len(call.message) > QUICK_EXAMPLE_BYTES:
+                self._decode_pool.run(call, decode, decoded)
+                return
+            outcome = decode()
+        except Exception as error:
+            refuse(call, error)
+            return
+        done(outcome)
+
+    def _find(self, call: Call, begun_s: float, question: _Question) -> None:
+        """Pins the version and finds the signatures."""
+        gate = self.gate
+        handle: ServableHandle[Servable] | None = None
+        stats: RequestStats | None = None
+        try:
+            spec = question.tasks[0][0]
+            handle = self._lookup.acquire(spec.name, spec.version, spec.version_label)
+            model = gate.model(handle.id.name)
+            signatures = [
+                _find_signature(handle.servable, each, method, _MISSING[self.method])
+                for each, method in question.tasks
+            ]
+            stats = model.stats_of(self.method, question.key)
+            model.enter()
+        except Exception as error:
+            if handle is not None:
                 handle.release()
-
-        try:
-            signature = _find(handle.servable, spec, self._method)
-            task = _task(spec, signature, request.input, call, done)
-        except ServingError as error:
-            handle.release()
-            call.fail(error)
+            gate.refuse(call, error, self.method, begun_s, stats)
             return
-        handle.servable.submit(task)
+        progress = _Progress(
+            self, call, question, handle, signatures, model, stats, begun_s
+        )
+        self._decode(call, progress.make_tasks, progress.submit, progress.refuse)
 
 
-class MultiInferenceHandler:
-    """Answers MultiInference. Confined to the serving loop."""
-
-    def __init__(self, lookup: ModelLookup) -> None:
-        self._lookup = lookup
-
-    def __call__(self, call: Call) -> None:
-        """Starts every task; the call is finished when the last outcome is known."""
-        try:
-            request = read_multi_inference_request(call.message)
-            specs = _check_tasks(request.tasks)
-            handle = _acquire(self._lookup, specs[0])
-        except ServingError as error:
-            call.fail(error)
-            return
-        try:
-            gathered = _Gathered(call, handle, len(request.input.examples))
-            tasks = []
-            for index, (view, spec) in enumerate(
-                zip(request.tasks, specs, strict=True)
-            ):
-                signature = _find(handle.servable, spec, _method(view))
-                gathered.add(spec, signature)
-                done = gathered.slot(index)
-                tasks.append(_task(spec, signature, request.input, call, done))
-        except ServingError as error:
-            handle.release()
-            call.fail(error)
-            return
-        for task in tasks:
-            handle.servable.submit(task)
-
-
-class _Gathered:
-    """Waits for all tasks of a MultiInference. Slots run on any thread."""
+class ExampleHandler(_ExamplesHandler):
+    """Answers Classify or Regress. Confined to the serving loop."""
 
     def __init__(
-        self, call: Call, handle: ServableHandle[Servable], num_rows: int
+        self,
+        lookup: ModelLookup,
+        method: Method,
+        gate: RequestGate | None = None,
+        decode_pool: DecodePool | None = None,
     ) -> None:
-        self._call = call
-        self._handle = handle
-        self._num_rows = num_rows
-        self._parts: list[tuple[ModelSpec, Signature]] = []
-        self._outcomes: list[Outcome | None] = []
+        super().__init__(
+            _RPC[method],
+            functools.partial(_read_one, method=method),
+            {Method.CLASSIFY: _classification, Method.REGRESS: _regression}[method],
+            lookup,
+            gate,
+            decode_pool,
+        )
+
+
+class MultiInferenceHandler(_ExamplesHandler):
+    """Answers MultiInference. Confined to the serving loop."""
+
+    def __init__(
+        self,
+        lookup: ModelLookup,
+        gate: RequestGate | None = None,
+        decode_pool: DecodePool | None = None,
+    ) -> None:
+        super().__init__(
+            MULTI_INFERENCE, _read_several, _answers, lookup, gate, decode_pool
+        )
+
+
+class _Progress:
+    """A request whose version is pinned: runs its tasks, replies after the last.
+
+    Owns the pin and the places until it has given them back, once. ``make_tasks`` may
+    run on a decode thread, the tasks' ends on any.
+    """
+
+    def __init__(
+        self,
+        handler: _ExamplesHandler,
+        call: Call,
+        question: _Question,
+        handle: ServableHandle[Servable],
+        signatures: Sequence[Signature],
+        model: ModelGate,
+        stats: RequestStats,
+        begun_s: float,
+    ) -> None:
+        self.call = call
+        self.question = question
+        self.handle = handle
+        self.signatures = signatures
+        self._handler = handler
+        self._model = model
+        self._stats = stats
+        self._begun_s = begun_s
+        self._outcomes: list[Outcome | None] = [None] * len(signatures)
         # One number a task, 0 first: whoever pops 0 is the last and replies. Popping
         # is atomic under the GIL.
-        self._waiting: list[int] = []
+        self._waiting = list(range(len(signatures)))
 
-    def add(self, spec: ModelSpec, signature: Signature) -> None:
-        """Notes one more task; all are added before any is submitted."""
-        self._parts.append((spec, signature))
-        self._outcomes.append(None)
-        self._waiting.append(len(self._waiting))
+    @property
+    def num_rows(self) -> int:
+        """How many Examples were sent."""
+        return len(self.question.rows.examples)
 
-    def slot(self, index: int) -> Callable[[Outcome], None]:
-        """Returns the ``on_done`` of one task."""
+    @property
+    def outputs(self) -> Sequence[Tensors]:
+        """What every task gave; only in ``write``."""
+        return self._outcomes  # type: ignore[return-value]  # checked before
 
-        def done(outcome: Outcome) -> None:
-            self._outcomes[index] = outcome
-            if self._waiting.pop() == 0:
-                self._finish()
+    def make_tasks(self) -> list[InferenceTask]:
+        """Returns what to submit, one task a signature."""
+        return [
+            self._task(index, spec.signature_key, signature)
+            for index, ((spec, _), signature) in enumerate(
+                zip(self.question.tasks, self.signatures, strict=True)
+            )
+        ]
 
-        return done
+    def submit(self, tasks: Sequence[InferenceTask]) -> None:
+        """Starts every task."""
+        self._model.examples.add(self.num_rows)
+        for task in tasks:
+            self.handle.servable.submit(task)
+
+    def refuse(self, call: Call, error: Exception) -> None:
+        """Ends the request before anything was submitted."""
+        self._model.leave()
+        self.handle.release()
+        handler = self._handler
+        handler.gate.refuse(call, error, handler.method, self._begun_s, self._stats)
+
+    def _task(self, index: int, key: str, signature: Signature) -> InferenceTask:
+        rows = self.question.rows
+        inputs = signature.with_defaults(tensors_of_examples(rows, signature))
+        return InferenceTask(
+            key,
+            signature,
+            inputs,
+            functools.partial(self._done, index),
+            num_rows=signature.check_inputs(inputs),
+            deadline_s=self.call.deadline_s,
+            cancel=self.call.cancel,
+        )
+
+    def _done(self, index: int, outcome: Outcome) -> None:
+        self._outcomes[index] = outcome
+        if self._waiting.pop() == 0:
+            self._finish()
 
     def _finish(self) -> None:
+        call, handler, servable_id = self.call, self._handler, self.handle.id
+        code = Code.OK
+        self._model.leave()
+        handler.gate.leave()
         try:
-            answers = []
-            for (spec, signature), outcome in zip(
-                self._parts, self._outcomes, strict=True
-            ):
+            for outcome in self._outcomes:
                 if isinstance(outcome, ServingError):
-                    self._call.fail(outcome)
+                    code = outcome.code
+                    call.fail(outcome)
                     return
-                assert outcome is not None  # the last slot ran
-                answers.append(self._answer(spec, signature, outcome))
-            self._call.reply(write_multi_inference_response(answers))
+            response = handler.write(self)
+            for each in self._model.logs:
+                each.log(
+                    handler.method,
+                    servable_id.name,
+                    servable_id.version,
+                    self.question.key,
+                    call.message,
+                    response,
+                )
+            call.reply(response)
         except Exception as error:
-            self._call.fail(serving_error(error, self._handle.id.slashed))
+            failure = serving_error(error, f"{servable_id.slashed}: {handler.method}")
+            code = failure.code
+            call.fail(failure)
         finally:
-            self._handle.release()
+            if call.cancel.error is not None:
+                code = call.cancel.error.code
+            self._stats.end(code, self._begun_s)
+            self.handle.release()
 
-    def _answer(
-        self, spec: ModelSpec, signature: Signature, outputs: Tensors
-    ) -> InferenceAnswer:
-        if signature.method is Method.CLASSIFY:
-            result = write_classification_result(
-                outputs, self._num_rows, signature.labels
-            )
-        else:
-            result = write_regression_result(outputs, self._num_rows)
-        version = self._handle.id.version
-        answered = ModelSpec(spec.name, version, None, spec.signature_key)
-        return InferenceAnswer(answered, signature.method, result)
+
+def _read_one(message: bytes | memoryview, method: Method) -> _Question:
+    request = read_example_request(message)
+    if request.model_spec is None:
+        raise InvalidArgument("Missing ModelSpec")
+    return _Question(((request.model_spec, method),), request.input)
+
+
+def _read_several(message: bytes | memoryview) -> _Question:
+    request = read_multi_inference_request(message)
+    specs = _check_tasks(request.tasks)
+    methods = map(_method, request.tasks)
+    return _Question(tuple(zip(specs, methods, strict=True)), request.input)
 
 
 def _check_tasks(tasks: tuple[InferenceTaskView, ...]) -> list[ModelSpec]:
@@ -214,23 +371,13 @@ def _method(task: InferenceTaskView) -> Method:
     raise Unimplemented(f"Unsupported signature method_name: {task.method_name}")
 
 
-def _required(spec: ModelSpec | None) -> ModelSpec:
-    if spec is None:
-        raise InvalidArgument("Missing ModelSpec")
-    return spec
-
-
-def _acquire(lookup: ModelLookup, spec: ModelSpec) -> ServableHandle[Servable]:
-    return lookup.acquire(spec.name, spec.version, spec.version_label)
-
-
-def _find(servable: Servable, spec: ModelSpec, method: Method) -> Signature:
+def _find_signature(
+    servable: Servable, spec: ModelSpec, method: Method, missing: str
+) -> Signature:
     """Returns the signature the spec names, if it is for ``method``."""
     signature = servable.signatures.get(spec.signature_key)
     if signature is None:
-        raise InvalidArgument(
-            f"No signature was found with the name: {spec.signature_key}"
-        )
+        raise InvalidArgument(f"{missing}: {spec.signature_key}")
     if signature.method is not method:
         raise FailedPrecondition(
             f"Expected {_NOUN[method]} signature method_name to be "
@@ -239,50 +386,42 @@ def _find(servable: Servable, spec: ModelSpec, method: Method) -> Signature:
     return signature
 
 
-def _task(
-    spec: ModelSpec,
-    signature: Signature,
-    rows: ExampleInput,
-    call: Call,
-    done: Callable[[Outcome], None],
-) -> InferenceTask:
-    inputs = signature.with_defaults(tensors_of_examples(rows, signature))
-    num_rows = signature.check_inputs(inputs)
-    return InferenceTask(
-        spec.signature_key,
-        signature,
-        inputs,
-        done,
-        num_rows=num_rows,
-        deadline_s=call.deadline_s,
-        cancel=call.cancel,
-    )
-
-
-def _classification(
-    handle: ServableHandle[Servable],
-    spec: ModelSpec,
-    signature: Signature,
-    outputs: Tensors,
-    num_rows: int,
-) -> bytes:
+def _classification(progress: _Progress) -> bytes:
+    servable_id = progress.handle.id
     return write_classification_response(
-        handle.id.name,
-        handle.id.version,
-        spec.signature_key,
-        outputs,
-        num_rows,
-        signature.labels,
+        servable_id.name,
+        servable_id.version,
+        progress.question.key,
+        progress.outputs[0],
+        progress.num_rows,
+        progress.signatures[0].labels,
     )
 
 
-def _regression(
-    handle: ServableHandle[Servable],
-    spec: ModelSpec,
-    signature: Signature,
-    outputs: Tensors,
-    num_rows: int,
-) -> bytes:
+def _regression(progress: _Progress) -> bytes:
+    servable_id = progress.handle.id
     return write_regression_response(
-        handle.id.name, handle.id.version, spec.signature_key, outputs, num_rows
+        servable_id.name,
+        servable_id.version,
+        progress.question.key,
+        progress.outputs[0],
+        progress.num_rows,
     )
+
+
+def _answers(progress: _Progress) -> bytes:
+    answers = []
+    for (spec, method), signature, outputs in zip(
+        progress.question.tasks, progress.signatures, progress.outputs, strict=True
+    ):
+        if method is Method.CLASSIFY:
+            result = write_classification_result(
+                outputs, progress.num_rows, signature.labels
+            )
+        else:
+            result = write_regression_result(outputs, progress.num_rows)
+        answered = ModelSpec(
+            spec.name, progress.handle.id.version, None, spec.signature_key
+        )
+        answers.append(InferenceAnswer(answered, method, result))
+    return write_multi_inference_response(answers)

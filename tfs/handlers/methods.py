@@ -8,6 +8,7 @@ from typing import Final
 from tfs.core.call import Call, Method, MethodKind, MethodTable
 from tfs.core.errors import Unimplemented
 from tfs.core.signature import Method as ModelMethod
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.lookup import ModelLookup
@@ -16,6 +17,7 @@ from tfs.handlers.model_status import ModelStatusHandler, StatusReader
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.handlers.reload_config import ConfigApplier, ReloadConfigHandler
+from tfs.handlers.request_gate import RequestGate
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from tfs.proto.grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
@@ -48,20 +50,34 @@ def method_table(
     applier: ConfigApplier,
     health: HealthHandler,
     *,
+    gate: RequestGate | None = None,
+    decode_pool: DecodePool | None = None,
     as_tensor_content: bool = False,
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
-    A method whose room is not built is refused by name.
+    A method whose room is not built is refused by name. Without ``gate`` nothing is
+    limited, without ``decode_pool`` everything is decoded on the loop.
     """
+    gate = gate or RequestGate()
+    decode_pool = decode_pool or DecodePool()
+
+    def examples(method: ModelMethod) -> ExampleHandler:
+        return ExampleHandler(lookup, method, gate, decode_pool)
+
     methods = [
         Method(
             f"/{PREDICTION}/Predict",
-            PredictHandler(lookup, as_tensor_content=as_tensor_content),
+            PredictHandler(
+                lookup, gate, decode_pool, as_tensor_content=as_tensor_content
+            ),
         ),
-        Method(f"/{PREDICTION}/Classify", ExampleHandler(lookup, ModelMethod.CLASSIFY)),
-        Method(f"/{PREDICTION}/Regress", ExampleHandler(lookup, ModelMethod.REGRESS)),
-        Method(f"/{PREDICTION}/MultiInference", MultiInferenceHandler(lookup)),
+        Method(f"/{PREDICTION}/Classify", examples(ModelMethod.CLASSIFY)),
+        Method(f"/{PREDICTION}/Regress", examples(ModelMethod.REGRESS)),
+        Method(
+            f"/{PREDICTION}/MultiInference",
+            MultiInferenceHandler(lookup, gate, decode_pool),
+        ),
         Method(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
         Method(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
         Method(f"/{MODEL}/HandleReloadConfigRequest", ReloadConfigHandler(applier)),

@@ -234,6 +234,11 @@ class ServerCore:
         self._source.update_config(servables)
         return frozenset(config.models.keys() - (before.models if before else {}))
 
+    @property
+    def model_names(self) -> frozenset[str]:
+        """The models of the running config."""
+        return frozenset(self._names())
+
     # -- for handlers ----------------------------------------------------------------
 
     def version_states(self, name: str) -> Sequence[ServableState]:

@@ -28,8 +28,10 @@ from tfs.core.loader import Loader
 from tfs.core.servable_state import ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
+from tfs.handlers.request_gate import RequestGate
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables.built_in import default_registry
@@ -77,6 +79,16 @@ class ModelServer:
         )
         self._health = HealthHandler(self)
         self.core.on_change(self._health.refresh)
+        self._gate = RequestGate(
+            options.max_in_flight,
+            options.max_in_flight_per_model,
+            self.stats,
+            self._clock,
+        )
+        self.core.on_change(self._retain_models)
+        self._decoders = ThreadExecutor(
+            options.num_decode_threads, "decode", self._clock
+        )
         self._transport = make_transport(options, self._loop, self.stats)
         self._draining = False
         self._closed = False
@@ -100,6 +112,13 @@ class ModelServer:
                 self.core,
                 self.core,
                 self._health,
+                gate=self._gate,
+                decode_pool=DecodePool(
+                    self._decoders,
+                    self._loop.post,
+                    self._options.max_queued_decodes,
+                    self.stats,
+                ),
                 as_tensor_content=self._options.serialize_as_tensor_content,
             ),
         )
@@ -122,11 +141,15 @@ class ModelServer:
             return
         self._closed = True
         self._transport.close()
+        self._decoders.close(deadline_s)
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
         self._loop.close(deadline_s)
+
+    def _retain_models(self) -> None:
+        self._gate.retain(self.core.model_names)
 
     # -- health ------------------------------------------------------------------
 

@@ -54,7 +54,10 @@ class ServerOptions:
         unload_when_empty: Whether an existing base path without versions unloads
             the last one.
         drain_timeout_s: How long SIGTERM waits for requests in flight.
-        max_in_flight: Requests taken at the same time; more get UNAVAILABLE.
+        max_in_flight: Requests worked on at the same time; more get UNAVAILABLE.
+        max_in_flight_per_model: As much for each model; 0 leaves it at the server's.
+        num_decode_threads: Large or unusual requests decoded at the same time.
+        max_queued_decodes: Of those, how many may wait or be decoded.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
         allow_model_code: Whether platforms that execute a model's code may load.
 
@@ -82,6 +85,9 @@ class ServerOptions:
     unload_when_empty: bool = False
     drain_timeout_s: float = 30.0
     max_in_flight: int = 10_000
+    max_in_flight_per_model: int = 0
+    num_decode_threads: int = 2
+    max_queued_decodes: int = 256
     state_dir: str = ""
     allow_model_code: bool = True
 
@@ -106,6 +112,7 @@ class ServerOptions:
             "num_unload_threads",
             "max_num_load_retries",
             "drain_timeout_s",
+            "max_in_flight_per_model",
         ):
             value = getattr(self, name)
             _require(value >= 0, f"--{name} must not be negative: {value}")
@@ -117,7 +124,9 @@ class ServerOptions:
             1 <= self.max_message_bytes < 2**31,
             "--max_message_bytes must be in 1..2147483647",
         )
-        _require(self.max_in_flight > 0, "--max_in_flight must be positive")
+        for name in ("max_in_flight", "num_decode_threads", "max_queued_decodes"):
+            value = getattr(self, name)
+            _require(value > 0, f"--{name} must be positive: {value}")
         parse_channel_arguments(self.grpc_channel_arguments)
 
 

@@ -1,0 +1,172 @@
+"""tfs.handlers.decode_pool, and which requests go there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.handlers.served import OneModel
+from tests.handlers.test_request_gate import classify_message, predict_message
+from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable
+from tfs.core.executor import InlineExecutor, ThreadExecutor
+from tfs.core.signature import Method
+from tfs.core.stats import Stats
+from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_gate import RequestGate
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import classification_pb2, predict_pb2
+from tfs.testing.fake_call import FakeCall
+
+
+class HeldExecutor(InlineExecutor):
+    """Runs what was submitted when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[[], object]) -> None:
+        self.waiting.append(fn)
+
+    def run_all(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class Pool:
+    """A decode pool whose threads and loop are the test."""
+
+    def __init__(self, max_queued: int = 2) -> None:
+        self.executor = HeldExecutor()
+        self.posted: list[Callable[[], None]] = []
+        self.stats = Stats()
+        self.pool = DecodePool(
+            self.executor, self.posted.append, max_queued, self.stats
+        )
+
+    def run_all(self) -> None:
+        """Decodes and goes on until nothing is left."""
+        while self.executor.waiting or self.posted:
+            self.executor.run_all()
+            while self.posted:
+                self.posted.pop(0)()
+
+    def counted(self) -> dict[str, float]:
+        return {name: value for name, _, value in self.stats.counters()}
+
+
+def slow_predict_message() -> bytes:
+    """Many strings: far more than the loop may spend on."""
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = "m"
+    tensor = message.inputs["x"]
+    tensor.dtype = types_pb2.DT_STRING
+    tensor.tensor_shape.dim.add(size=40_000)
+    tensor.string_val.extend([b"word"] * 40_000)
+    return message.SerializeToString()
+
+
+def slow_classify_message() -> bytes:
+    request = classification_pb2.ClassificationRequest.FromString(classify_message())
+    padding = request.input.example_list.examples[0].features.feature["unused"]
+    padding.bytes_list.value.append(b"x" * 10_000)
+    return request.SerializeToString()
+
+
+def test_quick_requests_never_see_the_pool() -> None:
+    """Small and raw requests are decoded where they arrive."""
+    pool, served = Pool(), OneModel()
+    predict = FakeCall(predict_message())
+    PredictHandler(served, decode_pool=pool.pool)(predict)
+    classify = FakeCall(classify_message())
+    ExampleHandler(served, Method.CLASSIFY, decode_pool=pool.pool)(classify)
+    assert pool.executor.waiting == []
+    assert predict.reply_bytes()
+    assert classify.reply_bytes()
+
+
+def test_a_slow_predict_is_decoded_off_the_loop() -> None:
+    """The handler returns at once; the request goes on from the loop, then ends."""
+    pool, served = Pool(), OneModel()
+    call = FakeCall(slow_predict_message())
+    PredictHandler(served, decode_pool=pool.pool)(call)
+    assert len(pool.executor.waiting) == 1
+    pool.executor.run_all()
+    assert not call.is_finished  # decoded, but not gone on with on the pool's thread
+    pool.run_all()
+    error = call.error()
+    assert isinstance(error, InvalidArgument)  # x is float32 here: it was checked
+    assert pool.counted()["slow_decodes"] == 1
+
+
+def test_large_examples_are_taken_apart_off_the_loop() -> None:
+    """Both steps, reading the request and making tensors, leave the loop alone."""
+    pool, served = Pool(), OneModel()
+    call = FakeCall(slow_classify_message())
+    ExampleHandler(served, Method.CLASSIFY, decode_pool=pool.pool)(call)
+    assert served.servable.tasks == []
+    pool.run_all()
+    assert len(served.servable.tasks) == 1
+    assert call.reply_bytes()
+    assert pool.counted()["slow_decodes"] == 2
+    assert served.handle.num_pins == 0
+
+
+def test_a_full_queue_refuses_with_a_hint() -> None:
+    """Large requests are bounded; the next one is told to come back."""
+    pool, served = Pool(max_queued=1), OneModel()
+    gate = RequestGate(10, stats=pool.stats)
+    handler = PredictHandler(served, gate, pool.pool)
+    handler(FakeCall(slow_predict_message()))
+    call = FakeCall(slow_predict_message())
+    handler(call)
+    error = call.error()
+    assert isinstance(error, Unavailable)
+    assert error.retry_after_s
+    assert pool.counted()["slow_decodes_queued"] == 1
+    assert pool.counted()["requests_in_flight"] == 1
+    pool.run_all()
+    assert pool.counted()["slow_decodes_queued"] == 0
+    assert pool.counted()["requests_in_flight"] == 0
+
+
+@pytest.mark.parametrize("at", ["queue", "loop"])
+def test_a_cancelled_request_is_not_gone_on_with(at: str) -> None:
+    """Cancelled in the queue it is not decoded; after it, nothing is computed."""
+    pool, served = Pool(), OneModel()
+    gate = RequestGate(10, stats=pool.stats)
+    call = FakeCall(slow_classify_message())
+    ExampleHandler(served, Method.CLASSIFY, gate, pool.pool)(call)
+    if at == "loop":
+        pool.executor.run_all()
+    call.client_cancels()
+    pool.run_all()
+    assert served.servable.tasks == []
+    assert served.handle.num_pins == 0
+    assert call.error().code is Code.CANCELLED
+    assert pool.counted()["requests_in_flight"] == 0
+    assert pool.counted()["slow_decodes_skipped"] == (1 if at == "queue" else 0)
+
+
+def test_what_is_wrong_with_a_slow_request_is_said() -> None:
+    """An error of the decoder ends the call, whatever thread found it."""
+    pool, served = Pool(), OneModel()
+    call = FakeCall(b"\xff" * 40_000)
+    PredictHandler(served, decode_pool=pool.pool)(call)
+    pool.run_all()
+    assert call.error().code is Code.INVALID_ARGUMENT
+
+
+def test_a_closed_pool_refuses() -> None:
+    """Requests that come while the server ends are told so."""
+    executor = ThreadExecutor(1, "decode")
+    executor.close()
+    pool = DecodePool(executor, max_queued=1)
+    outcomes: list[int | ServingError] = []
+    for _ in range(2):  # and no place is lost by it
+        with pytest.raises(Unavailable, match="shutting down"):
+            pool.run(FakeCall(), lambda: 1, outcomes.append)
+    assert outcomes == []

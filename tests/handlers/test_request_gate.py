@@ -1,0 +1,195 @@
+"""tfs.handlers.request_gate, and how the handlers keep to it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.handlers.served import OneModel
+from tfs.core import stat_names
+from tfs.core.errors import Code, Internal, Unavailable
+from tfs.core.signature import Method
+from tfs.core.stats import Stats
+from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_gate import RequestGate
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import (
+    classification_pb2,
+    inference_pb2,
+    predict_pb2,
+)
+from tfs.testing.fake_call import FakeCall
+from tfs.testing.fake_clock import FakeClock
+
+
+def predict_message(model: str = "m") -> bytes:
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = model
+    tensor = message.inputs["x"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (2, 2):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.tensor_content = struct.pack("<4f", 1, 2, 3, 4)
+    return message.SerializeToString()
+
+
+def classify_message() -> bytes:
+    request = classification_pb2.ClassificationRequest()
+    request.model_spec.name = "m"
+    request.model_spec.signature_name = "classify"
+    for _ in range(3):
+        example = request.input.example_list.examples.add()
+        example.features.feature["x"].float_list.value.extend((0.5, 0.5))
+    return request.SerializeToString()
+
+
+def multi_message() -> bytes:
+    one = classification_pb2.ClassificationRequest.FromString(classify_message())
+    request = inference_pb2.MultiInferenceRequest(input=one.input)
+    for kind in ("classify", "regress"):
+        task = request.tasks.add(method_name=f"tensorflow/serving/{kind}")
+        task.model_spec.name = "m"
+        task.model_spec.signature_name = kind
+    return request.SerializeToString()
+
+
+class Desk:
+    """Every inference handler behind one gate."""
+
+    def __init__(self, max_in_flight: int = 0, per_model: int = 0) -> None:
+        self.stats = Stats()
+        self.clock = FakeClock()
+        self.served = OneModel()
+        self.gate = RequestGate(max_in_flight, per_model, self.stats, self.clock)
+        self.handlers = {
+            "Predict": (PredictHandler(self.served, self.gate), predict_message()),
+            "Classify": (
+                ExampleHandler(self.served, Method.CLASSIFY, self.gate),
+                classify_message(),
+            ),
+            "MultiInference": (
+                MultiInferenceHandler(self.served, self.gate),
+                multi_message(),
+            ),
+        }
+
+    def send(self, method: str = "Predict", message: bytes | None = None) -> FakeCall:
+        handler, usual = self.handlers[method]
+        call = FakeCall(usual if message is None else message)
+        handler(call)
+        return call
+
+    def finish_all(self) -> None:
+        while self.served.servable.tasks:
+            self.served.servable.answer(self.served.servable.tasks.pop())
+
+    def count(self, name: str, **labels: str) -> float:
+        """Sums a counter or gauge over the labels that are not named."""
+        wanted = set(labels.items())
+        return sum(
+            value
+            for found, their, value in self.stats.counters()
+            if found == name and wanted <= set(their)
+        )
+
+
+@pytest.mark.parametrize("method", ["Predict", "Classify", "MultiInference"])
+@pytest.mark.parametrize("limits", [(2, 0), (0, 2)], ids=["server", "model"])
+def test_a_request_beyond_the_limit_is_told_to_come_back(
+    method: str, limits: tuple[int, int]
+) -> None:
+    """In flight up to the limit; one more gets UNAVAILABLE with a retry hint."""
+    desk = Desk(*limits)
+    desk.served.servable.is_paused = True
+    taken = [desk.send(method) for _ in range(2)]
+    refused = desk.send(method).error()
+    assert isinstance(refused, Unavailable)
+    assert refused.retry_after_s
+    assert "--max_in_flight" in refused.message
+    assert desk.count(stat_names.REQUESTS_REFUSED) == 1
+    assert desk.count(stat_names.REQUESTS_IN_FLIGHT) == 2
+    assert desk.served.handle.num_pins == 2
+    desk.finish_all()
+    assert desk.count(stat_names.REQUESTS_IN_FLIGHT) == 0
+    assert all(call.is_finished for call in taken)
+    desk.served.servable.is_paused = False
+    assert desk.send(method).reply_bytes()
+
+
+@pytest.mark.parametrize("method", ["Predict", "Classify", "MultiInference"])
+@pytest.mark.parametrize(
+    "message",
+    [b"\xff\xff", predict_message("other"), b""],
+    ids=["garbage", "unknown model", "empty"],
+)
+def test_a_refused_request_gives_its_place_back(method: str, message: bytes) -> None:
+    """Whatever is wrong with a request, it leaves no place taken and no pin held."""
+    desk = Desk(1, 1)
+    for _ in range(3):
+        assert desk.send(method, message).error().code is not Code.UNAVAILABLE
+    assert desk.count(stat_names.REQUESTS_IN_FLIGHT) == 0
+    assert desk.served.handle.num_pins == 0
+    assert desk.count(stat_names.REQUESTS, method=method, model="") == 3
+
+
+def test_a_cancelled_call_keeps_its_place_while_its_batch_runs() -> None:
+    """Work that still computes counts, also when nobody waits for it any more."""
+    desk = Desk(1)
+    desk.served.servable.is_paused = True
+    call = desk.send()
+    call.client_cancels()
+    assert isinstance(desk.send().error(), Unavailable)
+    desk.finish_all()
+    assert desk.count(stat_names.REQUESTS_IN_FLIGHT) == 0
+    assert desk.count(stat_names.REQUESTS, status="CANCELLED") == 1
+
+
+def test_a_handler_that_breaks_gives_its_place_back() -> None:
+    """A fault of ours is INTERNAL, and takes nothing with it."""
+    desk = Desk(1)
+    desk.served.acquire = None  # type: ignore[method-assign,assignment]
+    assert desk.send().error().code is Code.INTERNAL
+    assert desk.count(stat_names.REQUESTS_IN_FLIGHT) == 0
+
+
+def test_requests_are_counted_by_how_they_ended() -> None:
+    """Model, signature, method and status; latency is the server's."""
+    desk = Desk()
+    desk.served.servable.is_paused = True
+    desk.send()
+    desk.clock.advance(0.25)
+    desk.finish_all()
+    desk.served.servable.is_paused = False
+    desk.served.servable.error = Internal("m/3: broken")
+    desk.send()
+    labels = {"model": "m", "signature": "serving_default", "method": "Predict"}
+    assert desk.count(stat_names.REQUESTS, status="OK", **labels) == 1
+    assert desk.count(stat_names.REQUESTS, status="INTERNAL", **labels) == 1
+    (latency,) = [
+        snapshot
+        for name, their, snapshot in desk.stats.histograms()
+        if name == stat_names.REQUEST_LATENCY_S and ("model", "m") in their
+    ]
+    assert latency.num == 2
+    assert latency.total == 0.25
+
+
+def test_examples_are_counted() -> None:
+    """One request of three examples counts three."""
+    desk = Desk()
+    desk.send("Classify")
+    assert desk.count(stat_names.REQUEST_EXAMPLES, model="m") == 3
+
+
+def test_a_model_that_left_is_forgotten() -> None:
+    """Counters of models that are not configured any more do not pile up."""
+    desk = Desk()
+    desk.send()
+    desk.gate.retain(["m"])
+    assert desk.count(stat_names.REQUESTS, model="m") == 1
+    desk.gate.retain([])
+    assert desk.count(stat_names.REQUESTS, model="m") == 0
+    desk.send()
+    assert desk.count(stat_names.REQUESTS, model="m") == 1

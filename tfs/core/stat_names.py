@@ -1,0 +1,55 @@
+"""The names of the server's counters and histograms, and the labels they carry.
+
+One list, so that an exporter, a dashboard and a test spell them alike. A name says its
+unit; a counter's name is what is counted. Stats of a model carry ``model`` and are
+dropped when the model leaves the configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.core.stats import exponential_bounds
+
+REQUESTS: Final = "requests"
+"""Counter: requests that ended. Labels: model, signature, method, status.
+
+``model`` is empty for a request that named none that is served; ``status`` is the
+canonical code's name as the caller saw it.
+"""
+
+REQUEST_LATENCY_S: Final = "request_latency_s"
+"""Histogram: from the handler's start to the reply. Labels: model, signature, method."""
+
+REQUEST_EXAMPLES: Final = "request_examples"
+"""Counter: tf.Examples in Classify, Regress, MultiInference. Label: model."""
+
+REQUESTS_REFUSED: Final = "requests_refused"
+"""Counter: turned away for want of room. Label: limit (server, model, decode)."""
+
+REQUESTS_IN_FLIGHT: Final = "requests_in_flight"
+"""Gauge: taken and still worked on, cancelled ones too. Label for a model's: model."""
+
+SLOW_DECODES: Final = "slow_decodes"
+"""Counter: requests decoded off the serving loop."""
+
+SLOW_DECODES_SKIPPED: Final = "slow_decodes_skipped"
+"""Counter: of those, the ones nobody waited for any more when their turn came."""
+
+SLOW_DECODES_QUEUED: Final = "slow_decodes_queued"
+"""Gauge: waiting for a decode thread or on one."""
+
+LOG_RECORDS: Final = "request_log_records"
+"""Counter: requests written to a request log."""
+
+LOG_DROPPED: Final = "request_log_dropped"
+"""Counter: sampled requests that were not written. Label: reason (queue, disk)."""
+
+WARMUP_LATENCY_S: Final = "model_warmup_latency_s"
+"""Histogram: replaying a version's warm-up records. Label: model."""
+
+LATENCY_BOUNDS_S: Final = exponential_bounds(50e-6, 2.0, 20)
+"""50 us, 100 us, ... 26 s."""
+
+WARMUP_BOUNDS_S: Final = exponential_bounds(1e-3, 2.0, 20)
+"""1 ms, 2 ms, ... 524 s."""

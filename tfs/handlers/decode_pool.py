@@ -1,0 +1,117 @@
+"""Where messages are decoded that would hold up the serving loop.
+
+A large or unusual message takes milliseconds to take apart. It waits for one of a few
+threads, and goes on from the loop when it is done. No order is promised: a small
+request that came later overtakes it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tfs.core import stat_names
+from tfs.core.call import Call
+from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.stats import Stats
+
+T = TypeVar("T")
+
+DEFAULT_THREADS: Final = 2
+DEFAULT_MAX_QUEUED: Final = 256
+RETRY_AFTER_S: Final = 0.25
+
+
+class DecodePool:
+    """Decodes on an executor, goes on where ``post`` runs functions.
+
+    ``run`` belongs to the serving loop; the rest is internal.
+
+    Args:
+        executor: Its threads decode; by default the caller does, at once.
+        post: Runs a function on the serving loop; by default at once.
+        max_queued: Messages that may wait or be on a thread.
+        stats: Where it counts.
+
+    """
+
+    def __init__(
+        self,
+        executor: Executor | None = None,
+        post: Callable[[Callable[[], None]], None] | None = None,
+        max_queued: int = DEFAULT_MAX_QUEUED,
+        stats: Stats | None = None,
+    ) -> None:
+        self._executor = executor or InlineExecutor()
+        self._post = post or _at_once
+        self._max_queued = max_queued
+        stats = stats or Stats()
+        # One token a place: taking and giving back are atomic on any thread.
+        room = self._room = deque((None,) * max_queued)
+        self._num_decoded = stats.counter(stat_names.SLOW_DECODES)
+        self._num_skipped = stats.counter(stat_names.SLOW_DECODES_SKIPPED)
+        self._num_refused = stats.counter(stat_names.REQUESTS_REFUSED, limit="decode")
+        stats.gauge(stat_names.SLOW_DECODES_QUEUED, lambda: max_queued - len(room))
+
+    def run(
+        self,
+        call: Call,
+        decode: Callable[[], T],
+        done: Callable[[T | ServingError], None],
+    ) -> None:
+        """Runs ``decode`` on a thread, then ``done`` with its outcome on the loop.
+
+        A call that is cancelled before its turn is not decoded, and one cancelled
+        meanwhile is not gone on with: ``done`` gets the reason. It runs exactly once
+        unless this raises.
+
+        Raises:
+            Unavailable: Too many wait already; nothing will run.
+
+        """
+        try:
+            self._room.pop()
+        except IndexError:
+            self._num_refused.add()
+            raise Unavailable(
+                f"{self._max_queued} large requests are being decoded; retry after a "
+                "pause",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+        try:
+            self._executor.submit(functools.partial(self._decode, call, decode, done))
+        except RuntimeError:
+            self._room.append(None)
+            raise Unavailable("the server is shutting down") from None
+
+    def _decode(
+        self,
+        call: Call,
+        decode: Callable[[], T],
+        done: Callable[[T | ServingError], None],
+    ) -> None:
+        outcome: T | ServingError
+        if call.cancel.error is not None:
+            self._num_skipped.add()
+            outcome = call.cancel.error
+        else:
+            self._num_decoded.add()
+            try:
+                outcome = decode()
+            except Exception as error:
+                outcome = serving_error(error, call.method)
+        self._room.append(None)
+        self._post(functools.partial(_go_on, call, outcome, done))
+
+
+def _go_on(
+    call: Call, outcome: T | ServingError, done: Callable[[T | ServingError], None]
+) -> None:
+    done(call.cancel.error or outcome)
+
+
+def _at_once(fn: Callable[[], None]) -> None:
+    fn()

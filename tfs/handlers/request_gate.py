@@ -1,0 +1,246 @@
+"""How much work the server takes at a time, and how each request ended.
+
+A request enters before it is decoded, so that a full server refuses for next to
+nothing, and leaves when nothing works on it any more: a call that was cancelled while
+its batch runs still takes its place. Both happen on the path of every request, so a
+limit is a deque of tokens (taking and giving back one is a single atomic call, from any
+thread, without a lock) and counters are looked up once and kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from tfs.core import stat_names
+from tfs.core.call import Call
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import Code, ServingError, Unavailable, serving_error
+from tfs.core.stats import Counter, Stats
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S: Final = 0.05
+"""The hint that goes with a refusal: about what a queue of small requests takes."""
+
+PREDICT: Final = "Predict"
+CLASSIFY: Final = "Classify"
+REGRESS: Final = "Regress"
+MULTI_INFERENCE: Final = "MultiInference"
+METHODS: Final = (PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE)
+
+
+class RequestLog(Protocol):
+    """Where some requests are written down. Thread-safe, never blocks or raises."""
+
+    def log(
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        request: bytes | memoryview,
+        response: bytes,
+    ) -> None:
+        """Samples one answered request; copies what it keeps."""
+        ...
+
+
+class RequestStats:
+    """The counters of one model, method and signature. Thread-safe."""
+
+    __slots__ = ("_by_code", "_labels", "_latency", "_now", "_stats")
+
+    def __init__(
+        self, stats: Stats, clock: Clock, method: str, model: str, signature: str
+    ) -> None:
+        self._stats = stats
+        self._now = clock.now
+        self._labels = {"method": method, "model": model, "signature": signature}
+        self._latency = stats.histogram(
+            stat_names.REQUEST_LATENCY_S, stat_names.LATENCY_BOUNDS_S, **self._labels
+        )
+        self._by_code: dict[int, Counter] = {}
+
+    def end(self, code: Code, begun_s: float) -> None:
+        """Counts a request that ended so, after it began then."""
+        counter = self._by_code.get(code)
+        if counter is None:
+            counter = self._by_code[code] = self._stats.counter(
+                stat_names.REQUESTS, status=code.name, **self._labels
+            )
+        counter.add()
+        self._latency.observe(self._now() - begun_s)
+
+
+class ModelGate:
+    """One model's share of the limits, its counters and its logs. Thread-safe.
+
+    Attributes:
+        name: The model.
+        logs: Where its requests are written; replaced whole, never changed.
+        examples: Counts tf.Examples.
+
+    """
+
+    __slots__ = ("_clock", "_room", "_stats", "_stats_by", "examples", "logs", "name")
+
+    def __init__(
+        self, name: str, max_in_flight: int, stats: Stats, clock: Clock
+    ) -> None:
+        self.name = name
+        self.logs: tuple[RequestLog, ...] = ()
+        self._stats = stats
+        self._clock = clock
+        self._room: deque[None] | None = None
+        if max_in_flight:
+            room = self._room = deque((None,) * max_in_flight)
+            stats.gauge(
+                stat_names.REQUESTS_IN_FLIGHT,
+                lambda: max_in_flight - len(room),
+                model=name,
+            )
+        self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
+        self._stats_by: dict[str, dict[str, RequestStats]] = {
+            method: {} for method in METHODS
+        }
+
+    def enter(self) -> None:
+        """Takes one place; the caller owes a ``leave``.
+
+        Raises:
+            Unavailable: The model has as much work as it may; nothing was taken.
+
+        """
+        if self._room is not None:
+            try:
+                self._room.pop()
+            except IndexError:
+                self._stats.counter(stat_names.REQUESTS_REFUSED, limit="model").add()
+                raise Unavailable(
+                    f"model {self.name} has as many requests in flight as it may "
+                    "(--max_in_flight_per_model); retry after a pause",
+                    retry_after_s=RETRY_AFTER_S,
+                ) from None
+
+    def leave(self) -> None:
+        """Gives the place back. Any thread."""
+        if self._room is not None:
+            self._room.append(None)
+
+    def stats_of(self, method: str, signature: str) -> RequestStats:
+        """Returns the counters of a signature that exists."""
+        found = self._stats_by[method].get(signature)
+        if found is None:
+            found = RequestStats(self._stats, self._clock, method, self.name, signature)
+            self._stats_by[method][signature] = found
+        return found
+
+
+class RequestGate:
+    """The limits and counters of a whole server.
+
+    ``enter``, ``model`` and ``retain`` belong to one thread, the serving loop as a
+    rule; ``leave`` and ``refuse`` may come from any.
+
+    Args:
+        max_in_flight: Requests worked on at the same time, over all models; 0 sets
+            no limit.
+        max_in_flight_per_model: As much for each model.
+        stats: Where counters are registered.
+        clock: What latencies are measured by.
+
+    """
+
+    def __init__(
+        self,
+        max_in_flight: int = 0,
+        max_in_flight_per_model: int = 0,
+        stats: Stats | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._max_in_flight = max_in_flight
+        self._max_per_model = max_in_flight_per_model
+        self._stats = stats or Stats()
+        self._clock = clock or MonotonicClock()
+        self.now = self._clock.now
+        self._room: deque[None] | None = None
+        if max_in_flight:
+            room = self._room = deque((None,) * max_in_flight)
+            self._stats.gauge(
+                stat_names.REQUESTS_IN_FLIGHT, lambda: max_in_flight - len(room)
+            )
+        self._full = self._stats.counter(stat_names.REQUESTS_REFUSED, limit="server")
+        self._models: dict[str, ModelGate] = {}
+        self._logs: dict[str, tuple[RequestLog, ...]] = {}
+        self._lost = {
+            method: RequestStats(self._stats, self._clock, method, "", "")
+            for method in METHODS
+        }
+
+    def enter(self, call: Call, method: str) -> bool:
+        """Takes one place; the caller owes a ``leave`` or a ``refuse``.
+
+        Returns False after failing the call with UNAVAILABLE if there is none.
+        """
+        if self._room is not None:
+            try:
+                self._room.pop()
+            except IndexError:
+                self._full.add()
+                self._lost[method].end(Code.UNAVAILABLE, self.now())
+                call.fail(
+                    Unavailable(
+                        f"the server has {self._max_in_flight} requests in flight "
+                        "(--max_in_flight); retry after a pause",
+                        retry_after_s=RETRY_AFTER_S,
+                    )
+                )
+                return False
+        return True
+
+    def leave(self) -> None:
+        """Gives the place back."""
+        if self._room is not None:
+            self._room.append(None)
+
+    def refuse(
+        self,
+        call: Call,
+        error: Exception,
+        method: str,
+        begun_s: float,
+        stats: RequestStats | None = None,
+    ) -> None:
+        """Fails a call that nothing works on yet, counts it and leaves."""
+        if not isinstance(error, ServingError):
+            log.error("event=handler_failed method=%s", method, exc_info=error)
+        self.leave()
+        known = serving_error(error, method)
+        ended = call.cancel.error or known
+        (stats or self._lost[method]).end(ended.code, begun_s)
+        call.fail(known)
+
+    def model(self, name: str) -> ModelGate:
+        """Returns the gate of a model that is served."""
+        found = self._models.get(name)
+        if found is None:
+            found = self._models[name] = ModelGate(
+                name, self._max_per_model, self._stats, self._clock
+            )
+            found.logs = self._logs.get(name, ())
+        return found
+
+    def set_logs(self, logs: dict[str, tuple[RequestLog, ...]]) -> None:
+        """Replaces where the models' requests are written."""
+        self._logs = logs
+        for name, model in self._models.items():
+            model.logs = logs.get(name, ())
+
+    def retain(self, names: Collection[str]) -> None:
+        """Forgets models that are not among ``names``, and their counters."""
+        for name in [name for name in self._models if name not in names]:
+            del self._models[name]
+            self._stats.forget(model=name)
