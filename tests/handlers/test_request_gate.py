@@ -8,6 +8,7 @@ import pytest
 
 from tests.handlers.served import OneModel
 from tfs.core import stat_names
+from tfs.core.call import Handler
 from tfs.core.errors import Code, Internal, Unavailable
 from tfs.core.signature import Method
 from tfs.core.stats import Stats
@@ -63,7 +64,7 @@ class Desk:
         self.clock = FakeClock()
         self.served = OneModel()
         self.gate = RequestGate(max_in_flight, per_model, self.stats, self.clock)
-        self.handlers = {
+        self.handlers: dict[str, tuple[Handler, bytes]] = {
             "Predict": (PredictHandler(self.served, self.gate), predict_message()),
             "Classify": (
                 ExampleHandler(self.served, Method.CLASSIFY, self.gate),

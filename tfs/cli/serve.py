@@ -48,4 +48,10 @@ def _run(arguments: argparse.Namespace) -> int:
     options = read_flags(arguments)
     from tfs.server.process import run_server
 
-    return run_server(options, lambda line: print(line, flush=True))
+    return run_server(options, _say)
+
+
+def _say(line: str) -> None:
+    # One write: an unbuffered stdout would let the log's lines in before the newline.
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
