@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
 from tfs.core.stats import HistogramSnapshot
+
+SHORT_S: Final = 100e-6
+SAMPLE: Final = 16
+"""Of batches shorter than SHORT_S the times of one in SAMPLE stand for all, or
+counting would take as long as computing."""
 
 _NUM_TIMES = 32  # powers of two of a microsecond, up to 36 minutes
 _TIME_BOUNDS = tuple(2**index * 1e-6 for index in range(_NUM_TIMES - 1))
@@ -19,69 +25,74 @@ class QueueStats:
     read may lag by one batch.
 
     Attributes:
-        num_tasks: Tasks in the batches that finished.
+        rows_counts: Batches that finished, by their rows.
         num_padding_rows: Rows added to reach an allowed size.
         num_failures: Batches that failed whole.
         num_retries: Batches run again because a larger one failed.
         device_s: Device time used.
+        num_unseen: Short batches since the last whose times were taken.
 
     """
 
     __slots__ = (
         "_exec_counts",
-        "_rows_counts",
+        "_num_more_rows",
         "_wait_counts",
         "_wait_total_s",
         "device_s",
         "num_failures",
         "num_padding_rows",
         "num_retries",
-        "num_tasks",
+        "num_unseen",
+        "rows_counts",
     )
 
     def __init__(self, max_batch_rows: int) -> None:
-        self.num_tasks = 0
         self.num_padding_rows = 0
         self.num_failures = 0
         self.num_retries = 0
         self.device_s = 0.0
-        self._rows_counts = [0] * (max_batch_rows + 1)
+        self.num_unseen = 0
+        self.rows_counts = [0] * (max_batch_rows + 1)
+        self._num_more_rows = 0
         self._wait_counts = [0] * _NUM_TIMES
         self._wait_total_s = 0.0
         self._exec_counts = [0] * _NUM_TIMES
 
-    def note(
-        self,
-        num_tasks: int,
-        num_rows: int,
-        padded_rows: int,
-        wait_s: float,
-        device_s: float,
-    ) -> None:
-        """Counts a finished batch; ``wait_s`` is what its oldest task waited."""
-        self.num_tasks += num_tasks
-        self._rows_counts[num_rows] += 1
-        if padded_rows != num_rows:
-            self.num_padding_rows += padded_rows - num_rows
-        self._wait_total_s += wait_s
-        self._wait_counts[bisect_left(_TIME_BOUNDS, wait_s)] += 1
-        self.device_s += device_s
-        self._exec_counts[bisect_left(_TIME_BOUNDS, device_s)] += 1
+    def note_shape(self, num_tasks: int, num_rows: int, padded_rows: int) -> None:
+        """Counts a batch's tasks and padding; needless where both equal its rows."""
+        self._num_more_rows += num_rows - num_tasks
+        self.num_padding_rows += padded_rows - num_rows
+
+    def note_times(self, wait_s: float, device_s: float, num: int = 1) -> None:
+        """Counts the times of a batch that stands for ``num``.
+
+        ``wait_s`` is what its oldest task waited.
+        """
+        self._wait_total_s += num * wait_s
+        self._wait_counts[bisect_left(_TIME_BOUNDS, wait_s)] += num
+        self.device_s += num * device_s
+        self._exec_counts[bisect_left(_TIME_BOUNDS, device_s)] += num
 
     @property
     def num_batches(self) -> int:
         """Batches that finished, retries included."""
-        return sum(self._rows_counts)
+        return sum(self.rows_counts)
 
     @property
     def num_rows(self) -> int:
         """Rows in them, without padding."""
-        return sum(rows * num for rows, num in enumerate(self._rows_counts))
+        return sum(rows * num for rows, num in enumerate(self.rows_counts))
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks in them."""
+        return self.num_rows - self._num_more_rows
 
     def batch_rows(self) -> HistogramSnapshot:
         """Rows per batch, every size a bucket."""
-        bounds = tuple(float(rows) for rows in range(len(self._rows_counts)))
-        return HistogramSnapshot(bounds, (*self._rows_counts, 0), float(self.num_rows))
+        bounds = tuple(float(rows) for rows in range(len(self.rows_counts)))
+        return HistogramSnapshot(bounds, (*self.rows_counts, 0), float(self.num_rows))
 
     def wait(self) -> HistogramSnapshot:
         """Seconds that the oldest task of each batch waited."""

@@ -113,6 +113,18 @@ class SharedQueue(Generic[TaskT]):
         self.round_index = round_index
         self.credit_s = min(self.credit_s + rounds * self.quantum_s, self.quantum_s)
 
+    def learn(self, num_rows: int, padded_rows: int, device_s: float) -> None:
+        """Takes in how long a batch took."""
+        waiting = self.waiting
+        known_s = waiting.s_per_row
+        s_per_row = device_s / num_rows
+        waiting.s_per_row = (
+            known_s + 0.1 * (s_per_row - known_s) if known_s else s_per_row
+        )
+        if self.learns:
+            self.costs.observe(padded_rows, device_s)
+            self.refresh_padding()
+
     def refresh_padding(self) -> None:
         """Recomputes what to pad to, if the measured times changed much."""
         if self.costs.num_changes < self.padded_at:

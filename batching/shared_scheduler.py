@@ -27,6 +27,7 @@ from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
+from batching.queue_stats import SAMPLE, SHORT_S
 from batching.shared_queue import SharedQueue
 from tfs.core.batch_queue import BatchQueue, BatchQueueOptions, Join, Split, Task
 from tfs.core.clock import Clock, MonotonicClock
@@ -177,12 +178,16 @@ class SharedBatchScheduler:
         now_s = self._burst_s
         if now_s is None:
             now_s = self._burst_s = self._now()
-        if not queue.waiting.put(task, now_s, low=low):
+        if not queue.waiting.put(task, now_s, low):
             return
         if queue.window is not None:
             queue.window.note_arrival(task.num_rows, now_s)
         if not queue.in_ring:
-            self._note(queue, now_s)
+            if queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
+                queue.in_ring = True
+                self._ring.append(queue)
+            else:
+                self._note(queue, now_s)
 
     def step(self, now_s: float) -> float | None:
         """Starts every batch that may start now.
@@ -285,6 +290,7 @@ class SharedBatchScheduler:
         policy = self._policy
         limit = self._limit
         finish = self._finish
+        fair = not self._oldest_first
         for _ in range(self.options.max_batches_per_step):
             if policy is not None:
                 limit = min(self._limit, policy.current())
@@ -300,10 +306,10 @@ class SharedBatchScheduler:
                 if policy is not None:
                     policy.note_idle()
                 return False
-            queue = self._pop_oldest() if self._oldest_first else ring.popleft()
+            queue = ring.popleft() if fair else self._pop_oldest()
             if queue.round_index != self._round_index:
                 queue.enter_round(self._round_index)
-            if queue.credit_s <= 0 and not self._oldest_first:
+            if queue.credit_s <= 0 and fair:
                 self._defer(queue)
                 continue
             self._last = queue
@@ -405,31 +411,37 @@ class SharedBatchScheduler:
         queue.num_in_flight -= 1
         queue.credit_s -= device_s
         rows = batch.num_rows
-        oldest_s = batch.oldest_s
-        queue.stats.note(
-            len(tasks), rows, batch.padded_rows, started_s - oldest_s, device_s
-        )
+        num_tasks = len(tasks)
+        # Written out: a batch may be one task, and a call would show.
+        stats = queue.stats
+        stats.rows_counts[rows] += 1
+        if num_tasks != rows or batch.padded_rows != rows:
+            stats.note_shape(num_tasks, rows, batch.padded_rows)
+        is_seen = True
+        if device_s >= SHORT_S:
+            stats.note_times(started_s - batch.oldest_s, device_s)
+        else:
+            stats.num_unseen += 1
+            if stats.num_unseen < SAMPLE:
+                is_seen = False
+            else:
+                stats.num_unseen = 0
+                stats.note_times(started_s - batch.oldest_s, device_s, SAMPLE)
         if self._policy is not None:
-            self._policy.note_done(now_s - oldest_s)
-        if isinstance(outcomes, ServingError):
+            self._policy.note_done(now_s - batch.oldest_s)
+        if outcomes.__class__ is not list and isinstance(outcomes, ServingError):
             tasks, outcomes = self._sort_out(queue, batch, outcomes)
         else:
-            if len(outcomes) != len(tasks):
-                outcomes = _miscounted(queue, len(outcomes), len(tasks))
+            if len(outcomes) != num_tasks:
+                outcomes = _miscounted(queue, len(outcomes), num_tasks)
             queue.num_fruitless = 0
-            waiting = queue.waiting
-            known = waiting.s_per_row
-            waiting.s_per_row = (
-                known + 0.1 * (device_s / rows - known) if known else device_s / rows
-            )
-            if queue.learns:
-                queue.costs.observe(batch.padded_rows, device_s)
-                queue.refresh_padding()
+            if is_seen:
+                queue.learn(rows, batch.padded_rows, device_s)
         if not queue.in_ring:
             self._note(queue, now_s)
         if not self._stepping:
             self._restart(now_s)
-        for task, outcome in zip(tasks, outcomes, strict=True):
+        for task, outcome in zip(tasks, outcomes):  # noqa: B905  # equal, on the hot path
             try:
                 task.on_done(outcome)
             except Exception:  # a caller's fault must not cost its neighbours

@@ -295,7 +295,7 @@ class BatchQueue(Generic[TaskT]):
 
     # -- filling ----------------------------------------------------------------
 
-    def put(self, task: TaskT, now_s: float, *, low: bool = False) -> bool:
+    def put(self, task: TaskT, now_s: float, low: bool = False) -> bool:
         """Admits ``task`` or ends it; returns whether it waits now.
 
         A task is admitted whole or not at all. What refuses it: UNAVAILABLE, with a
