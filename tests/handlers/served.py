@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tfs.core.call import Call
 from tfs.core.dtype import FLOAT32, INT64
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.core.servable import InferenceTask, Servable, Tensors
@@ -93,9 +94,10 @@ class OneModel:
         name: str,
         version: int | None,
         label: str | None,
-        routing_key: bytes | None = None,
+        client_id: bytes | None = None,
+        call: Call | None = None,
     ) -> ServableHandle[Servable]:
-        self.keys.append(routing_key)
+        self.keys.append(client_id)
         if name != "m" or version not in (None, 3):
             raise NotFound(f"Servable not found for request: Latest({name})")
         if label not in (None, "live"):

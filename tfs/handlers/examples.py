@@ -161,7 +161,9 @@ class _ExamplesHandler:
         stats: RequestStats | None = None
         try:
             spec = question.tasks[0][0]
-            handle = self._lookup.acquire(spec.name, spec.version, spec.version_label)
+            handle = self._lookup.acquire(
+                spec.name, spec.version, spec.version_label, None, call
+            )
             model = gate.model(handle.id.name)
             signatures = [
                 _find_signature(handle.servable, each, method, _MISSING[self.method])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tfs.core.call import Call
 from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
@@ -21,7 +22,8 @@ class ModelLookup(Protocol):
         name: str,
         version: int | None,
         label: str | None,
-        routing_key: bytes | None = None,
+        client_id: bytes | None = None,
+        call: Call | None = None,
     ) -> ServableHandle[Servable]:
         """Pins the version that serves the request; the caller owes a release.
 
@@ -29,7 +31,10 @@ class ModelLookup(Protocol):
             name: The model.
             version: The version named by the caller, None if none was.
             label: The label named by the caller, None if none was.
-            routing_key: What keeps a caller on one side of a traffic split.
+            client_id: What the caller calls itself within the request.
+            call: For inference; its metadata are read, and a canary may answer or
+                get a copy, only where the model has one and neither version nor
+                label is named. None gets the primary.
 
         Raises:
             InvalidArgument: No name, or an unknown label.

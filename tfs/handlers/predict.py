@@ -89,7 +89,7 @@ class PredictHandler:
             if spec is None:
                 raise InvalidArgument("Missing ModelSpec")
             handle = self._lookup.acquire(
-                spec.name, spec.version, spec.version_label, request.client_id
+                spec.name, spec.version, spec.version_label, request.client_id, call
             )
             servable = handle.servable
             model = gate.model(handle.id.name)

@@ -8,22 +8,34 @@ for a model without versions: docs/divergences.md.)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from tfs.core.errors import ServingError, Unknown
+from tfs.core.errors import DeadlineExceeded, ServingError, Unknown
 from tfs.core.servable_state import ManagerState, ServableState
 
+_MAX_NAMED: Final = 10
+_LONGEST_MARGIN_S: Final = 0.25
 
-def failure_of(states: Sequence[ServableState], problems: Sequence[str]) -> str | None:
+
+def failure_of(
+    states: Sequence[ServableState], problems: Sequence[str], since_s: float = 0.0
+) -> str | None:
     """Returns why a model will not become available, "" if it is, None if unsettled.
 
     Args:
         states: Of all its versions.
         problems: What the source says is wrong with its base path.
+        since_s: When the config was applied, seconds since the epoch: what failed
+            before says nothing about it.
 
     """
     if any(state.manager_state is ManagerState.AVAILABLE for state in states):
         return ""
-    failed = [state for state in states if state.error is not None]
+    failed = [
+        state
+        for state in states
+        if state.error is not None and state.since_s >= since_s
+    ]
     moving = [state for state in states if state.manager_state is not ManagerState.END]
     if moving:
         return None
@@ -33,6 +45,21 @@ def failure_of(states: Sequence[ServableState], problems: Sequence[str]) -> str 
     if problems:
         return f"{{{'; '.join(problems)}}}"
     return None
+
+
+def late_error(unsettled: Sequence[str]) -> ServingError:
+    """Returns the error for a caller whose deadline comes before the models do."""
+    listed = ", ".join(unsettled[:_MAX_NAMED])
+    more = len(unsettled) - _MAX_NAMED
+    return DeadlineExceeded(
+        f"the configuration is in force, but {len(unsettled)} model(s) are not "
+        f"available yet: {listed}" + (f" and {more} more" if more > 0 else "")
+    )
+
+
+def margin_s(remaining_s: float) -> float:
+    """Returns how long before a caller's deadline its answer must leave."""
+    return min(_LONGEST_MARGIN_S, max(0.0, remaining_s) / 10)
 
 
 def error_of(failures: Mapping[str, str]) -> ServingError | None:

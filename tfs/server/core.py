@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.state_monitor import ServableStateMonitor
@@ -18,38 +18,78 @@ from managers.version_policy.availability_preserving import availability_preserv
 from managers.version_policy.resource_preserving import resource_preserving
 from sources.adapter import Convert, UnarySourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.remote_storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.scan import ServableToMonitor
+from sources.storage import FileSystem
 from sources.storage_path import StoragePath
+from sources.version_policy import name_versions
 from tfs.core.clock import Clock
-from tfs.core.errors import Aborted, InvalidArgument, ServingError
+from tfs.core.errors import Aborted, ServingError, Unavailable, serving_error
 from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
-from tfs.server.config import ServerConfig, check_change, read_config
-from tfs.server.config_wait import error_of, failure_of
+from tfs.server.canary_trial import TrialParts
+from tfs.server.config import Message, ServerConfig, check_kind_change, read_models
+from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config_wait import error_of, failure_of, late_error, margin_s
+from tfs.server.model_settings import ModelSettings, RuntimeSettings
+from tfs.server.overrides import Override, Overrides
+from tfs.server.overrides_file import OverridesFile
+from tfs.server.running_config import (
+    Base,
+    Change,
+    ModelChange,
+    Origin,
+    RunningConfig,
+    changes,
+    check_platforms,
+    first_running,
+    with_base,
+    with_override,
+)
 from tfs.server.served_models import ServedModels
 
 log = logging.getLogger(__name__)
 
-OnApplied = Callable[[ServingError | None], None]
+OnOutcome = Callable[[ConfigOutcome], None]
+
+_MOVING = (ManagerState.START, ManagerState.LOADING)
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiter:
-    """Somebody who wants to know when a config has taken effect."""
+class Refusal:
+    """A config that was not accepted; the one before stayed. Immutable."""
 
+    origin: Origin
+    path: str
+    at_s: float
+    error: ServingError
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """Somebody who wants to know when a change has taken effect."""
+
+    on_done: OnOutcome
     models: frozenset[str]
-    on_done: OnApplied
+    changes: tuple[ModelChange, ...]
+    since_s: float
+    is_base: bool
+    version: int | None = None
+    notes: tuple[str, ...] = ()
+    open: bool = field(default=True)
 
 
 class ServerCore:
     """Everything between a config and the serving map. Thread-safe.
 
-    ``apply`` and the readers never block on a load; ``close`` blocks until every
-    version is unloaded or the deadline passes.
+    ``apply``, ``override`` and the readers never block on a load; ``start`` reads and
+    writes the state directory; ``close`` blocks until every version is unloaded or the
+    deadline passes. Configs are changed by one thread at a time, the executor's:
+    that, and not a lock, orders them.
 
     Args:
         manager: Loads and unloads; not started yet.
@@ -60,6 +100,12 @@ class ServerCore:
         monitor: Follows the bus.
         stats: Read by ``counters``.
         post: Runs a function on the serving loop, soon.
+        schedule: Runs a function on the serving loop at a time, by the clock; None
+            leaves the deadlines of configs to the transport.
+        executor: Of one thread; changes configs. None makes one.
+        comparisons: Compares what canaries answer. None makes one of one thread.
+        state_dir: Where overrides are kept; "" keeps them in memory.
+        file_system: Where base paths lie; None is any that there is.
 
     """
 
@@ -74,11 +120,21 @@ class ServerCore:
         monitor: ServableStateMonitor,
         stats: Stats,
         post: Callable[[Callable[[], None]], None],
+        schedule: Callable[[float, Callable[[], None]], None] | None = None,
+        executor: Executor | None = None,
+        comparisons: Executor | None = None,
+        state_dir: str = "",
+        file_system: FileSystem | None = None,
     ) -> None:
         self._manager = manager
+        self._file_system = file_system or AnyFileSystem()
         self._source = FileSystemSource(
-            source_options, clock=clock, on_looked=self._post_recheck
+            source_options,
+            file_system=self._file_system,
+            clock=clock,
+            on_looked=self._post_recheck,
         )
+        self._clock = clock
         self._monitor = monitor
         self._stats = stats
         # The default port comes last, as the router wants it.
@@ -89,16 +145,22 @@ class ServerCore:
         self._adapters = [
             UnarySourceAdapter(platforms[name]) for name in self._platforms
         ]
-        self._served = ServedModels(manager.serving_map, monitor)
-        # Orders configs: validating and committing one is a single step. Guards
-        # _config. Rank 1 (ARCHITECTURE.md): the source's and the manager's locks
-        # are taken under it; no load, callback or RPC happens under it.
-        self._config_lock = threading.Lock()
-        self._config: ServerConfig | None = None
-        # Guards _waiter; leaf. Its functions are called outside it.
+        self._executor = executor or ThreadExecutor(1, "config", clock)
+        self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
+        self._served = ServedModels(
+            manager.serving_map,
+            monitor,
+            TrialParts(post, self._comparisons, clock),
+        )
+        self.overrides_file = OverridesFile(state_dir)
+        # Written by the thread that changes configs, read by anybody.
+        self._running: RunningConfig | None = None
+        self._refusal: Refusal | None = None
+        # Guards _waiters; leaf. Their functions are called outside it.
         self._waiter_lock = threading.Lock()
-        self._waiter: _Waiter | None = None
+        self._waiters: list[_Waiter] = []
         self._post = post
+        self._schedule = schedule
         self._is_recheck_posted = False
         self._on_change: list[Callable[[], None]] = []
         self._wire()
@@ -121,37 +183,83 @@ class ServerCore:
         """The look-up for handlers."""
         return self._served
 
+    @property
+    def running(self) -> RunningConfig | None:
+        """The config in force, None before the start."""
+        return self._running
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The last config that was not accepted since the base was."""
+        return self._refusal
+
+    @property
+    def executor(self) -> Executor:
+        """Where configs are changed: what else is slow about them may run there."""
+        return self._executor
+
     def check(self, config: ServerConfig) -> None:
-        """Checks that the server has what the config asks for, and may go there.
+        """Checks that the server has what the config asks for.
 
         Raises:
             InvalidArgument: A platform is not there.
-            FailedPrecondition: A model's platform would change.
 
         """
-        for name, settings in config.models.items():
-            if settings.platform not in self._platforms:
-                raise InvalidArgument(
-                    f"Model {name} requests unsupported platform {settings.platform}; "
-                    f"known: {', '.join(filter(None, self._platforms))}"
-                )
-        if self._config is not None:
-            check_change(self._config, config)
+        check_platforms(config, self._platforms)
 
-    def start(self, config: ServerConfig) -> None:
-        """Applies the first config and starts to load. Returns at once."""
-        self.apply(config, "start", lambda error: _log_applied("start", error))
+    def start(
+        self,
+        config: ServerConfig,
+        origin: Origin = Origin.COMMAND_LINE,
+        path: str = "",
+    ) -> None:
+        """Applies the first config and starts to load; returns at once.
+
+        Raises:
+            InvalidArgument: A platform is not there.
+
+        """
+        self.begin(config, origin, path)
         self._manager.start()
         self._source.start()
 
+    def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
+        """Applies the first config, overrides laid over it; starts no thread.
+
+        Overrides that cannot be read, or make the config invalid, are not in force,
+        and ``GetConfig`` says so.
+
+        Raises:
+            InvalidArgument: A platform is not there.
+
+        """
+        overrides = self.overrides_file.read()
+        base = Base(config, origin, path, self._clock.wall_s())
+        running = first_running(base, overrides, self._platforms)
+        for name, why in running.why_inactive.items():
+            log.warning("event=override_inactive servable=%s why=%r", name, why)
+        self._drop_redundant(overrides, running)
+        self._commit(running)
+        log.info(
+            "event=config_applied reason=start models=%d overridden=%s",
+            len(running.effective.models),
+            ",".join(sorted(running.active)) or "none",
+        )
+
     def close(self, deadline_s: float) -> bool:
         """Stops looking for versions, unloads all; returns whether it could."""
+        self._executor.close(deadline_s)
+        self._served.close()
         self._source.close()
         for adapter in self._adapters:
             adapter.close()
         done = self._manager.close(deadline_s)
+        self._comparisons.close(deadline_s)
         self._subscription.close()
-        self._tell_waiter(Aborted("the server is shutting down"))
+        with self._waiter_lock:
+            waiters = list(self._waiters)
+        for waiter in waiters:
+            self._finish(waiter, Aborted("the server is shutting down"))
         return done
 
     def on_change(self, fn: Callable[[], None]) -> None:
@@ -162,77 +270,247 @@ class ServerCore:
 
     def apply_config(
         self,
-        message: model_server_config_pb2.ModelServerConfig,
+        message: Message,
         reason: str,
         deadline_s: float | None,
-        on_done: OnApplied,
+        on_done: Callable[[ServingError | None], None],
     ) -> None:
         """Validates and applies a message; see ``handlers.reload_config``."""
-        del deadline_s  # the caller's call ends at its deadline; the config stays
-        try:
-            config = read_config(message)
-        except ServingError as error:
-            on_done(error)
-            return
-        self.apply(config, reason, on_done)
+        self.apply(
+            message,
+            Origin.RELOAD_REQUEST,
+            reason,
+            lambda outcome: on_done(outcome.error),
+            deadline_s=deadline_s,
+        )
 
-    def apply(self, config: ServerConfig, reason: str, on_done: OnApplied) -> None:
-        """Commits a validated config, then waits for its new models.
+    def apply(
+        self,
+        message: Message,
+        origin: Origin,
+        reason: str,
+        on_done: OnOutcome,
+        *,
+        path: str = "",
+        deadline_s: float | None = None,
+        waits_for_all: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Makes a config the base, overrides laid over it; returns at once.
 
-        ``on_done`` runs once, on any thread: None when every model that was not
-        served before has an available version; an error if the config was refused
-        (nothing changed) or a new model failed (the config stays).
+        Args:
+            message: The config.
+            origin: Where it came from.
+            reason: For the log.
+            on_done: Takes the outcome, once, on any thread: when the config was
+                refused (nothing changed), when every model waited for answers or
+                failed (the config stays), when a newer config supersedes it, or
+                shortly before the deadline.
+            path: The file it came from, "" for none.
+            deadline_s: Monotonic; None waits as long as it takes.
+            waits_for_all: Whether all models are waited for, or, as in TensorFlow
+                Serving, those that were not configured before.
+            validate_only: Whether to stop after validation.
+
         """
+
+        def refuse(error: ServingError, models: tuple[ModelOutcome, ...] = ()) -> None:
+            if not validate_only:
+                self.note_refusal(origin, path, error)
+            on_done(ConfigOutcome(error, False, models))
+
+        def work() -> None:
+            try:
+                running = self._require_running()
+                check_kind_change(message)
+                settings, errors = self._read(message)
+                if errors:
+                    first = next(iter(errors.values()))
+                    refuse(first, _wrong(errors, running))
+                    return
+                config = ServerConfig(settings, message)
+                base = Base(config, origin, path, self._clock.wall_s())
+                new = with_base(running, base, self._platforms)
+            except ServingError as error:
+                refuse(error)
+                return
+            changed = changes(running, new)
+            if validate_only:
+                outcomes = tuple(ModelOutcome(each) for each in changed)
+                on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
+                return
+            self._drop_redundant(running.overrides, new)
+            since_s = self._clock.wall_s()
+            self._commit(new)
+            self._refusal = None
+            added = [each.name for each in changed if each.change is Change.ADDED]
+            log.info(
+                "event=config_applied reason=%r models=%d new=%s",
+                reason,
+                len(new.effective.models),
+                ",".join(added) or "none",
+            )
+            self._wait(
+                _Waiter(
+                    on_done,
+                    frozenset(new.effective.models if waits_for_all else added),
+                    changed,
+                    since_s,
+                    is_base=True,
+                    notes=_base_notes(new, origin),
+                ),
+                deadline_s,
+            )
+
+        self._run(work, on_done)
+
+    def override(
+        self,
+        name: str,
+        make: Callable[[RunningConfig], Override | None],
+        reason: str,
+        on_done: OnOutcome,
+        *,
+        waits_for_version: Callable[[RunningConfig], int | None] = lambda _: None,
+        deadline_s: float | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets one model's override, or drops it; the base stays as it is.
+
+        Args:
+            name: The model; configured or not.
+            make: Makes the override of the running config, None for none; raises
+                what speaks against it. On the thread that changes configs.
+            reason: For the log.
+            on_done: As for ``apply``.
+            waits_for_version: The version to wait for, None for not waiting.
+            deadline_s: Monotonic; None waits as long as it takes.
+            validate_only: Whether to stop after validation.
+
+        """
+
+        def work() -> None:
+            try:
+                running = self._require_running()
+                override = make(running)
+                new = with_override(running, name, override, self._platforms)
+                changed = tuple(each for each in changes(running, new))
+                if not validate_only:
+                    if new.overrides != running.overrides:
+                        self.overrides_file.write(new.overrides)
+                    since_s = self._clock.wall_s()
+                    self._commit(new)
+            except ServingError as error:
+                on_done(ConfigOutcome(error, False))
+                return
+            mine = tuple(each for each in changed if each.name == name)
+            if validate_only:
+                outcomes = tuple(ModelOutcome(each) for each in mine)
+                on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
+                return
+            log.info("event=override_changed servable=%s reason=%r", name, reason)
+            version = waits_for_version(new)
+            waits_for = frozenset((name,) if version is not None else ())
+            self._wait(
+                _Waiter(
+                    on_done,
+                    waits_for,
+                    mine,
+                    since_s,
+                    is_base=False,
+                    version=version,
+                    notes=self._override_notes(new, name),
+                ),
+                deadline_s,
+            )
+
+        self._run(work, on_done)
+
+    def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
+        """Remembers a config that was not accepted, for ``GetConfig``."""
+        self._refusal = Refusal(origin, path, self._clock.wall_s(), error)
+
+    def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                log.exception("event=config_change_failed")
+                problem = serving_error(error, "changing the configuration")
+                on_done(ConfigOutcome(problem, False))
+
         try:
-            with self._config_lock:
-                new = self._commit_locked(config)
-        except ServingError as error:
-            on_done(error)
+            self._executor.submit(guarded)
+        except RuntimeError:
+            on_done(ConfigOutcome(Unavailable("the server is shutting down"), False))
+
+    def _require_running(self) -> RunningConfig:
+        running = self._running
+        if running is None:
+            raise Unavailable("the server is starting", retry_after_s=1.0)
+        return running
+
+    def _read(
+        self, message: Message
+    ) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
+        """Returns what is said of every model, and what is wrong with which."""
+        models, errors = read_models(message)
+        for name, settings in models.items():
+            try:
+                check_platforms(
+                    ServerConfig({name: settings}, message), self._platforms
+                )
+            except ServingError as error:
+                errors[name] = error
+        return models, errors
+
+    def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
+        """Takes overrides that say what the base says out of the file."""
+        gone = sorted(before.keys() - new.overrides.keys())
+        if not gone:
             return
         log.info(
-            "event=config_applied reason=%r models=%d new=%s",
-            reason,
-            len(config.models),
-            ",".join(sorted(new)) or "none",
+            "event=overrides_dropped servables=%s why=equal_to_base", ",".join(gone)
         )
-        with self._waiter_lock:
-            superseded, self._waiter = self._waiter, _Waiter(new, on_done)
-        if superseded is not None:
-            superseded.on_done(Aborted("a newer configuration superseded this one"))
-        self._post_recheck()
+        try:
+            self.overrides_file.write(new.overrides)
+        except ServingError as error:
+            log.warning("event=overrides_not_written problem=%s", error)
 
-    def _commit_locked(self, config: ServerConfig) -> frozenset[str]:
-        """Checks ``config`` against the running one and makes it the running one."""
-        self.check(config)
-        before = self._config
+    def _commit(self, new: RunningConfig) -> None:
+        """Makes ``new`` the running config; it was validated, so nothing fails."""
+        models = new.effective.models
         servables = [
             ServableToMonitor(
                 name,
                 settings.base_path,
-                settings.policy,
+                settings.aspired_policy,
                 settings.pinned_versions,
                 settings.platform,
             )
-            for name, settings in config.models.items()
+            for name, settings in models.items()
         ]
-        for name, settings in config.models.items():
-            policy = (
+        before = self._running
+        for name, settings in models.items():
+            old = None if before is None else before.effective.models.get(name)
+            if old is not None and old.keeps_resources == settings.keeps_resources:
+                continue
+            self._manager.set_transition_policy(
+                name,
                 resource_preserving
                 if settings.keeps_resources
-                else availability_preserving
+                else availability_preserving,
             )
-            self._manager.set_transition_policy(name, policy)
         # Routes of models that leave are kept: their empty set must find its port.
         routes = {
             name: self._platforms.index(settings.platform)
-            for name, settings in config.models.items()
+            for name, settings in models.items()
             if settings.platform
         }
         self._router.update_routes({**self._router.routes, **routes})
-        self._config = config
-        self._served.apply(config)
+        self._running = new
+        self._served.apply(new.effective)
         self._source.update_config(servables)
-        return frozenset(config.models.keys() - (before.models if before else {}))
 
     @property
     def model_names(self) -> frozenset[str]:
@@ -248,6 +526,24 @@ class ServerCore:
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path, "" if nothing is."""
         return "; ".join(self._source.problems().get(name, ()))
+
+    def versions_at_hand(self, base_path: str) -> frozenset[int]:
+        """Returns the numbered directories under a base path; blocks on the disk.
+
+        Empty where it cannot be listed.
+        """
+        try:
+            return frozenset(
+                name_versions(self._file_system.list_directories(base_path))
+            )
+        except OSError:
+            return frozenset()
+
+    def runtime_settings(self, name: str) -> RuntimeSettings:
+        """Returns where and how a model is to run, for whoever makes its loader."""
+        running = self._running
+        settings = None if running is None else running.effective.models.get(name)
+        return RuntimeSettings() if settings is None else settings.runtime
 
     def counters(self) -> Mapping[str, float]:
         """Returns every counter, summed over its labels."""
@@ -275,35 +571,84 @@ class ServerCore:
         """Tells whoever waits for a config if its models have settled. On the loop."""
         self._is_recheck_posted = False
         with self._waiter_lock:
-            waiter = self._waiter
-        if waiter is not None:
-            failures = self._failures(waiter.models)
+            waiters = list(self._waiters)
+        for waiter in waiters:
+            failures = self._failures_for(waiter)
             if all(why is not None for why in failures.values()):
                 settled = {name: why or "" for name, why in failures.items()}
-                self._tell_waiter(error_of(settled), waiter)
+                self._finish(waiter, error_of(settled))
         for fn in self._on_change:
             fn()
 
-    def _tell_waiter(
-        self, error: ServingError | None, expected: _Waiter | None = None
-    ) -> None:
+    def _wait(self, waiter: _Waiter, deadline_s: float | None) -> None:
         with self._waiter_lock:
-            waiter = self._waiter
-            if waiter is None or (expected is not None and waiter is not expected):
-                return
-            self._waiter = None
-        waiter.on_done(error)
+            superseded = [each for each in self._waiters if _supersedes(waiter, each)]
+            self._waiters.append(waiter)
+        for each in superseded:
+            self._finish(each, Aborted("a newer configuration superseded this one"))
+        if deadline_s is not None and self._schedule is not None:
+            at_s = deadline_s - margin_s(deadline_s - self._clock.now())
+            self._schedule(at_s, lambda: self._expire(waiter))
+        self._post_recheck()
 
-    def _failures(self, names: Sequence[str] | frozenset[str]) -> dict[str, str | None]:
+    def _expire(self, waiter: _Waiter) -> None:
+        unsettled = [n for n, why in self._failures_for(waiter).items() if why is None]
+        self._finish(waiter, late_error(sorted(unsettled)))
+
+    def _finish(self, waiter: _Waiter, error: ServingError | None) -> None:
+        with self._waiter_lock:
+            if not waiter.open:
+                return
+            waiter.open = False
+            self._waiters.remove(waiter)
+        models = tuple(self._outcome(each, waiter) for each in waiter.changes)
+        waiter.on_done(ConfigOutcome(error, True, models, waiter.notes))
+
+    def _outcome(self, change: ModelChange, waiter: _Waiter) -> ModelOutcome:
+        states = self._monitor.version_states(change.name)
+        error: ServingError | None = None
+        if change.change is not Change.REMOVED:
+            why = self._failures((change.name,), waiter.since_s)[change.name]
+            error = error_of({change.name: why or ""})
+        return ModelOutcome(
+            change,
+            error,
+            tuple(
+                each.id.version
+                for each in states
+                if each.manager_state is ManagerState.AVAILABLE
+            ),
+            tuple(each.id.version for each in states if each.manager_state in _MOVING),
+        )
+
+    def _failures_for(self, waiter: _Waiter) -> dict[str, str | None]:
+        return self._failures(waiter.models, waiter.since_s, waiter.version)
+
+    def _failures(
+        self,
+        names: Collection[str],
+        since_s: float | None = None,
+        version: int | None = None,
+    ) -> dict[str, str | None]:
         problems = self._source.problems()
+        if since_s is not None and not self._source.wait_applied(self._clock.now()):
+            problems = {}  # of the config before: the source has not looked again
         return {
-            name: failure_of(self._monitor.version_states(name), problems.get(name, ()))
+            name: failure_of(
+                [
+                    state
+                    for state in self._monitor.version_states(name)
+                    if version is None or state.id.version == version
+                ],
+                problems.get(name, ()),
+                since_s or 0.0,
+            )
             for name in names
         }
 
     def _names(self) -> Sequence[str]:
-        config = self._config
-        return () if config is None else tuple(config.models)
+        running = self._running
+        return () if running is None else tuple(running.effective.models)
 
     def _note_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
@@ -315,7 +660,7 @@ class ServerCore:
             state.error or "none",
         )
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.UNLOADING):
-            self._served.refresh()
+            self._served.refresh(state.id.name)
         self._post_recheck()
 
     def _post_recheck(self) -> None:
@@ -324,7 +669,44 @@ class ServerCore:
             self._is_recheck_posted = True
             self._post(self.recheck)
 
+    def _override_notes(self, new: RunningConfig, name: str) -> tuple[str, ...]:
+        notes = []
+        if name in new.overrides and not self.overrides_file.path:
+            notes.append(
+                "no --state_dir: this override lasts until the server restarts"
+            )
+        if name in new.why_inactive:
+            notes.append(f"the override is not in force: {new.why_inactive[name]}")
+        return tuple(notes)
 
-def _log_applied(reason: str, error: ServingError | None) -> None:
-    if error is not None:
-        log.error("event=config_incomplete reason=%s problem=%s", reason, error)
+
+def _wrong(
+    errors: Mapping[str, ServingError], running: RunningConfig
+) -> tuple[ModelOutcome, ...]:
+    known = running.effective.models
+    return tuple(
+        ModelOutcome(
+            ModelChange(name, Change.CHANGED if name in known else Change.ADDED), error
+        )
+        for name, error in sorted(errors.items())
+    )
+
+
+def _supersedes(new: _Waiter, old: _Waiter) -> bool:
+    if new.is_base:
+        return True
+    return not old.is_base and bool(
+        {each.name for each in new.changes} & {each.name for each in old.changes}
+    )
+
+
+def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:
+    notes = []
+    if not origin.survives_restart:
+        notes.append(
+            "only the config file survives a restart; this configuration does not"
+        )
+    if new.active:
+        listed = ", ".join(sorted(new.active))
+        notes.append(f"overrides stay laid over the configuration of: {listed}")
+    return tuple(notes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from managers.aspired_versions_manager import (
@@ -36,10 +36,11 @@ from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
-from tfs.server.config import DETECT, ServerConfig
+from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
+from tfs.server.model_settings import DETECT
 from tfs.server.options import ServerOptions
-from tfs.server.tls import read_tls_file
+from tfs.server.running_config import Origin
 from tfs.server.transports import make_transport
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class ModelServer:
             monitor=self._monitor,
             stats=self.stats,
             post=self._loop.post,
+            schedule=self._call_at,
+            state_dir=options.state_dir,
         )
         self._health = HealthHandler(self)
         self.core.on_change(self._health.refresh)
@@ -99,17 +102,15 @@ class ModelServer:
 
         Raises:
             Unavailable: A port is taken; nothing is open and nothing loads.
-            InvalidArgument: The config names a platform that is not there, or the
-                certificates cannot be used.
+            InvalidArgument: The config names a platform that is not there.
 
         """
         self.core.check(config)
-        doors = listeners(self._options)
         self._loop.start()
         for interpreter in self._interpreters:
             interpreter.start()
         addresses = self._transport.start(
-            doors,
+            listeners(self._options),
             method_table(
                 self.core.served,
                 self.core,
@@ -125,7 +126,9 @@ class ModelServer:
                 as_tensor_content=self._options.serialize_as_tensor_content,
             ),
         )
-        self.core.start(config)
+        path = self._options.model_config_file
+        origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
+        self.core.start(config, origin, path)
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
@@ -153,6 +156,12 @@ class ModelServer:
 
     def _retain_models(self) -> None:
         self._gate.retain(self.core.model_names)
+
+    def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:
+        def arm() -> None:
+            self._loop.call_at(when_s, fn)
+
+        self._loop.post(arm)
 
     # -- health ------------------------------------------------------------------
 
@@ -219,20 +228,14 @@ def source_options(options: ServerOptions) -> FileSystemSourceOptions:
 
 
 def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
-    """Returns the doors that the options ask for.
-
-    Raises:
-        ServingError: The certificates cannot be read or used.
-
-    """
-    tls = read_tls_file(options.ssl_config_file) if options.ssl_config_file else None
+    """Returns the doors that the options ask for."""
     doors = []
     if options.port or options.any_port:
         port = 0 if options.any_port else options.port
         host = options.grpc_host
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        doors.append(ListenerOptions("grpc", f"{host}:{port}", tls=tls))
+        doors.append(ListenerOptions("grpc", f"{host}:{port}"))
     if options.grpc_socket_path:
         doors.append(ListenerOptions("grpc-unix", f"unix:{options.grpc_socket_path}"))
     return doors

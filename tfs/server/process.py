@@ -19,10 +19,17 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config import ServerConfig, read_config_text, single_model
+from tfs.server.config import (
+    ServerConfig,
+    parse_config_text,
+    read_config_text,
+    single_model,
+)
 from tfs.server.config_file import ConfigFileWatch, read_config_file
+from tfs.server.config_outcome import ConfigOutcome
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
+from tfs.server.running_config import Origin
 
 log = logging.getLogger(__name__)
 
@@ -95,20 +102,31 @@ def _watch_config(
     path = options.model_config_file
 
     def apply(edited: str) -> None:
-        def done(error: ServingError | None) -> None:
-            if error is not None:
-                log.error("event=config_file_problem path=%s problem=%s", path, error)
+        def done(outcome: ConfigOutcome) -> None:
+            if outcome.error is None:
+                return
+            if outcome.is_applied:
+                problem = outcome.error
+                log.error("event=config_file_problem path=%s problem=%s", path, problem)
+            else:
+                refused(outcome.error)
 
         try:
-            config = read_config_text(edited, path)
+            message = parse_config_text(edited, path)
         except ServingError as error:
-            log.error(
-                "event=config_file_refused path=%s running_config=kept problem=%s",
-                path,
-                error,
-            )
+            server.core.note_refusal(Origin.CONFIG_FILE, path, error)
+            refused(error)
             return
-        server.core.apply(config, f"edit of {path}", done)
+        server.core.apply(
+            message, Origin.CONFIG_FILE, f"edit of {path}", done, path=path
+        )
+
+    def refused(error: ServingError) -> None:
+        log.error(
+            "event=config_file_refused path=%s running_config=kept problem=%s",
+            path,
+            error,
+        )
 
     return ConfigFileWatch(
         path, text, apply, clock, options.model_config_file_poll_wait_s

@@ -1,113 +1,300 @@
-"""Resolves what a request names to a pinned version: labels, primaries, the map.
+"""Resolves what a request names to a pinned version: labels, primaries, canaries.
 
 Everything a request reads here is an immutable snapshot behind one attribute,
-replaced whole by config changes and state events; requests take no lock.
+replaced whole by config changes and state events; requests take no lock. A model
+without labels, primary and canary has no entry and costs one failed look-up.
 """
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
+from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_state import ManagerState
+from tfs.server.canary_traffic import TrialRoute
+from tfs.server.canary_trial import Trial, TrialParts, TrialRecord
 from tfs.server.config import ServerConfig
 from tfs.server.labels import effective_labels
+from tfs.server.model_settings import ModelSettings
+from tfs.server.traffic import effective_primary
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where requests of one model go that name no version. Immutable."""
+
+    primary: int | None
+    trial: TrialRoute | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """What names mean at one moment: labels and primaries by model."""
+    """What names mean at one moment: labels and routes by model."""
 
     labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    primaries: Mapping[str, int] = field(default_factory=dict)
+    routes: Mapping[str, _Route] = field(default_factory=dict)
 
 
 class ServedModels:
     """The look-up behind the handlers; see :class:`tfs.handlers.lookup.ModelLookup`.
 
     Thread-safe: ``acquire`` reads one snapshot; ``apply`` and ``refresh`` replace it.
+
+    Args:
+        serving_map: Where versions are pinned.
+        monitor: Knows which are available.
+        parts: What trials need.
+        rng: Returns a number in [0, 1); for callers without a key, and for samples.
+
     """
 
-    def __init__(self, serving_map: ServingMap, monitor: ServableStateMonitor) -> None:
+    def __init__(
+        self,
+        serving_map: ServingMap,
+        monitor: ServableStateMonitor,
+        parts: TrialParts,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
         self._map = serving_map
         self._monitor = monitor
+        self._parts = parts
+        self._rng = rng
         self._routes = _Routes()
-        # Guards the read-modify-write of _routes and _config; leaf but for the
-        # monitor's own lock, which is taken under it.
+        # Guards the read-modify-write of _routes, _config and _trials; leaf but for
+        # the monitor's and the trials' own locks, which are taken under it.
         self._lock = threading.Lock()
         self._config: ServerConfig | None = None
+        self._trials: dict[str, Trial] = {}
 
     def acquire(
         self,
         name: str,
         version: int | None,
         label: str | None,
-        routing_key: bytes | None = None,
+        client_id: bytes | None = None,
+        call: Call | None = None,
     ) -> ServableHandle[Servable]:
         """Pins the version that serves the request; see the protocol."""
+        if version is None:
+            if label is not None:
+                version = self._labelled(name, label)
+            elif (route := self._routes.routes.get(name)) is None:
+                if not name:
+                    raise InvalidArgument("ModelSpec has no name specified.")
+                return cast("ServableHandle[Servable]", self._map.acquire(name))
+            else:
+                return self._acquire_routed(name, route, client_id, call)
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")
+        return self._acquire_version(name, version)
+
+    def _labelled(self, name: str, label: str) -> int:
+        if not name:
+            raise InvalidArgument("ModelSpec has no name specified.")
+        version = self._routes.labels.get(name, {}).get(label)
         if version is None:
-            routes = self._routes
-            if label is not None:
-                version = routes.labels.get(name, {}).get(label)
-                if version is None:
-                    raise InvalidArgument(
-                        f"Unrecognized servable version label: {label}"
-                    )
-            else:
-                primary = routes.primaries.get(name)
-                if primary is not None:
-                    try:
-                        return self._pin(self._map.acquire_version(name, primary))
-                    except NotFound:
-                        pass  # not loaded yet: the latest goes on answering
-                return self._pin(self._map.acquire(name))
-        return self._pin(self._map.acquire_version(name, version))
+            raise InvalidArgument(f"Unrecognized servable version label: {label}")
+        return version
+
+    def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
+        handle = self._map.acquire_version(name, version)
+        return cast("ServableHandle[Servable]", handle)
+
+    def _acquire_routed(
+        self,
+        name: str,
+        route: _Route,
+        client_id: bytes | None,
+        call: Call | None,
+    ) -> ServableHandle[Servable]:
+        while True:
+            trial = route.trial if call is not None else None
+            is_canary = False
+            version = route.primary
+            if trial is not None and call is not None:
+                is_canary = trial.sends_to_canary(call, client_id)
+                version = trial.canary if is_canary else version
+            if version is None:
+                raise _no_primary(name, route)
+            try:
+                handle = self._acquire_version(name, version)
+            except NotFound:
+                # It went since the route was read: there is a newer one, or none.
+                now = self._routes.routes.get(name)
+                if now is route:
+                    raise
+                if now is None:
+                    return cast("ServableHandle[Servable]", self._map.acquire(name))
+                route = now
+                continue
+            return handle if trial is None else trial.observe(handle, is_canary)
+
+    # -- for reports -------------------------------------------------------------------
 
     def labels(self, name: str) -> Mapping[str, int]:
         """Returns what the model's labels mean now."""
         return self._routes.labels.get(name, {})
 
+    def primary(self, name: str) -> int | None:
+        """Returns what answers requests that name no version, None if nothing does."""
+        route = self._routes.routes.get(name)
+        if route is not None:
+            return route.primary
+        return max(self._available(name), default=None)
+
+    def trial(self, name: str) -> TrialRecord | None:
+        """Returns the record of the model's trial, None without one."""
+        trial = self._trials.get(name)
+        return None if trial is None else trial.record()
+
+    # -- changes -----------------------------------------------------------------------
+
     def apply(self, config: ServerConfig) -> None:
-        """Takes over the labels and primaries of a new config."""
-        with self._lock:
-            self._config = config
-            self._rebuild_locked()
+        """Takes over the labels, primaries and canaries of a new config.
 
-    def refresh(self) -> None:
-        """Looks again at which versions are available."""
+        A trial goes on, record and rejection included, while its canary is the same
+        version under the same base path; a rejected one starts anew if it was changed.
+        """
         with self._lock:
-            self._rebuild_locked()
+            before, self._config = self._config, config
+            self._update_trials_locked(before, config)
+            labels: dict[str, Mapping[str, int]] = {}
+            routes: dict[str, _Route] = {}
+            for settings in config.models.values():
+                self._resolve_locked(settings, labels, routes)
+            self._routes = _Routes(labels, routes)
 
-    def _rebuild_locked(self) -> None:
+    def restart_trial(self, name: str) -> None:
+        """Starts a rejected trial anew; harmless for any other."""
+        with self._lock:
+            trial, config = self._trials.get(name), self._config
+            if trial is None or config is None or not trial.is_rejected:
+                return
+            self._trials[name] = self._new_trial(config.models[name])
+        self.refresh(name)
+
+    def refresh(self, name: str) -> None:
+        """Looks again at which versions of ``name`` are available."""
         config = self._config
-        if config is None:
-            return
-        labels: dict[str, Mapping[str, int]] = {}
-        for name, settings in config.models.items():
-            if settings.labels:
-                available = {
-                    state.id.version
-                    for state in self._monitor.version_states(name)
-                    if state.manager_state is ManagerState.AVAILABLE
-                }
-                before = self._routes.labels.get(name, {})
-                labels[name] = effective_labels(settings.labels, before, available)
-        primaries = {
-            name: settings.primary
-            for name, settings in config.models.items()
-            if settings.primary is not None
-        }
-        self._routes = _Routes(labels, primaries)
+        settings = None if config is None else config.models.get(name)
+        if settings is None or not (
+            settings.labels or settings.canary or settings.primary is not None
+        ):
+            return  # nothing depends on it: 1,000 loads stay cheap
+        with self._lock:
+            config = self._config
+            settings = None if config is None else config.models.get(name)
+            if settings is None:
+                return
+            labels, routes = dict(self._routes.labels), dict(self._routes.routes)
+            self._resolve_locked(settings, labels, routes)
+            self._routes = _Routes(labels, routes)
 
-    @staticmethod
-    def _pin(handle: object) -> ServableHandle[Servable]:
-        return cast("ServableHandle[Servable]", handle)
+    def close(self) -> None:
+        """Ends all trials; look-ups go on."""
+        with self._lock:
+            for trial in self._trials.values():
+                trial.close()
+
+    def _resolve_locked(
+        self,
+        settings: ModelSettings,
+        labels: dict[str, Mapping[str, int]],
+        routes: dict[str, _Route],
+    ) -> None:
+        name, canary = settings.name, settings.canary
+        if settings.labels:
+            before = self._routes.labels.get(name, {})
+            labels[name] = effective_labels(
+                settings.labels, before, self._available(name)
+            )
+        if settings.primary is None and canary is None:
+            return
+        available = self._available(name)
+        before_route = self._routes.routes.get(name)
+        # Before there was anything to route, the latest answered.
+        was = (
+            max(available, default=None)
+            if before_route is None
+            else before_route.primary
+        )
+        canary_version = None if canary is None else canary.version
+        primary = effective_primary(settings.primary, was, available, canary_version)
+        routes[name] = _Route(primary, self._trial_route_locked(settings, available))
+
+    def _trial_route_locked(
+        self, settings: ModelSettings, available: Collection[int]
+    ) -> TrialRoute | None:
+        trial, canary = self._trials.get(settings.name), settings.canary
+        if trial is None or canary is None:
+            return None
+        is_on = canary.version in available and not trial.is_rejected
+        return TrialRoute(
+            trial,
+            canary.version if is_on else None,
+            canary.tee_fraction,
+            canary.split_fraction,
+            self._rng,
+        )
+
+    def _update_trials_locked(
+        self, before: ServerConfig | None, config: ServerConfig
+    ) -> None:
+        for name in list(self._trials):
+            settings = config.models.get(name)
+            if settings is None or settings.canary is None:
+                self._trials.pop(name).close()
+        for name, settings in config.models.items():
+            canary, trial = settings.canary, self._trials.get(name)
+            if canary is None:
+                continue
+            old = None if before is None else before.models.get(name)
+            is_same = (
+                trial is not None
+                and old is not None
+                and trial.settings.version == canary.version
+                and old.base_path == settings.base_path
+            )
+            if trial is not None and is_same:
+                if trial.settings == canary:
+                    continue
+                if not trial.is_rejected:
+                    trial.update(canary)
+                    continue
+            if trial is not None:
+                trial.close()
+            self._trials[name] = self._new_trial(settings)
+
+    def _new_trial(self, settings: ModelSettings) -> Trial:
+        canary, name = settings.canary, settings.name
+        assert canary is not None  # what the caller looked at
+        version = canary.version
+
+        def pin() -> ServableHandle[Servable]:
+            return self._acquire_version(name, version)
+
+        return Trial(name, canary, pin, self._parts, lambda: self.refresh(name))
+
+    def _available(self, name: str) -> frozenset[int]:
+        return frozenset(
+            state.id.version
+            for state in self._monitor.version_states(name)
+            if state.manager_state is ManagerState.AVAILABLE
+        )
+
+
+def _no_primary(name: str, route: _Route) -> NotFound:
+    why = ""
+    if route.trial is not None:
+        version = route.trial.trial.settings.version
+        why = f" (a canary, version {version}, answers nothing in the primary's place)"
+    return NotFound(f"Servable not found for request: Latest({name}){why}")

@@ -1,0 +1,220 @@
+"""A server core without threads, on a file system in memory; shared by tests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from managers.aspired_versions_manager import (
+    AspiredVersionsManager,
+    AspiredVersionsManagerOptions,
+)
+from managers.retry import RetryOptions
+from managers.state_monitor import ServableStateMonitor
+from sources.file_system import FileSystemSourceOptions
+from sources.storage_path import StoragePath
+from tests.server.puppet import PuppetLoader, PuppetServable, floats
+from tfs.core.errors import DataLoss, ServingError
+from tfs.core.event_bus import EventBus
+from tfs.core.executor import InlineExecutor
+from tfs.core.loader import Loader
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.stats import Stats
+from tfs.server.config import Message, parse_config_text, read_config_text
+from tfs.server.config_outcome import ConfigOutcome
+from tfs.server.core import ServerCore
+from tfs.server.running_config import Origin
+from tfs.testing.fake_call import FakeCall
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_file_system import FakeFileSystem
+from tfs.testing.fake_loader import LoaderLog
+
+
+def model(name: str, base_path: str = "", extra: str = "") -> str:
+    """Returns the config of one model; by default under /models."""
+    return f'config {{ name: "{name}" base_path: "{base_path or "/models/" + name}" {extra} }}'
+
+
+def config(*models: str) -> str:
+    """Returns the text of a config file."""
+    return f"model_config_list {{ {' '.join(models)} }}"
+
+
+def message(*models: str) -> Message:
+    """Returns a config as a message."""
+    return parse_config_text(config(*models), "test")
+
+
+class Environment:
+    """A core whose every step a test takes by hand.
+
+    Attributes:
+        core: The core.
+        clock: Its clock.
+        files: Where base paths lie.
+        log: What loaders did.
+        broken: Version directories whose load fails with DATA_LOSS.
+        outcomes: How requests ended.
+        timers: What was asked for at a time.
+
+    """
+
+    def __init__(self, state_dir: str = "") -> None:
+        self.clock = FakeClock()
+        self.files = FakeFileSystem(self.clock)
+        self.log = LoaderLog()
+        self.broken: set[str] = set()
+        self.outcomes: list[Outcome] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self._posted: deque[Callable[[], None]] = deque()
+        self.bus: EventBus[ServableState] = EventBus(self.clock)
+        self.monitor = ServableStateMonitor(self.bus, clock=self.clock)
+        self.manager = AspiredVersionsManager(
+            AspiredVersionsManagerOptions(
+                retry=RetryOptions(max_num_retries=0), release_memory=None
+            ),
+            event_bus=self.bus,
+            clock=self.clock,
+        )
+        self.core = ServerCore(
+            manager=self.manager,
+            source_options=FileSystemSourceOptions(poll_wait_s=-1, watch=False),
+            clock=self.clock,
+            platforms={"": self._loader, "hashmap": self._loader, "onnx": self._loader},
+            bus=self.bus,
+            monitor=self.monitor,
+            stats=Stats(),
+            post=self._posted.append,
+            schedule=lambda at_s, fn: self.timers.append((at_s, fn)),
+            executor=InlineExecutor(),
+            comparisons=InlineExecutor(),
+            state_dir=state_dir,
+            file_system=self.files,
+        )
+
+    def _loader(self, servable_id: ServableId, storage: StoragePath) -> Loader[object]:
+        errors: list[ServingError] = []
+        if storage.path in self.broken:
+            errors = [DataLoss(f"{storage.path} is damaged")]
+        return PuppetLoader(
+            servable_id, value=storage.path, errors=errors, log=self.log
+        )
+
+    # -- what tests do -----------------------------------------------------------------
+
+    def add_version(self, name: str, version: int, base_path: str = "") -> str:
+        """Writes a version; returns its directory."""
+        path = f"{base_path or '/models/' + name}/{version}"
+        self.files.write(f"{path}/servable.json", str(version).encode())
+        return path
+
+    def start(self, text: str, origin: Origin = Origin.CONFIG_FILE) -> None:
+        """Applies the first config and lets everything happen."""
+        self.core.begin(read_config_text(text, "test"), origin, "/models.config")
+        self.settle()
+
+    def look(self) -> None:
+        """Looks at every base path and lets everything happen."""
+        self.core._source.poll_once()
+        self.settle()
+
+    def settle(self) -> None:
+        """Runs manager and loop until nothing more happens."""
+        while self.manager.has_mail or self._posted:
+            self.manager.step()
+            self.run_posted()
+
+    def run_posted(self) -> None:
+        """Runs what was posted to the loop."""
+        while self._posted:
+            self._posted.popleft()()
+
+    def expire(self) -> None:
+        """Runs every timer whose time has come."""
+        due = [each for each in self.timers if each[0] <= self.clock.now()]
+        self.timers = [each for each in self.timers if each not in due]
+        for _, fn in due:
+            fn()
+
+    def apply(
+        self,
+        *models: str,
+        origin: Origin = Origin.APPLY_CONFIG,
+        deadline_s: float | None = None,
+        waits_for_all: bool = True,
+        validate_only: bool = False,
+        settles: bool = True,
+    ) -> list[ConfigOutcome]:
+        """Applies a config; returns a list that the outcome comes into."""
+        outcomes: list[ConfigOutcome] = []
+        self.core.apply(
+            message(*models),
+            origin,
+            "test",
+            outcomes.append,
+            deadline_s=deadline_s,
+            waits_for_all=waits_for_all,
+            validate_only=validate_only,
+        )
+        if settles:
+            self.settle()
+        return outcomes
+
+    def available(self, name: str) -> list[int]:
+        """Returns the versions that can be requested, newest first."""
+        return [
+            state.id.version
+            for state in self.monitor.version_states(name)
+            if state.manager_state is ManagerState.AVAILABLE
+        ]
+
+    def served(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> int:
+        """Returns the version that a request would get."""
+        handle = self.core.served.acquire(name, version, label)
+        handle.release()
+        return handle.id.version
+
+    def served_path(self, name: str) -> object:
+        """Returns the directory that the answering version was loaded from."""
+        handle = self.core.served.acquire(name, None, None)
+        handle.release()
+        return handle.servable.value  # type: ignore[attr-defined]  # a FakeServable
+
+    def puppet(self, name: str, version: int) -> PuppetServable:
+        """Returns what is loaded for a version."""
+        handle = self.core.served.acquire(name, version, None)
+        handle.release()
+        assert isinstance(handle.servable, PuppetServable)
+        return handle.servable
+
+    def request(
+        self, name: str, key: str = "", settles: bool = True, **named: int | str
+    ) -> int:
+        """Sends one request as a handler does; returns the version that got it."""
+        metadata = (("tfs-routing-key", key),) if key else ()
+        handle = self.core.served.acquire(
+            name,
+            named.get("version"),  # type: ignore[arg-type]
+            named.get("label"),  # type: ignore[arg-type]
+            None,
+            FakeCall(metadata=metadata),
+        )
+
+        def done(outcome: Outcome) -> None:
+            self.outcomes.append(outcome)
+            handle.release()
+
+        task = InferenceTask(
+            "serving_default",
+            handle.servable.signatures["serving_default"],
+            {"x": floats((1.0, 2.0))},
+            done,
+        )
+        handle.servable.submit(task)
+        if settles:
+            self.settle()
+        return handle.id.version

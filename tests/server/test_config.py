@@ -1,0 +1,137 @@
+"""tfs.server.config."""
+
+from __future__ import annotations
+
+import pytest
+
+from sources.version_policy import All, Latest, Specific
+from tests.server.environment import config, model
+from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
+from tfs.server.config import (
+    config_text,
+    parse_config_text,
+    read_config_text,
+    single_model,
+)
+from tfs.server.model_settings import (
+    Backend,
+    CanarySettings,
+    GuardSettings,
+    ModelSettings,
+    RuntimeSettings,
+)
+
+
+def settings(extra: str) -> ModelSettings:
+    """Reads the config of one model."""
+    return read_config_text(config(model("a", "", extra)), "test").models["a"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("", {"policy": Latest(1), "primary": None, "canary": None}),
+        ("model_version_policy { latest { num_versions: 3 } }", {"policy": Latest(3)}),
+        ("model_version_policy { latest { } }", {"policy": Latest(1)}),
+        ("model_version_policy { all {} }", {"policy": All()}),
+        (
+            "model_version_policy { specific { versions: 2 versions: 1 } }",
+            {"policy": Specific((2, 1))},
+        ),
+        ('version_labels { key: "x" value: 0 }', {"labels": {"x": 0}}),
+        ("traffic { primary: 0 }", {"primary": 0}),
+        ("transition: RESOURCE_PRESERVING", {"keeps_resources": True}),
+        ("transition: AVAILABILITY_PRESERVING", {"keeps_resources": False}),
+        ("traffic { canary { version: 2 } }", {"canary": CanarySettings(2)}),
+        (
+            "traffic { primary: 1 canary { version: 2 tee_fraction: 0.5 "
+            "split_fraction: 0.25 guard { min_samples: 9 max_error_rate: 0.5 } } }",
+            {
+                "primary": 1,
+                "canary": CanarySettings(
+                    2, 0.5, 0.25, GuardSettings(9, max_error_rate=0.5)
+                ),
+            },
+        ),
+        ("runtime { backend: INLINE }", {"runtime": RuntimeSettings(Backend.INLINE)}),
+        ('runtime { device: "cpu" }', {"runtime": RuntimeSettings()}),
+    ],
+)
+def test_fields_are_read(extra: str, expected: dict[str, object]) -> None:
+    """Each field means what docs/configuration.md says."""
+    read = settings(extra)
+    assert {name: getattr(read, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("traffic { primary: -1 }", "traffic.primary"),
+        ("traffic { canary { } }", "canary.version is required"),
+        ("traffic { canary { version: -2 } }", "canary.version"),
+        ("traffic { primary: 2 canary { version: 2 } }", "is the primary"),
+        ("traffic { canary { version: 2 tee_fraction: 1.5 } }", "tee_fraction"),
+        ("traffic { canary { version: 2 split_fraction: nan } }", "split_fraction"),
+        ("traffic { canary { version: 2 guard { min_samples: 0 } } }", "min_samples"),
+        (
+            "traffic { canary { version: 2 guard { max_error_rate: 2 } } }",
+            "max_error_rate",
+        ),
+        (
+            "traffic { canary { version: 2 guard { max_latency_ratio: -1 } } }",
+            "max_latency_ratio",
+        ),
+        ('version_labels { key: "" value: 1 }', "label ''"),
+        ('version_labels { key: "x" value: -1 }', "label 'x'"),
+        ("model_version_policy { specific { versions: -1 } }", "specific"),
+        ('runtime { device: "tpu" }', "device"),
+        ("runtime { backend: INLINE isolation: REQUIRED }", "isolation REQUIRED"),
+        ("runtime { num_interpreters: 5000 }", "num_interpreters"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_place(extra: str, words: str) -> None:
+    """The message names the model and the field."""
+    with pytest.raises(InvalidArgument) as caught:
+        settings(extra)
+    assert words in caught.value.message
+    assert "model a" in caught.value.message
+
+
+def test_request_logging_is_not_built() -> None:
+    """A field whose room is missing is refused by name, never ignored."""
+    with pytest.raises(Unimplemented, match="logging_config"):
+        settings("logging_config { sampling_config { sampling_rate: 1 } }")
+
+
+def test_a_canary_does_not_cost_the_primary_its_place() -> None:
+    """With the canary the newest, latest(1) still keeps the version before it."""
+    assert settings("traffic { canary { version: 2 } }").aspired_policy == Latest(2)
+    explicit = settings("traffic { primary: 1 canary { version: 2 } }")
+    assert explicit.aspired_policy == Latest(1)
+    assert explicit.pinned_versions == {1, 2}
+
+
+@pytest.mark.parametrize("text", ["", "model_config_list {", "nonsense: 1"])
+def test_what_is_no_config_is_refused(text: str) -> None:
+    """Empty, cut off or unknown: the reader says so."""
+    with pytest.raises(ServingError):
+        read_config_text(text, "test")
+
+
+def test_an_empty_list_is_a_config() -> None:
+    """Serving nothing can be said, in so many words."""
+    assert read_config_text("model_config_list {}", "test").models == {}
+
+
+def test_the_text_form_reads_back_equal() -> None:
+    """What is written can be loaded."""
+    text = config(
+        model("a", "", "traffic { primary: 1 } transition: AVAILABILITY_PRESERVING")
+    )
+    parsed = parse_config_text(text, "test")
+    assert parse_config_text(config_text(parsed), "test") == parsed
+
+
+def test_single_model_mode_is_a_config_of_one() -> None:
+    """--model_name and --model_base_path are a short way of saying it."""
+    assert single_model("a", "/m").models["a"].base_path == "/m"

@@ -1,0 +1,177 @@
+"""tfs.server.served_models and tfs.server.canary_traffic."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.environment import Environment, config, model
+from tfs.core.errors import InvalidArgument, NotFound
+from tfs.server.traffic import share_of
+
+ALL = "model_version_policy { all {} }"
+KEYS = [f"caller-{index}" for index in range(200)]
+
+
+def serving(*versions: int, extra: str = ALL) -> Environment:
+    """Returns a core that serves these versions of a."""
+    env = Environment()
+    for version in versions:
+        env.add_version("a", version)
+    env.start(config(model("a", "", extra)))
+    return env
+
+
+def canary(fields: str, primary: str = "primary: 1") -> str:
+    """Returns a model whose version 2 is on trial."""
+    return model(
+        "a", "", f"{ALL} traffic {{ {primary} canary {{ version: 2 {fields} }} }}"
+    )
+
+
+def test_a_model_without_traffic_has_no_route() -> None:
+    """What nobody configured costs a request nothing."""
+    env = serving(1, 2)
+    assert env.core.served._routes.routes == {}
+    handle = env.core.served.acquire("a", None, None)
+    assert handle is env.core.served._map.acquire("a")
+
+
+@pytest.mark.parametrize(
+    ("version", "label"), [(None, None), (1, None), (None, "stable")]
+)
+def test_a_request_without_a_name_is_refused(
+    version: int | None, label: str | None
+) -> None:
+    """The name comes first, whatever else the spec holds."""
+    env = serving(1)
+    with pytest.raises(InvalidArgument, match="no name"):
+        env.core.served.acquire("", version, label)
+
+
+def test_a_primary_answers_in_the_latests_place() -> None:
+    """Only requests that name a version get another one."""
+    env = serving(1, 2, extra=f"{ALL} traffic {{ primary: 1 }}")
+    assert env.served("a") == 1
+    assert env.served("a", version=2) == 2
+    assert env.core.served.primary("a") == 1
+
+
+def test_a_primary_is_aspired_whatever_the_policy_says() -> None:
+    """latest(1) alone would unload it."""
+    env = serving(1, 2, extra="traffic { primary: 1 }")
+    assert env.available("a") == [2, 1]
+    assert env.served("a") == 1
+
+
+def test_a_primary_takes_over_after_its_load() -> None:
+    """Until then what answered before goes on."""
+    env = serving(1, 2)
+    env.apply(model("a", "", f"{ALL} traffic {{ primary: 3 }}"))
+    assert env.served("a") == 2
+    env.add_version("a", 3)
+    env.look()
+    assert env.served("a") == 3
+
+
+def test_the_version_before_the_canary_is_the_primary() -> None:
+    """A newest version on trial leaves the traffic where it was."""
+    env = serving(1, extra="traffic { canary { version: 2 } }")
+    env.add_version("a", 2)
+    env.look()
+    assert env.available("a") == [2, 1]
+    assert env.served("a") == 1
+    assert env.served("a", version=2) == 2
+
+
+def test_a_trial_of_what_answers_keeps_it_answering() -> None:
+    """Putting the only loaded version on trial is no outage."""
+    env = serving(1, 2, extra="")
+    assert env.available("a") == [2]
+    env.apply(model("a", "", "traffic { canary { version: 2 } }"), settles=False)
+    assert env.served("a") == 2
+    env.settle()
+    assert env.available("a") == [2, 1]
+    assert env.served("a") == 1
+
+
+def test_a_canary_alone_answers_nothing() -> None:
+    """The error says why."""
+    env = serving(2, extra="traffic { canary { version: 2 } }")
+    with pytest.raises(NotFound, match="canary, version 2, answers nothing"):
+        env.served("a")
+
+
+def test_a_split_goes_by_the_callers_key() -> None:
+    """Sticky, by the hash; whoever names a version or a label is left alone."""
+    env = serving(1, 2)
+    env.apply(canary("split_fraction: 0.3"))
+    for key in KEYS:
+        expected = 2 if share_of("a", key.encode()) < 0.3 else 1
+        assert env.request("a", key) == expected
+        assert env.request("a", key) == expected
+        assert env.request("a", key, version=1) == 1
+    record = env.core.served.trial("a")
+    assert record is not None
+    num_canary = 2 * sum(share_of("a", key.encode()) < 0.3 for key in KEYS)
+    assert record.num_split_to_canary == num_canary
+    assert record.num_split_to_primary == 2 * len(KEYS) - num_canary
+
+
+def test_widening_keeps_every_caller_that_moved() -> None:
+    """And the record of the trial."""
+    env = serving(1, 2)
+    env.apply(canary("split_fraction: 0.1"))
+    before = {key for key in KEYS if env.request("a", key) == 2}
+    env.apply(canary("split_fraction: 0.5"))
+    after = {key for key in KEYS if env.request("a", key) == 2}
+    assert before < after
+    record = env.core.served.trial("a")
+    assert record is not None
+    assert record.num_split_to_canary == len(before) + len(after)
+
+
+def test_a_call_without_a_key_is_drawn_by_lot() -> None:
+    """Somebody must go somewhere."""
+    env = serving(1, 2)
+    numbers = iter([0.2, 0.8])
+    env.core.served._rng = lambda: next(numbers, 0.99)
+    env.apply(canary("split_fraction: 0.5"))
+    assert env.request("a") == 2
+    numbers = iter([0.8])
+    assert env.request("a") == 1
+
+
+def test_questions_about_a_model_are_about_its_primary() -> None:
+    """Only inference is split."""
+    env = serving(1, 2)
+    env.apply(canary("split_fraction: 1"))
+    assert env.served("a") == 1
+    assert env.request("a", "key") == 2
+
+
+def test_a_canary_that_is_not_loaded_gets_nothing() -> None:
+    """The primary answers everybody until it is."""
+    env = serving(1)
+    env.apply(canary("split_fraction: 1 tee_fraction: 1"))
+    assert env.request("a", "key") == 1
+    env.add_version("a", 2)
+    env.look()
+    assert env.request("a", "key") == 2
+
+
+def test_ending_a_trial_gives_everything_back() -> None:
+    """No route, no record."""
+    env = serving(1, 2)
+    env.apply(canary("split_fraction: 1"))
+    env.apply(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))
+    assert env.request("a", "key") == 1
+    assert env.core.served.trial("a") is None
+
+
+def test_a_model_that_leaves_takes_its_routes_along() -> None:
+    """Its name means nothing any more."""
+    env = serving(1, 2)
+    env.apply(canary("split_fraction: 1"))
+    env.apply()
+    assert env.core.served._routes.routes == {}
+    assert env.core.served.trial("a") is None

@@ -1,0 +1,131 @@
+"""What the config says of one model, as values: checked when they are read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sources.version_policy import Latest, VersionPolicy
+
+DETECT: Final = ""
+"""The platform of a model that is told by its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """Limits of a trial; None does not apply. Immutable.
+
+    Attributes:
+        min_samples: Comparisons before any limit is applied.
+        max_top1_disagreement: Share of rows, 0 to 1.
+        max_mean_abs_diff: Of the outputs' elements.
+        max_latency_ratio: The canary's mean latency over the primary's.
+        max_error_rate: Share of the canary's requests, 0 to 1.
+
+    """
+
+    min_samples: int = 1
+    max_top1_disagreement: float | None = None
+    max_mean_abs_diff: float | None = None
+    max_latency_ratio: float | None = None
+    max_error_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySettings:
+    """A version on trial. Immutable.
+
+    Attributes:
+        version: Which one; never the primary.
+        tee_fraction: Share of the primary's requests it gets a copy of.
+        split_fraction: Share of the requests it answers itself.
+        guard: What ends the trial; None leaves that to an operator.
+
+    """
+
+    version: int
+    tee_fraction: float = 0.0
+    split_fraction: float = 0.0
+    guard: GuardSettings | None = None
+
+
+class Backend(enum.Enum):
+    """How interpreters are made, numbered as ``tfs.v1.Runtime.Backend``."""
+
+    AUTO = 0
+    INLINE = 1
+    PROCESS = 2
+    DLMOPEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Where and how a model runs. Immutable.
+
+    Attributes:
+        backend: How its interpreters are made.
+        must_isolate: Whether it runs outside the server process or not at all.
+        num_interpreters: How many; 0 leaves the choice to the server.
+        device: "cpu", "cuda" or "cuda:0".
+        intra_op_threads: Threads of one operation; 0 leaves the choice to the server.
+
+    """
+
+    backend: Backend = Backend.AUTO
+    must_isolate: bool = False
+    num_interpreters: int = 0
+    device: str = "cpu"
+    intra_op_threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the config says of one model. Immutable.
+
+    Attributes:
+        name: The model's name.
+        base_path: Absolute path or URL of the directory that holds its versions.
+        platform: Name of a platform, or :data:`DETECT`.
+        policy: Which of the versions are aspired.
+        labels: Version by label.
+        primary: Version served to requests that name none; None is the latest
+            available one that is not the canary.
+        canary: The version on trial, None without one.
+        keeps_resources: Whether a swap unloads the old version first.
+        runtime: Where and how it runs.
+
+    """
+
+    name: str
+    base_path: str
+    platform: str = DETECT
+    policy: VersionPolicy = field(default_factory=Latest)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    primary: int | None = None
+    canary: CanarySettings | None = None
+    keeps_resources: bool = False
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    @property
+    def pinned_versions(self) -> frozenset[int]:
+        """Versions aspired whatever the policy says."""
+        canary = None if self.canary is None else self.canary.version
+        return frozenset(v for v in (self.primary, canary) if v is not None)
+
+    @property
+    def aspired_policy(self) -> VersionPolicy:
+        """The policy for the source.
+
+        With a canary and no explicit primary, one version more than ``latest`` says:
+        if the canary is the newest, the version before it is the primary, and must
+        not be unloaded for the canary's sake.
+        """
+        if (
+            self.canary is not None
+            and self.primary is None
+            and isinstance(self.policy, Latest)
+        ):
+            return Latest(max(1, self.policy.num) + 1)
+        return self.policy

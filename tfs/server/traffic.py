@@ -1,0 +1,69 @@
+"""Which version answers a request that names none: pure functions.
+
+A split is sticky: the share of a caller is a hash of model and key, and the canary
+answers those below the split's fraction. Widening the split adds callers to the
+canary's side and never takes one away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Final
+
+ROUTING_KEY: Final = "tfs-routing-key"
+"""The metadata key that says which caller this is."""
+
+_SPAN: Final = 1 << 64
+
+
+def share_of(model: str, key: bytes) -> float:
+    """Returns the caller's place in [0, 1), the same in every process."""
+    digest = hashlib.blake2b(key, digest_size=8, key=_salt(model)).digest()
+    return int.from_bytes(digest, "big") / _SPAN
+
+
+def _salt(model: str) -> bytes:
+    # blake2b keys are at most 64 bytes; longer names are hashed first.
+    name = model.encode()
+    return name if len(name) <= 64 else hashlib.blake2b(name).digest()
+
+
+def routing_key(
+    metadata: Sequence[tuple[str, str | bytes]], client_id: bytes | None
+) -> bytes | None:
+    """Returns what tells callers apart: metadata, else the request, else None."""
+    for key, value in metadata:
+        if key == ROUTING_KEY and value:
+            return value if isinstance(value, bytes) else value.encode()
+    return client_id or None
+
+
+def effective_primary(
+    wanted: int | None,
+    before: int | None,
+    available: Collection[int],
+    canary: int | None,
+) -> int | None:
+    """Returns the version that answers requests that name none.
+
+    Args:
+        wanted: As configured; None for the latest that is not the canary.
+        before: What it was until now.
+        available: Versions that can be requested.
+        canary: The version on trial.
+
+    A wanted version that is available is it. Until it is: what it was before, while
+    that is available, so that a move takes effect after the load. Else the latest
+    that is not the canary. The canary alone takes over nothing; but if it was what
+    answered before its trial, it goes on until another version can.
+
+    """
+    if wanted is not None and wanted in available:
+        return wanted
+    others = [version for version in available if version != canary]
+    if wanted is not None and before in others:
+        return before
+    if others:
+        return max(others)
+    return before if before is not None and before in available else None
