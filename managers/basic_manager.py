@@ -626,7 +626,6 @@ class BasicManager:
                 self._retrying.remove(managed)
             drained = self._take_drained_locked(now_s)
             decided = self._take_decided_locked()
-            next_s = self._next_s_locked()
         for managed in drained:
             self._submit_unload(managed)
         for managed in decided:
@@ -636,6 +635,8 @@ class BasicManager:
                 self._submit_load(managed)
         for managed in due:
             self._submit_load(managed)
+        with self._lock:  # after the above: inline executors have moved on
+            next_s = self._next_s_locked()
         return self._release_memory(now_s, next_s)
 
     def _take_drained_locked(self, now_s: float) -> list[_Managed]:

@@ -99,8 +99,8 @@ class ResourceTracker:
     ) -> ResourceAllocation:
         """Changes one reservation; returns what is reserved now.
 
-        An estimate that rose, which a loader must not, or that is invalid is kept as
-        it was.
+        An estimate that rose beyond what there is, or that is not valid, is not
+        believed: the reservation stays as it was. (A loader's may only fall.)
         """
         old = self._charge(before)
         try:

@@ -101,7 +101,7 @@ class ServableStateMonitor:
         # outside it.
         self._changed = threading.Condition()
         self._states: dict[str, dict[int, ServableState]] = {}
-        self._ended: dict[str, deque[int]] = {}
+        self._ended: dict[str, dict[int, None]] = {}
         self._ended_names: dict[str, None] = {}
         self._log: deque[EventAndTime[ServableState]] = deque(
             maxlen=self._options.max_num_log_events
@@ -146,11 +146,10 @@ class ServableStateMonitor:
         """Drops the states of ended versions, of one servable or of all."""
         with self._changed:
             for each in [name] if name is not None else list(self._ended):
-                for version in self._ended.pop(each, ()):
-                    self._states[each].pop(version, None)
+                for version in self._ended.pop(each, {}):
+                    del self._states[each][version]
                 if not self._states.get(each):
-                    self._states.pop(each, None)
-                    self._ended_names.pop(each, None)
+                    self._drop_name_locked(each)
 
     def listen(
         self, callback: Callable[[EventAndTime[ServableState]], None]
@@ -239,7 +238,6 @@ class ServableStateMonitor:
         due: list[Waiter] = []
         with self._changed:
             self._states.setdefault(name, {})[version] = state
-            self._note_ended_locked(state)
             self._log.append(published)
             for waiter in self._waiters:
                 if name in waiter.waiting:
@@ -248,7 +246,7 @@ class ServableStateMonitor:
                         due.append(waiter)
             for waiter in due:
                 self._waiters.remove(waiter)
-            self._forget_old_locked(name)
+            self._forget_old_locked(state)
             listeners = list(self._listeners)
         for waiter in due:
             _call(waiter.callback, waiter.reached_all, waiter.states)
@@ -289,28 +287,29 @@ class ServableStateMonitor:
             return newest_first[0]
         return None
 
-    def _note_ended_locked(self, state: ServableState) -> None:
+    def _forget_old_locked(self, state: ServableState) -> None:
+        """Notes whether the version ended, and drops what ended long ago."""
         name, version = state.id.name, state.id.version
-        ended = self._ended.setdefault(name, deque())
-        if version in ended:
-            ended.remove(version)
+        by_version = self._states[name]
+        ended = self._ended.setdefault(name, {})
+        ended.pop(version, None)
         if state.manager_state is ManagerState.END:
-            ended.append(version)
-        if not ended:
-            del self._ended[name]
+            ended[version] = None  # a dict keeps the order: the oldest is first
+        while len(ended) > self._options.max_num_ended_per_name:
+            oldest = next(iter(ended))
+            del ended[oldest], by_version[oldest]
         self._ended_names.pop(name, None)
-        if len(ended) == len(self._states[name]):
-            self._ended_names[name] = None  # at the end: the youngest
-
-    def _forget_old_locked(self, name: str) -> None:
-        ended = self._ended.get(name)
-        while ended and len(ended) > self._options.max_num_ended_per_name:
-            del self._states[name][ended.popleft()]
+        if len(ended) == len(by_version):
+            self._ended_names[name] = None
         while len(self._ended_names) > self._options.max_num_ended_names:
-            oldest = next(iter(self._ended_names))
-            del self._ended_names[oldest]
-            del self._ended[oldest]
-            del self._states[oldest]
+            self._drop_name_locked(next(iter(self._ended_names)))
+        if name in self._states and not by_version:
+            self._drop_name_locked(name)
+
+    def _drop_name_locked(self, name: str) -> None:
+        self._states.pop(name, None)
+        self._ended.pop(name, None)
+        self._ended_names.pop(name, None)
 
     def _select(
         self, wanted: Callable[[ManagerState], bool]

@@ -1,0 +1,262 @@
+"""Loads a version when somebody asks for it, and keeps it.
+
+Requesters of the same version share one load; requesters of others are not held up.
+There is no thread: whoever asked first moves the load on, and sleeps on the clock
+while there is nothing to do. (TensorFlow Serving: core/caching_manager.h.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from managers.basic_manager import BasicManager, LoaderData
+from managers.memory import MemoryReleaser
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from managers.serving_map import Handle, ServingMap
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotFound,
+    ServingError,
+)
+from tfs.core.event_bus import EventBus
+from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.loader import Loader
+from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_state import ServableState
+
+
+class LoaderFactory(Protocol):
+    """Makes loaders for versions nobody aspired. Thread-safe.
+
+    Implementors promise: both methods are quick, and load nothing.
+    """
+
+    def make(self, servable_id: ServableId) -> LoaderData:
+        """Returns the version's loader, or an error item if there is none."""
+        ...
+
+    def latest_version(self, name: str) -> int:
+        """Returns which version a request without one means.
+
+        Raises:
+            NotFound: There is no such servable.
+
+        """
+        ...
+
+
+class PathPrefixLoaderFactory:
+    """Finds servable ``name`` at ``prefix/name``; each has the one version 0.
+
+    Thread-safe if ``make_loader`` is.
+    """
+
+    def __init__(
+        self, prefix: str, make_loader: Callable[[ServableId, str], Loader[object]]
+    ) -> None:
+        self._prefix = prefix.rstrip("/")
+        self._make_loader = make_loader
+
+    def make(self, servable_id: ServableId) -> LoaderData:
+        """Returns a loader for version 0, an error for any other."""
+        if servable_id.version != 0:
+            return ServableData(
+                servable_id,
+                None,
+                FailedPrecondition(
+                    f"only version 0 is served from {self._prefix}, not {servable_id}"
+                ),
+            )
+        path = f"{self._prefix}/{servable_id.name}"
+        return ServableData(servable_id, self._make_loader(servable_id, path))
+
+    def latest_version(self, name: str) -> int:
+        """Returns 0."""
+        return 0
+
+
+class CachingManager:
+    """Gives out pins, loading what is not loaded. Thread-safe; ``acquire`` blocks.
+
+    Nothing is unloaded before ``close``. A version whose load failed is tried anew by
+    the next request for it. Owns both executors.
+
+    Args:
+        factory: Makes the loaders.
+        event_bus: Where states are published; None publishes nothing.
+        clock: For retries and waits.
+        load_executor: Runs loads; None runs them on the requester's thread.
+        unload_executor: Runs unloads; None runs them within ``close``.
+        tracker: What loads reserve from; None lets every load through.
+        retry: When failed loads are tried again.
+        releaser: Gives memory back after unloads.
+
+    """
+
+    def __init__(
+        self,
+        factory: LoaderFactory,
+        *,
+        event_bus: EventBus[ServableState] | None = None,
+        clock: Clock | None = None,
+        load_executor: Executor | None = None,
+        unload_executor: Executor | None = None,
+        tracker: ResourceTracker | None = None,
+        retry: RetryOptions | None = None,
+        releaser: MemoryReleaser | None = None,
+    ) -> None:
+        self._factory = factory
+        self._clock = clock or MonotonicClock()
+        self._load_executor = load_executor or InlineExecutor()
+        self._unload_executor = unload_executor or InlineExecutor()
+        self._basic = BasicManager(
+            event_bus=event_bus,
+            load_executor=self._load_executor,
+            unload_executor=self._unload_executor,
+            clock=self._clock,
+            tracker=tracker,
+            retry=retry,
+            releaser=releaser,
+            on_change=self._note_change,
+        )
+        # Guards the fields below; ranks after the basic manager's locks (on_change
+        # is called outside them). Nothing is called under it.
+        self._changed = threading.Condition()
+        self._num_changes = 0
+        self._loading: dict[ServableId, list[ServingError | None]] = {}
+        self._is_closed = False
+
+    @property
+    def serving_map(self) -> ServingMap:
+        """What is loaded; looking there loads nothing."""
+        return self._basic.serving_map
+
+    def list_available_ids(self) -> Sequence[ServableId]:
+        """Returns what is loaded, in order."""
+        return self._basic.list_available_ids()
+
+    @property
+    def num_loading(self) -> int:
+        """Versions somebody waits for."""
+        with self._changed:
+            return len(self._loading)
+
+    def acquire(
+        self, request: ServableRequest, deadline_s: float | None = None
+    ) -> Handle:
+        """Pins the requested version, loading it first if need be. Blocks meanwhile.
+
+        Raises:
+            NotFound: The factory knows no such servable.
+            DeadlineExceeded: It was not loaded by ``deadline_s``; the load goes on.
+            ServingError: It could not be loaded; whatever that ended with.
+
+        """
+        version = request.version
+        if version is None:
+            version = self._factory.latest_version(request.name)
+        servable_id = ServableId(request.name, version)
+        while True:
+            try:
+                return self.serving_map.acquire_version(request.name, version)
+            except NotFound:
+                self._load(servable_id, deadline_s)
+
+    def close(self, deadline_s: float | None = None) -> bool:
+        """Unloads everything, ends the executors; idempotent.
+
+        Returns whether nothing is loaded any more; what is pinned past the deadline
+        stays.
+        """
+        with self._changed:
+            self._is_closed = True
+        is_loads_over = self._load_executor.close(deadline_s)
+        for servable_id in self.list_available_ids():
+            self._basic.unload(servable_id, reason="the server stops")
+        is_empty = self._drive(lambda: not self._basic.num_executing, deadline_s)
+        return self._unload_executor.close(deadline_s) and is_loads_over and is_empty
+
+    def _load(self, servable_id: ServableId, deadline_s: float | None) -> None:
+        with self._changed:
+            if self._is_closed:
+                raise NotFound(f"{servable_id} is not loaded; the server stops")
+            outcome = self._loading.get(servable_id)
+            is_first = outcome is None
+            if outcome is None:
+                outcome = self._loading[servable_id] = []
+        if is_first:
+            self._begin(servable_id, outcome)
+        if not self._drive(lambda: bool(outcome), deadline_s):
+            raise DeadlineExceeded(f"{servable_id} is still loading; try again later")
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _begin(
+        self, servable_id: ServableId, outcome: list[ServingError | None]
+    ) -> None:
+        def done(error: ServingError | None) -> None:
+            with self._changed:
+                outcome.append(error)
+                self._loading.pop(servable_id, None)
+                self._num_changes += 1
+                self._changed.notify_all()
+
+        try:
+            self._forget_failed(servable_id)
+            data = self._factory.make(servable_id)
+            self._basic.manage(data, reason="requested")
+        except ServingError as error:
+            done(error)
+            return
+        if data.error is not None:
+            done(data.error)
+        else:
+            self._basic.load(servable_id, done=done)
+
+    def _forget_failed(self, servable_id: ServableId) -> None:
+        """Makes room for a new attempt after one that failed.
+
+        Raises:
+            FailedPrecondition: It is managed and neither loaded nor over: it unloads.
+
+        """
+        snapshot = self._basic.snapshot(servable_id)
+        if snapshot is None:
+            return
+        try:
+            self._basic.stop_managing(servable_id)
+        except FailedPrecondition as error:
+            raise FailedPrecondition(
+                "Servable requested for load is already being managed, but is not "
+                f"loaded: {servable_id}"
+            ) from error
+
+    def _drive(self, is_over: Callable[[], bool], deadline_s: float | None) -> bool:
+        """Moves on what waits until ``is_over``; returns False at the deadline."""
+        while True:
+            with self._changed:
+                seen = self._num_changes
+            next_s = self._basic.collect()
+            with self._changed:
+                while not is_over() and seen == self._num_changes:
+                    now_s = self._clock.now()
+                    if deadline_s is not None and now_s >= deadline_s:
+                        return False
+                    if next_s is not None and now_s >= next_s:
+                        break
+                    times_s = [t for t in (next_s, deadline_s) if t is not None]
+                    self._clock.wait(self._changed, min(times_s, default=None))
+                if is_over():
+                    return True
+
+    def _note_change(self, _name: str) -> None:
+        with self._changed:
+            self._num_changes += 1
+            self._changed.notify_all()

@@ -1,0 +1,77 @@
+"""Publish and subscribe: order, isolation, lifetime."""
+
+from __future__ import annotations
+
+import threading
+
+from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.testing.fake_clock import FakeClock
+
+
+def test_event_reaches_every_subscriber_in_order_with_its_time() -> None:
+    """Delivery is synchronous, in subscription order, stamped once."""
+    clock = FakeClock(wall_s=5.0)
+    bus: EventBus[str] = EventBus(clock)
+    seen: list[tuple[str, EventAndTime[str]]] = []
+    bus.subscribe(lambda e: seen.append(("first", e)))
+    bus.subscribe(lambda e: seen.append(("second", e)))
+    bus.publish("a")
+    clock.advance(2.0)
+    bus.publish("b")
+    a, b = EventAndTime("a", 5.0), EventAndTime("b", 7.0)
+    assert seen == [("first", a), ("second", a), ("first", b), ("second", b)]
+
+
+def test_closed_subscription_hears_nothing_more() -> None:
+    """Closing is for good and may be repeated."""
+    bus: EventBus[str] = EventBus()
+    seen: list[str] = []
+    subscription = bus.subscribe(lambda e: seen.append(e.event))
+    bus.publish("a")
+    subscription.close()
+    subscription.close()
+    bus.publish("b")
+    assert seen == ["a"]
+
+
+def test_subscriber_that_raises_does_not_stop_the_others() -> None:
+    """One fault is logged; the event reaches everyone else."""
+    bus: EventBus[str] = EventBus()
+    seen: list[str] = []
+
+    def broken(_: EventAndTime[str]) -> None:
+        raise RuntimeError("bug")
+
+    bus.subscribe(broken)
+    bus.subscribe(lambda e: seen.append(e.event))
+    bus.publish("a")
+    assert seen == ["a"]
+
+
+def test_events_of_many_threads_are_seen_in_one_order() -> None:
+    """Whatever the order of publication, all subscribers see the same one."""
+    bus: EventBus[int] = EventBus()
+    first: list[int] = []
+    second: list[int] = []
+    bus.subscribe(lambda e: first.append(e.event))
+    bus.subscribe(lambda e: second.append(e.event))
+
+    def publish(base: int) -> None:
+        for index in range(50):
+            bus.publish(base + index)
+
+    threads = [threading.Thread(target=publish, args=(base,)) for base in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert first == second
+    for base in (0, 100, 200):
+        mine = [e for e in first if base <= e < base + 100]
+        assert mine == sorted(mine)
+        assert len(mine) == 50
+
+
+def test_bus_without_subscribers_takes_events() -> None:
+    """Publishing to nobody is no fault."""
+    EventBus[str]().publish("a")

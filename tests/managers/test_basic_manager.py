@@ -1,0 +1,842 @@
+"""Loads and unloads as told, against TensorFlow Serving's cases."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from managers.basic_manager import BasicManager, LoaderData
+from managers.loader_harness import HarnessState
+from managers.memory import MemoryReleaser
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
+from tests.managers.environment import POOLS, Pools, executor
+from tfs.core.errors import (
+    Code,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+    Unknown,
+)
+from tfs.core.event_bus import EventBus
+from tfs.core.executor import ThreadExecutor
+from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_loader import FakeLoader, FakeServable, LoaderLog
+from tfs.testing.sequencer import Sequencer
+
+THREADS = Pools(2, 2)
+
+
+class Outcome:
+    """Takes how one load or unload ended, exactly once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[ServingError | None] = []
+        self._ended = threading.Event()
+
+    def __call__(self, error: ServingError | None) -> None:
+        self._outcomes.append(error)
+        self._ended.set()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.is_set()
+
+    @property
+    def error(self) -> ServingError | None:
+        assert self._ended.wait(5.0)
+        assert len(self._outcomes) == 1
+        return self._outcomes[0]
+
+    @property
+    def code(self) -> Code:
+        error = self.error
+        return Code.OK if error is None else error.code
+
+
+class World:
+    """A basic manager on a bus, with a monitor, a fake clock and its pools."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        *,
+        limit_bytes: int | None = None,
+        retry: RetryOptions | None = None,
+        releaser: Callable[[FakeClock], MemoryReleaser] | None = None,
+        pre_load_hook: Callable[[ServableId], None] | None = None,
+        has_bus: bool = True,
+    ) -> None:
+        self.clock = FakeClock()
+        self.log = LoaderLog()
+        self.executors = (
+            executor(pools.num_load, "load", self.clock),
+            executor(pools.num_unload, "unload", self.clock),
+        )
+        self.bus: EventBus[ServableState] = EventBus(self.clock)
+        self.monitor = ServableStateMonitor(
+            self.bus,
+            clock=self.clock,
+            options=StateMonitorOptions(max_num_log_events=1000),
+        )
+        self.tracker = None if limit_bytes is None else ResourceTracker.ram(limit_bytes)
+        self.manager = BasicManager(
+            event_bus=self.bus if has_bus else None,
+            load_executor=self.executors[0],
+            unload_executor=self.executors[1],
+            clock=self.clock,
+            tracker=self.tracker,
+            retry=retry or RetryOptions(max_num_retries=10, interval_s=0.0),
+            releaser=releaser and releaser(self.clock),
+            pre_load_hook=pre_load_hook,
+            on_change=self._note_change,
+        )
+        self._changes: deque[str] = deque()
+
+    def _note_change(self, name: str) -> None:
+        self._changes.append(name)
+
+    def loader(self, name: str, version: int, **arguments: object) -> FakeLoader:
+        return FakeLoader(
+            ServableId(name, version),
+            log=self.log,
+            **arguments,  # type: ignore[arg-type]
+        )
+
+    def manage(self, loader: FakeLoader) -> ServableId:
+        self.manager.manage(data(loader))
+        return loader.id
+
+    def load(self, loader: FakeLoader) -> Outcome:
+        """Manages and begins to load; the outcome may come later."""
+        return self.begin_load(self.manage(loader))
+
+    def begin_load(self, servable_id: ServableId) -> Outcome:
+        outcome = Outcome()
+        self.manager.load(servable_id, done=outcome)
+        return outcome
+
+    def begin_unload(self, servable_id: ServableId) -> Outcome:
+        outcome = Outcome()
+        self.manager.unload(servable_id, done=outcome)
+        return outcome
+
+    def settle(self) -> float | None:
+        """Lets the pools finish and moves on what waited, until nothing does."""
+        for _ in range(100):
+            self.wait_idle()
+            self._changes.clear()
+            next_s = self.manager.collect()
+            self.wait_idle()
+            is_due = next_s is not None and next_s <= self.clock.now()
+            if not is_due and not self._changes:
+                return next_s
+        raise AssertionError("it never settles")
+
+    def wait_idle(self) -> None:
+        for each in self.executors:
+            if isinstance(each, ThreadExecutor):
+                each.wait_idle()
+
+    def state(self, servable_id: ServableId) -> ManagerState | None:
+        state = self.monitor.state(servable_id)
+        return None if state is None else state.manager_state
+
+    def harness_state(self, servable_id: ServableId) -> HarnessState | None:
+        snapshot = self.manager.snapshot(servable_id)
+        return None if snapshot is None else snapshot.state
+
+    def events(self, servable_id: ServableId) -> list[str]:
+        return [
+            e.event.manager_state.name
+            for e in self.monitor.bounded_log()
+            if e.event.id == servable_id
+        ]
+
+    def is_found(self, request: ServableRequest) -> bool:
+        try:
+            self.manager.acquire(request).release()
+        except NotFound:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Unloads what is loaded and ends the pools."""
+        self.settle()
+        for servable_id in self.manager.list_available_ids():
+            self.manager.unload(servable_id)
+        self.settle()
+        for each in self.executors:
+            assert each.close(self.clock.now() + 1.0)
+        assert self.log.resident == []
+
+
+def data(loader: FakeLoader) -> LoaderData:
+    return ServableData(loader.id, loader)
+
+
+@pytest.fixture(params=POOLS, ids=str)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """S1 and S2, versions 1 and 2, loaded, as in upstream's fixture."""
+    world = World(request.param)
+    outcomes = [
+        world.load(world.loader(name, version))
+        for name in ("S1", "S2")
+        for version in (1, 2)
+    ]
+    world.settle()
+    assert all(outcome.error is None for outcome in outcomes)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def threaded() -> Iterator[World]:
+    world = World(THREADS)
+    yield world
+    world.close()
+
+
+S1_1, S1_2, S3_1 = ServableId("S1", 1), ServableId("S1", 2), ServableId("S3", 1)
+
+
+# -- requests --------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_not_found(world: World) -> None:
+    """Names and versions (ServableHandleNotFoundMissingLoaderName, ...Version)."""
+    assert not world.is_found(ServableRequest.latest("S1missing"))
+    assert not world.is_found(ServableRequest.specific("S1", 100))
+
+
+def test_requests_choose_among_the_loaded(world: World) -> None:
+    """Earliest, latest, specific (ServableHandleEarliest, ...Latest, ...Specific)."""
+    for request, version in (
+        (ServableRequest.earliest("S1"), 1),
+        (ServableRequest.latest("S1"), 2),
+        (ServableRequest.specific("S1", 1), 1),
+    ):
+        with world.manager.acquire(request) as servable:
+            assert isinstance(servable, FakeServable)
+            assert servable.id.version == version
+    outcome = world.load(world.loader("S1", 9))
+    world.settle()
+    assert outcome.error is None
+    assert world.is_found(ServableRequest.specific("S1", 9))
+
+
+def test_latest_version_may_be_zero(world: World) -> None:
+    """Zero counts (ServableHandleLatestVersionIsZero)."""
+    world.load(world.loader("S3", 0))
+    world.settle()
+    with world.manager.acquire(ServableRequest.latest("S3")) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.id.version == 0
+
+
+def test_older_version_answers_while_the_newest_unloads(threaded: World) -> None:
+    """Latest moves on at once (UpdateServingMapServableHandleLatest)."""
+    sequencer = Sequencer()
+    threaded.load(threaded.loader("S3", 1))
+    threaded.load(threaded.loader("S3", 2, on_unload=lambda: sequencer.reach("unload")))
+    threaded.settle()
+    outcome = threaded.begin_unload(ServableId("S3", 2))
+    sequencer.wait_reached("unload")
+    with threaded.manager.acquire(ServableRequest.latest("S3")) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.id.version == 1
+    sequencer.open("unload")
+    assert outcome.error is None
+
+
+def test_listing_leaves_out_what_failed_and_what_was_unloaded(world: World) -> None:
+    """What cannot be requested is not listed (ListAvailableServableIds)."""
+    world.load(world.loader("S3", 7, errors=[InvalidArgument("bad")]))
+    world.begin_unload(S1_1)
+    world.settle()
+    listed = [i.slashed for i in world.manager.list_available_ids()]
+    assert listed == ["S1/2", "S2/1", "S2/2"]
+
+
+# -- managing --------------------------------------------------------------------------
+
+
+def test_second_manage_is_refused_and_the_first_stays(world: World) -> None:
+    """The first loader is kept (AlreadyManagedError, MultipleManageCallsUsesFirst...)."""
+    first = world.loader("S3", 1, value="first")
+    world.manage(first)
+    with pytest.raises(FailedPrecondition, match="is already being managed"):
+        world.manage(world.loader("S3", 1, value="second"))
+    world.begin_load(S3_1)
+    world.settle()
+    with world.manager.acquire(ServableRequest.from_id(S3_1)) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == "first"
+
+
+def test_unknown_version_cannot_be_forgotten(world: World) -> None:
+    """Only what is managed can stop being it (StopManagingUnknownId)."""
+    with pytest.raises(FailedPrecondition, match="is not being managed"):
+        world.manager.stop_managing(ServableId("S1", 100))
+
+
+def test_active_version_cannot_be_forgotten(world: World) -> None:
+    """What is loaded is unloaded first (StopManagingActiveServable)."""
+    with pytest.raises(FailedPrecondition, match="not in a new or end state"):
+        world.manager.stop_managing(S1_1)
+    assert world.harness_state(S1_1) is HarnessState.READY
+
+
+def test_unloaded_version_stays_until_it_is_forgotten(world: World) -> None:
+    """DISABLED and END are remembered, then gone (StopManagingDisabledServable)."""
+    assert world.begin_unload(S1_1).error is None
+    assert world.harness_state(S1_1) is HarnessState.DISABLED
+    state = world.monitor.state(S1_1)
+    assert state is not None
+    assert (state.manager_state, state.error) == (ManagerState.END, None)
+    world.manager.stop_managing(S1_1)
+    assert world.manager.snapshot(S1_1) is None
+
+
+def test_failed_version_stays_until_it_is_forgotten(world: World) -> None:
+    """ERROR and its cause are remembered (DontStopManagingOnError)."""
+    outcome = world.load(world.loader("S3", 1, errors=[InvalidArgument("bad")]))
+    assert outcome.code is Code.INVALID_ARGUMENT
+    world.settle()
+    snapshot = world.manager.snapshot(S3_1)
+    assert snapshot is not None
+    assert snapshot.state is HarnessState.ERROR
+    assert snapshot.error is outcome.error
+    state = world.monitor.state(S3_1)
+    assert state is not None
+    assert (state.manager_state, state.error) == (ManagerState.END, outcome.error)
+    world.manager.stop_managing(S3_1)
+
+
+def test_names_and_snapshots_tell_what_is_managed(world: World) -> None:
+    """Both lists (GetManagedServableNames, GetManagedServableStateSnapshots)."""
+    assert sorted(world.manager.names()) == ["S1", "S2"]
+    assert [(s.id.version, s.state) for s in world.manager.snapshots("S1")] == [
+        (1, HarnessState.READY),
+        (2, HarnessState.READY),
+    ]
+    assert world.manager.snapshots("S3") == []
+    assert world.manager.snapshot(S3_1) is None
+
+
+def test_new_version_that_is_forgotten_ends() -> None:
+    """A version that published START publishes END, also if it never loaded."""
+    world = World(POOLS[0])
+    world.manage(world.loader("S3", 1))
+    world.manager.stop_managing(S3_1)
+    assert world.events(S3_1) == ["START", "END"]
+
+
+def test_erroneous_version_cannot_be_loaded(world: World) -> None:
+    """Its load is refused and nothing can be requested (ErroneousServable)."""
+    error = Unknown("no adapter")
+    world.manager.manage(ServableData(S3_1, None, error))
+    assert world.events(S3_1) == ["START", "END"]
+    assert world.begin_load(S3_1).code is Code.FAILED_PRECONDITION
+    assert not world.is_found(ServableRequest.latest("S3"))
+    snapshot = world.manager.snapshot(S3_1)
+    assert snapshot is not None
+    assert snapshot.error is error
+
+
+# -- loading and unloading -------------------------------------------------------------
+
+
+def test_unmanaged_version_cannot_be_loaded_or_unloaded(world: World) -> None:
+    """NOT_FOUND through the callback (OutOfOrderLoadServable, UnloadWithoutManage)."""
+    for outcome in (world.begin_load(S3_1), world.begin_unload(S3_1)):
+        assert outcome.code is Code.NOT_FOUND
+        assert "is not being managed by the manager" in str(outcome.error)
+
+
+def test_second_load_is_refused(world: World) -> None:
+    """A version is loaded once (MultipleLoadServables, LoadAfterCancelledLoad)."""
+    outcome = world.begin_load(S1_1)
+    assert outcome.code is Code.FAILED_PRECONDITION
+    assert "Duplicate load request" in str(outcome.error)
+
+
+def test_second_unload_is_refused(world: World) -> None:
+    """A version is unloaded once (MultipleUnloadServables)."""
+    assert world.begin_unload(S1_1).error is None
+    outcome = world.begin_unload(S1_1)
+    assert outcome.code is Code.FAILED_PRECONDITION
+    assert "unload already requested/ongoing" in str(outcome.error)
+
+
+def test_version_that_is_not_loaded_cannot_be_unloaded(world: World) -> None:
+    """Load comes first (UnloadWithoutLoad)."""
+    world.manage(world.loader("S3", 1))
+    outcome = world.begin_unload(S3_1)
+    assert outcome.code is Code.FAILED_PRECONDITION
+    assert "Servable not loaded" in str(outcome.error)
+
+
+def test_destruction_is_the_unload_threads(threaded: World) -> None:
+    """The thread that lets go last destroys nothing (DestructOnNonServingThread)."""
+    loader = threaded.loader("S3", 1)
+    threaded.load(loader)
+    threaded.settle()
+    handle = threaded.manager.acquire(ServableRequest.latest("S3"))
+    outcome = threaded.begin_unload(S3_1)
+    threaded.settle()
+    assert not outcome.is_over
+    assert threaded.harness_state(S3_1) is HarnessState.QUIESCING
+    handle.release()
+    threaded.settle()
+    assert outcome.error is None
+    assert loader.unload_thread is not None
+    assert loader.unload_thread.name.startswith("unload")
+    with pytest.raises(AttributeError):
+        _ = handle.servable
+
+
+def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
+    """Handles held for long delay their own versions only, however many they are."""
+    for index in range(4):
+        threaded.load(threaded.loader(f"held{index}", 1))
+    threaded.load(threaded.loader("S3", 1))
+    threaded.settle()
+    held = [
+        threaded.manager.acquire(ServableRequest.latest(f"held{index}"))
+        for index in range(4)
+    ]
+    for handle in held:
+        threaded.begin_unload(handle.id)
+    assert threaded.begin_unload(S3_1).error is None
+    for handle in held:
+        handle.release()
+
+
+def test_pin_released_behind_the_managers_back_is_found_later(world: World) -> None:
+    """A release looked up before the unload and called after it wakes nobody."""
+    handle = world.manager.acquire(ServableRequest.from_id(S1_1))
+    release = handle.release
+    outcome = world.begin_unload(S1_1)
+    release()
+    next_s = world.settle()
+    if next_s is not None:
+        world.clock.advance(next_s - world.clock.now())
+        world.settle()
+    assert outcome.error is None
+
+
+def test_events_of_a_whole_life_are_in_order(world: World) -> None:
+    """START, LOADING, AVAILABLE, UNLOADING, END (EventBusServableLifecycle)."""
+    world.load(world.loader("S3", 1))
+    world.settle()
+    world.begin_unload(S3_1)
+    world.settle()
+    assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+
+
+def test_error_of_a_load_is_published(world: World) -> None:
+    """END carries it (EventBusErrorOnLoad)."""
+    outcome = world.load(world.loader("S3", 1, errors=[InvalidArgument("On load.")]))
+    assert str(outcome.error) == "INVALID_ARGUMENT: On load."
+    assert world.events(S3_1) == ["START", "LOADING", "END"]
+    state = world.monitor.state(S3_1)
+    assert state is not None
+    assert state.error is outcome.error
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_manager_works_without_a_bus(pools: Pools) -> None:
+    """Events are optional (NoEventBus)."""
+    world = World(pools, has_bus=False)
+    assert world.load(world.loader("S3", 1)).error is None
+    world.close()
+
+
+def test_unload_that_raises_ends_with_its_error(world: World) -> None:
+    """It is over all the same; what it raised is its error."""
+    world.load(world.loader("S3", 1, unload_error=RuntimeError("stuck")))
+    world.settle()
+    assert world.begin_unload(S3_1).code is Code.INTERNAL
+    assert world.events(S3_1)[-1] == "END"
+    assert world.harness_state(S3_1) is HarnessState.ERROR
+
+
+def test_many_loads_and_unloads_do_not_lock_each_other_up(world: World) -> None:
+    """Twenty servables (LoadsThenUnloads, InterleavedLoadsAndUnloads)."""
+    ids = [ServableId(f"M{index}", 1) for index in range(20)]
+    loads = [world.load(world.loader(i.name, 1)) for i in ids]
+    assert all(outcome.error is None for outcome in loads)
+    outcomes: list[Outcome] = []
+    for index, each in enumerate(ids):
+        outcomes.append(world.begin_unload(each))
+        outcomes.append(world.load(world.loader(f"N{index}", 1)))
+    assert all(outcome.error is None for outcome in outcomes)
+
+
+@pytest.mark.parametrize("is_load", [True, False])
+def test_one_of_concurrent_requests_succeeds(threaded: World, is_load: bool) -> None:
+    """ConcurrentLoadsOnlyOneSucceeds and ConcurrentUnloadsOnlyOneSucceeds."""
+    threaded.manage(threaded.loader("S3", 1))
+    if not is_load:
+        assert threaded.begin_load(S3_1).error is None
+    outcomes: list[Outcome] = []
+    begin = threaded.begin_load if is_load else threaded.begin_unload
+    barrier = threading.Barrier(4)
+
+    def race() -> None:
+        barrier.wait()
+        outcomes.append(begin(S3_1))
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    codes = sorted(outcome.code for outcome in outcomes)
+    assert codes == [Code.OK, *[Code.FAILED_PRECONDITION] * 3]
+
+
+def test_load_is_retried_until_it_succeeds(world: World) -> None:
+    """A passing fault leaves no trace (RetryOnLoadErrorFinallySucceeds)."""
+    outcome = world.load(world.loader("S3", 1, errors=[Unavailable("x")] * 3))
+    world.settle()
+    assert outcome.error is None
+
+
+def test_load_that_keeps_failing_ends(world: World) -> None:
+    """The last error is the outcome (RetryOnLoadErrorFinallyFails)."""
+    loader = world.loader("S3", 1, errors=[Unavailable("x")] * 99)
+    outcome = world.load(loader)
+    world.settle()
+    assert outcome.code is Code.UNAVAILABLE
+    assert loader.num_loads == 11
+
+
+def test_cancelled_load_ends_with_its_error_and_never_again(threaded: World) -> None:
+    """RetryOnLoadErrorCancelledLoad, and LoadAfterCancelledLoad's refusal."""
+    sequencer = Sequencer()
+    loader = threaded.loader(
+        "S3",
+        1,
+        errors=[Unavailable("x")] * 99,
+        on_load=lambda: sequencer.reach("load"),
+    )
+    outcome = threaded.load(loader)
+    sequencer.wait_reached("load")
+    threaded.manager.cancel_load(S3_1)
+    sequencer.open("load")
+    assert outcome.code is Code.UNAVAILABLE
+    assert loader.num_loads == 1
+    assert threaded.state(S3_1) is ManagerState.END
+    assert threaded.begin_load(S3_1).code is Code.FAILED_PRECONDITION
+
+
+def test_load_cancelled_in_the_queue_never_begins(threaded: World) -> None:
+    """What waits for a thread is given up at once."""
+    sequencer = Sequencer()
+    for index in range(2):
+        threaded.load(
+            threaded.loader(f"B{index}", 1, on_load=lambda: sequencer.reach("load"))
+        )
+    sequencer.wait_reached("load", 2)
+    loader = threaded.loader("S3", 1)
+    outcome = threaded.load(loader)
+    threaded.manager.cancel_load(S3_1)
+    assert outcome.code is Code.CANCELLED
+    sequencer.open("load")
+    threaded.settle()
+    assert loader.num_loads == 0
+    assert threaded.events(S3_1) == ["START", "END"]
+
+
+def test_pause_before_a_retry_is_the_clocks(world: World) -> None:
+    """collect() says when it wants to be called and does nothing before."""
+    slow = World(POOLS[0], retry=RetryOptions(max_num_retries=2, interval_s=8.0))
+    loader = slow.loader("S3", 1, errors=[Unavailable("x")] * 2)
+    outcome = slow.load(loader)
+    assert slow.manager.collect() == slow.clock.now() + 8.0
+    slow.clock.advance(7.9)
+    slow.manager.collect()
+    assert loader.num_loads == 1
+    slow.clock.advance(0.1)
+    slow.manager.collect()
+    assert loader.num_loads == 2
+    assert slow.manager.collect() == slow.clock.now() + 16.0
+    slow.clock.advance(16.0)
+    slow.manager.collect()
+    assert outcome.error is None
+
+
+def test_hook_runs_before_the_load(world: World) -> None:
+    """With the id, on the load pool, while LOADING is published (PreLoadHook)."""
+    seen: list[tuple[ServableId, ManagerState | None]] = []
+    hooked = World(POOLS[0], pre_load_hook=lambda i: seen.append((i, hooked.state(i))))
+    loader = hooked.loader("S3", 1, errors=[Unavailable("x")])
+    hooked.load(loader)
+    hooked.settle()
+    assert seen == [(S3_1, ManagerState.LOADING)]
+
+
+def test_hook_that_raises_fails_the_load() -> None:
+    """The load does not go on as if it had been prepared."""
+
+    def broken(_: ServableId) -> None:
+        raise OSError("disk")
+
+    world = World(POOLS[0], pre_load_hook=broken)
+    loader = world.loader("S3", 1)
+    assert world.load(loader).code is Code.INTERNAL
+    assert loader.num_loads == 0
+
+
+def test_loader_without_a_servable_fails() -> None:
+    """A load that leaves nothing to serve is undone."""
+
+    class Empty(FakeLoader):
+        @property
+        def servable(self) -> FakeServable:
+            raise Internal("nothing there")
+
+    world = World(POOLS[0])
+    loader = Empty(S3_1, log=world.log)
+    assert world.load(loader).code is Code.INTERNAL
+    assert loader.num_unloads == 1
+    assert world.manager.num_executing == 0
+
+
+def test_closed_pool_fails_loads_and_still_unloads() -> None:
+    """A manager that outlives its pools loses no memory."""
+    world = World(POOLS[0])
+    world.load(world.loader("S3", 1))
+    world.executors[0].close()
+    assert world.load(world.loader("S3", 2)).code is Code.CANCELLED
+    world.executors[1].close()
+    assert world.begin_unload(S3_1).error is None
+    assert world.log.resident == []
+
+
+def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
+    """Two unloads in a row release once at once and once when it is time again."""
+    released: list[float] = []
+
+    def releaser(clock: FakeClock) -> MemoryReleaser:
+        return MemoryReleaser(clock, lambda: released.append(clock.now()), 2.0)
+
+    world = World(POOLS[0], releaser=releaser)
+    start_s = world.clock.now()
+    for version in (1, 2, 3):
+        world.load(world.loader("S3", version))
+        world.begin_unload(ServableId("S3", version))
+    assert released == [start_s]
+    assert world.manager.collect() == start_s + 2.0
+    world.clock.advance(2.0)
+    assert world.manager.collect() is None
+    assert released == [start_s, start_s + 2.0]
+
+
+# -- resources: a total of 10 ----------------------------------------------------------
+
+
+@pytest.fixture
+def constrained() -> Iterator[World]:
+    world = World(THREADS, limit_bytes=10, retry=RetryOptions(max_num_retries=0))
+    yield world
+    world.close()
+
+
+def test_loads_that_fit_run_at_the_same_time(constrained: World) -> None:
+    """Two of 5 meet inside load() (ResourceConstrained ConcurrentLoads)."""
+    barrier = threading.Barrier(2, timeout=30.0)
+    outcomes = [
+        constrained.load(
+            constrained.loader(f"L{i}", 1, ram_bytes=5, on_load=barrier.wait)
+        )
+        for i in range(2)
+    ]
+    assert [outcome.error for outcome in outcomes] == [None, None]
+
+
+def test_load_that_does_not_fit_is_refused_and_the_others_serve_on(
+    constrained: World,
+) -> None:
+    """RESOURCE_EXHAUSTED is that version's end (InsufficientResources)."""
+    assert constrained.load(constrained.loader("S1", 1, ram_bytes=10)).error is None
+    outcome = constrained.load(constrained.loader("S3", 1, ram_bytes=1))
+    constrained.settle()
+    assert isinstance(outcome.error, ResourceExhausted)
+    assert "Insufficient resources to load servable {name: S3 version: 1}" in str(
+        outcome.error
+    )
+    assert "main:0/ram_in_bytes=10" in str(outcome.error)
+    assert constrained.harness_state(S3_1) is HarnessState.ERROR
+    state = constrained.monitor.state(S3_1)
+    assert state is not None
+    assert (state.manager_state, state.error) == (ManagerState.END, outcome.error)
+    assert constrained.is_found(ServableRequest.latest("S1"))
+
+
+def test_failed_load_gives_back_what_it_reserved(constrained: World) -> None:
+    """The next one fits (ResourcesReleasedIfLoadFails)."""
+    bad = constrained.loader("S1", 1, ram_bytes=10, errors=[Internal("x")])
+    assert constrained.load(bad).code is Code.INTERNAL
+    assert constrained.load(constrained.loader("S3", 1, ram_bytes=10)).error is None
+
+
+def test_peak_is_given_back_once_loaded(constrained: World) -> None:
+    """The estimate is asked for again (ResourcesReleasedIfEstimateDecreasesAfterLoad)."""
+    first = constrained.loader("S1", 1, ram_bytes=5, peak_bytes=5)
+    assert constrained.load(first).error is None
+    assert first.num_estimates == 2
+    assert constrained.load(constrained.loader("S3", 1, ram_bytes=5)).error is None
+
+
+def test_load_waits_for_an_unload_that_makes_room(constrained: World) -> None:
+    """It is deferred, not refused (ResourcesReleasedAfterUnload)."""
+    sequencer = Sequencer()
+    big = constrained.loader(
+        "S1", 1, ram_bytes=10, on_unload=lambda: sequencer.reach("unload")
+    )
+    constrained.load(big)
+    constrained.settle()
+    unload = constrained.begin_unload(S1_1)
+    sequencer.wait_reached("unload")
+    outcome = constrained.load(constrained.loader("S3", 1, ram_bytes=5))
+    constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
+    constrained.manager.collect()
+    assert not outcome.is_over
+    assert constrained.manager.num_deferred == 1
+    sequencer.open("unload")
+    assert unload.error is None
+    constrained.settle()
+    assert outcome.error is None
+
+
+def test_load_that_can_never_fit_does_not_hold_up_the_next(
+    constrained: World,
+) -> None:
+    """11 of 10 is denied at once, 10 then loads (FirstLoadDeniedSecondOneApproved)."""
+    denied = constrained.load(constrained.loader("S1", 1, ram_bytes=11))
+    approved = constrained.load(constrained.loader("S3", 1, ram_bytes=10))
+    assert denied.code is Code.RESOURCE_EXHAUSTED
+    constrained.settle()
+    assert approved.error is None
+
+
+def test_deferred_loads_are_decided_in_order(constrained: World) -> None:
+    """A small load does not overtake a big one that waits: it would starve."""
+    sequencer = Sequencer()
+    for name in ("A", "B"):
+        constrained.load(
+            constrained.loader(
+                name, 1, ram_bytes=5, on_unload=lambda: sequencer.reach("unload")
+            )
+        )
+    constrained.settle()
+    constrained.begin_unload(ServableId("A", 1))
+    sequencer.wait_reached("unload")
+    big = constrained.load(constrained.loader("big", 1, ram_bytes=10))
+    constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
+    small = constrained.load(constrained.loader("small", 1, ram_bytes=1))
+    constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
+    assert constrained.manager.num_deferred == 2
+    constrained.begin_unload(ServableId("B", 1))
+    sequencer.open("unload")
+    constrained.settle()
+    assert big.error is None
+    assert small.code is Code.RESOURCE_EXHAUSTED
+
+
+def test_deferred_load_can_be_cancelled(constrained: World) -> None:
+    """Giving it up needs nobody to make room."""
+    constrained.load(constrained.loader("S1", 1, ram_bytes=10))
+    constrained.settle()
+    handle = constrained.manager.acquire(ServableRequest.latest("S1"))
+    constrained.begin_unload(S1_1)
+    outcome = constrained.load(constrained.loader("S3", 1, ram_bytes=5))
+    constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
+    assert constrained.manager.num_deferred == 1
+    constrained.manager.cancel_load(S3_1)
+    assert outcome.code is Code.CANCELLED
+    assert constrained.manager.num_deferred == 0
+    handle.release()
+    constrained.settle()
+
+
+def test_estimate_that_fails_is_published(constrained: World) -> None:
+    """END says what was attempted (EventBusErrorOnEstimateResources)."""
+    loader = constrained.loader(
+        "S3", 1, estimate_errors=[Internal("Error on estimate resources.")]
+    )
+    outcome = constrained.load(loader)
+    assert outcome.error is not None
+    assert outcome.error.message == (
+        "Error while attempting to reserve resources to load servable "
+        "{name: S3 version: 1}: Error on estimate resources."
+    )
+    assert constrained.events(S3_1) == ["START", "END"]
+    assert loader.num_loads == 0
+
+
+def test_estimate_is_retried_like_a_load() -> None:
+    """EstimateResourcesRetriedTest Succeeds, Fails and NonRetriableError."""
+    world = World(POOLS[0], limit_bytes=10, retry=RetryOptions(1, interval_s=0.0))
+    good = world.loader("S1", 1, estimate_errors=[Unavailable("x")])
+    outcome = world.load(good)
+    world.settle()
+    assert outcome.error is None
+    bad = world.loader("S1", 2, estimate_errors=[Unavailable("x")] * 9)
+    outcome = world.load(bad)
+    world.settle()
+    assert outcome.code is Code.UNAVAILABLE
+    assert bad.num_estimates == 2
+    never = world.loader("S1", 3, estimate_errors=[InvalidArgument("no.")] * 9)
+    assert world.load(never).code is Code.INVALID_ARGUMENT
+    assert never.num_estimates == 1
+
+
+def test_only_permanent_errors_end_a_load_at_the_first_attempt() -> None:
+    """One attempt despite 10 retries of 100 s (NonRetriableError)."""
+    world = World(POOLS[0], retry=RetryOptions(10, interval_s=100.0))
+    loader = world.loader("S3", 1, errors=[InvalidArgument("Non-retriable error.")])
+    outcome = world.load(loader)
+    assert str(outcome.error) == "INVALID_ARGUMENT: Non-retriable error."
+    assert loader.num_loads == 1
+    assert world.events(S3_1) == ["START", "LOADING", "END"]
+
+
+def test_invalid_estimate_fails_only_its_version(constrained: World) -> None:
+    """A device that is not there is that version's error."""
+    from tfs.core.resources import Resource, ResourceAllocation
+
+    class OnGpu(FakeLoader):
+        def estimate_resources(self) -> ResourceAllocation:
+            return ResourceAllocation({Resource("gpu", "ram_in_bytes", 0): 1})
+
+    outcome = constrained.load(OnGpu(S3_1, log=constrained.log))
+    assert outcome.code is Code.INVALID_ARGUMENT
+    assert constrained.load(constrained.loader("S1", 1, ram_bytes=10)).error is None
+
+
+def test_unloaded_version_gives_back_all_it_reserved(constrained: World) -> None:
+    """After everything has gone nothing is in use."""
+    constrained.load(constrained.loader("S1", 1, ram_bytes=4, peak_bytes=6))
+    constrained.load(constrained.loader("S3", 1, ram_bytes=3))
+    constrained.settle()
+    for servable_id in constrained.manager.list_available_ids():
+        constrained.begin_unload(servable_id)
+    constrained.settle()
+    assert constrained.tracker is not None
+    assert constrained.tracker.used.describe() == "nothing"

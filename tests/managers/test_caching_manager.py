@@ -1,0 +1,246 @@
+"""Loading on demand, against TensorFlow Serving's cases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from managers.basic_manager import LoaderData
+from managers.caching_manager import CachingManager, PathPrefixLoaderFactory
+from managers.retry import RetryOptions
+from managers.state_monitor import ServableStateMonitor
+from tests.managers.environment import POOLS, Pools, executor
+from tfs.core.errors import (
+    Code,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+    Unknown,
+)
+from tfs.core.event_bus import EventBus
+from tfs.core.loader import Loader
+from tfs.core.manager import acquire_as, available_as
+from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_loader import FakeLoader, FakeServable, LoaderLog
+from tfs.testing.sequencer import Sequencer
+
+MISSING = "missing"
+
+
+class FakeFactory:
+    """Makes fake loaders; names the test's latest version 42. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.log = LoaderLog()
+        self.made: list[ServableId] = []
+        self.error: ServingError | None = None
+        self.load_errors: list[BaseException | None] = []
+        self.on_load: Callable[[], object] | None = None
+
+    def make(self, servable_id: ServableId) -> LoaderData:
+        self.made.append(servable_id)
+        if self.error is not None:
+            return ServableData(servable_id, None, self.error)
+        errors, self.load_errors = self.load_errors, []
+        loader = FakeLoader(
+            servable_id, log=self.log, errors=errors, on_load=self.on_load
+        )
+        return ServableData(servable_id, loader)
+
+    def latest_version(self, name: str) -> int:
+        if name == MISSING:
+            raise NotFound(f"no servable {name}")
+        return 42
+
+
+class World:
+    def __init__(self, pools: Pools) -> None:
+        self.clock = FakeClock()
+        self.factory = FakeFactory()
+        self.bus: EventBus[ServableState] = EventBus(self.clock)
+        self.monitor = ServableStateMonitor(self.bus, clock=self.clock)
+        self.manager = CachingManager(
+            self.factory,
+            event_bus=self.bus,
+            clock=self.clock,
+            load_executor=executor(pools.num_load, "load", self.clock),
+            unload_executor=executor(pools.num_unload, "unload", self.clock),
+            retry=RetryOptions(max_num_retries=1, interval_s=0.0),
+        )
+
+    def value(self, request: ServableRequest) -> object:
+        with self.manager.acquire(request) as servable:
+            assert isinstance(servable, FakeServable)
+            return servable.value
+
+
+@pytest.fixture(params=POOLS, ids=str)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = World(request.param)
+    yield world
+    assert world.manager.close(world.clock.now() + 1.0)
+    assert world.factory.log.resident == []
+
+
+def test_request_loads_what_it_asks_for(world: World) -> None:
+    """One request, several requests (ServableHandleSingleRequest, ...Multiple...)."""
+    assert world.value(ServableRequest.specific("a", 30)) == 30
+    assert world.value(ServableRequest.specific("a", 31)) == 31
+    assert world.value(ServableRequest.specific("a", 30)) == 30
+    assert world.factory.made == [ServableId("a", 30), ServableId("a", 31)]
+
+
+def test_request_without_version_asks_the_factory_which(world: World) -> None:
+    """Latest and earliest alike; what is loaded is reused (...Earliest, ...Latest)."""
+    assert world.value(ServableRequest.latest("a")) == 42
+    assert world.value(ServableRequest.earliest("a")) == 42
+    assert world.value(ServableRequest.specific("a", 42)) == 42
+    assert world.factory.made == [ServableId("a", 42)]
+
+
+def test_unknown_servable_is_not_found(world: World) -> None:
+    """The factory's word is passed on."""
+    with pytest.raises(NotFound):
+        world.manager.acquire(ServableRequest.latest(MISSING))
+
+
+def test_wrong_type_is_invalid_argument(world: World) -> None:
+    """A pin of the wrong type is not given out (ServableHandleWrongType)."""
+    with pytest.raises(InvalidArgument, match="type doesn't match"):
+        acquire_as(world.manager, ServableRequest.latest("a"), float)
+    handle = world.manager.serving_map.acquire("a")
+    assert handle.num_pins == 1
+    handle.release()
+
+
+def test_load_error_reaches_the_requester_and_is_not_kept(world: World) -> None:
+    """The next request tries anew (ServableHandleError, EventBusErrorHandle)."""
+    world.factory.load_errors = [InvalidArgument("bad")]
+    with pytest.raises(InvalidArgument, match="bad"):
+        world.manager.acquire(ServableRequest.specific("a", 1))
+    state = world.monitor.state(ServableId("a", 1))
+    assert state is not None
+    assert (state.manager_state, str(state.error)) == (
+        ManagerState.END,
+        "INVALID_ARGUMENT: bad",
+    )
+    assert world.value(ServableRequest.specific("a", 1)) == 1
+
+
+def test_factorys_error_reaches_the_requester(world: World) -> None:
+    """A version there is no loader for ends with the factory's error."""
+    world.factory.error = Unknown("no such thing")
+    with pytest.raises(Unknown, match="no such thing"):
+        world.manager.acquire(ServableRequest.specific("a", 1))
+    world.factory.error = None
+    assert world.value(ServableRequest.specific("a", 1)) == 1
+
+
+def test_passing_fault_is_retried_for_the_requester(world: World) -> None:
+    """Retries happen while the requester waits."""
+    world.factory.load_errors = [Unavailable("first")]
+    assert world.value(ServableRequest.specific("a", 1)) == 1
+
+
+def test_available_handles_are_what_is_loaded(world: World) -> None:
+    """Of the right type, and nothing is loaded for it (GetAvailableServableHandles)."""
+    assert available_as(world.manager.serving_map.acquire_all(), FakeServable) == {}
+    world.value(ServableRequest.specific("a", 1))
+    world.value(ServableRequest.specific("b", 2))
+    pinned = available_as(world.manager.serving_map.acquire_all(), FakeServable)
+    assert [i.slashed for i in pinned] == ["a/1", "b/2"]
+    for handle in pinned.values():
+        handle.release()
+    assert available_as(world.manager.serving_map.acquire_all(), float) == {}
+    assert [i.slashed for i in world.manager.list_available_ids()] == ["a/1", "b/2"]
+
+
+def test_available_is_published(world: World) -> None:
+    """States of versions loaded on demand are states (EventBusSingleRequest)."""
+    world.value(ServableRequest.specific("a", 1))
+    state = world.monitor.state(ServableId("a", 1))
+    assert state is not None
+    assert state.manager_state is ManagerState.AVAILABLE
+    assert state.reason == "requested"
+
+
+@pytest.mark.parametrize("num_ids", [8, 2])
+def test_concurrent_requests_load_each_version_once(world: World, num_ids: int) -> None:
+    """ConcurrentDisjointRequests and ConcurrentIntersectingRequests."""
+    barrier = threading.Barrier(8)
+    values: list[object] = []
+
+    def ask(index: int) -> None:
+        barrier.wait()
+        values.append(world.value(ServableRequest.specific("a", index % num_ids)))
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, values)) == sorted(str(i % num_ids) for i in range(8))
+    assert len(world.factory.made) == num_ids
+    assert world.manager.num_loading == 0
+
+
+def test_deadline_ends_the_wait_and_not_the_load() -> None:
+    """A requester that gives up leaves the load to those who come later."""
+    world = World(POOLS[3])
+    sequencer = Sequencer()
+    world.factory.on_load = lambda: sequencer.reach("load")
+    request = ServableRequest.specific("a", 1)
+    with pytest.raises(DeadlineExceeded):
+        world.manager.acquire(request, world.clock.now())
+    sequencer.wait_reached("load")
+    sequencer.open("load")
+    assert world.value(request) == 1
+    assert len(world.factory.made) == 1
+    assert world.manager.close(world.clock.now() + 1.0)
+
+
+def test_closed_manager_loads_nothing() -> None:
+    """After close() a request is NOT_FOUND."""
+    world = World(POOLS[0])
+    world.value(ServableRequest.specific("a", 1))
+    assert world.manager.close()
+    assert world.manager.close()
+    with pytest.raises(NotFound, match="stops"):
+        world.manager.acquire(ServableRequest.specific("a", 1))
+    assert world.factory.log.resident == []
+
+
+def test_close_waits_for_pins_until_its_deadline() -> None:
+    """What is pinned past the deadline stays loaded."""
+    world = World(POOLS[0])
+    handle = world.manager.acquire(ServableRequest.specific("a", 1))
+    assert world.manager.close(world.clock.now()) is False
+    assert isinstance(handle.servable, FakeServable)
+    assert handle.servable.is_alive
+    handle.release()
+    assert world.manager.close()
+
+
+def test_path_prefix_factory_serves_version_zero() -> None:
+    """prefix/name is version 0, others are errors (PathPrefixLoaderFactoryTest)."""
+    paths: list[str] = []
+
+    def make_loader(servable_id: ServableId, path: str) -> Loader[object]:
+        paths.append(path)
+        return FakeLoader(servable_id)
+
+    factory = PathPrefixLoaderFactory("/models/", make_loader)
+    assert factory.make(ServableId("a", 0)).payload is not None
+    assert paths == ["/models/a"]
+    assert factory.latest_version("a") == 0
+    error = factory.make(ServableId("a", 1)).error
+    assert error is not None
+    assert error.code is Code.FAILED_PRECONDITION

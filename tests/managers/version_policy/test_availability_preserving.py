@@ -1,0 +1,129 @@
+"""The default policy as a table, and its promise under any sequence of events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.version_policy.action import ActionKind
+from managers.version_policy.availability_preserving import availability_preserving
+from tests.managers.version_policy.tables import answer, versions
+from tfs.core.servable_id import ServableId
+
+UPSTREAM = {
+    "LoadsNewAspired": (
+        "1 UNLOADING f, 2 ERROR f, 3 READY t, 4 NEW t, 5 NEW t",
+        "LOAD 5",
+    ),
+    "UnloadsNonAspiredFirst": (
+        "1 UNLOADING f, 2 ERROR f, 3 READY f, 4 READY t, 5 NEW t",
+        "UNLOAD 3",
+    ),
+    "UnloadsFirstNonAspiredWhenNoAspired": (
+        "1 DISABLED f, 2 READY f, 3 ERROR f",
+        "UNLOAD 2",
+    ),
+    "ReturnsNoActionWhenNone": (
+        "1 READY t, 2 ERROR t, 3 LOADING t, 4 UNLOADING f, 5 DISABLED f",
+        "none",
+    ),
+    "DoesNotUnloadWhenOtherNotReady": ("1 READY f, 2 LOADING t", "none"),
+    "DoesNotUnloadWhenOtherInError": ("1 READY f, 2 ERROR t", "none"),
+    "UnloadIfOtherReadyEvenIfLoading": (
+        "1 READY f, 2 LOADING t, 3 READY t",
+        "UNLOAD 1",
+    ),
+    "UnloadIfOtherReadyEvenIfError": ("1 READY f, 2 ERROR t, 3 READY t", "UNLOAD 1"),
+    "UnloadIfNoAspiredVersionsReady": (
+        "2 READY f, 1 READY f, 3 ERROR t, 4 LOADING t",
+        "UNLOAD 1",
+    ),
+}
+OURS = {
+    "nothing to do": ("", "none"),
+    "first load": ("1 NEW t", "LOAD 1"),
+    "one old version is kept while the new one loads": (
+        "1 READY f, 2 NEW t",
+        "LOAD 2",
+    ),
+    "a changed version is loaded beside what serves": (
+        "1 READY f, 1b NEW t",
+        "LOAD 1b",
+    ),
+    "a changed version waits for its successor though another serves": (
+        "1 READY f, 1b LOADING t, 2 READY t",
+        "none",
+    ),
+    "a changed version goes once its successor is ready": (
+        "1 READY f, 1b READY t",
+        "UNLOAD 1",
+    ),
+    "a changed version serves on when its successor fails": (
+        "1 READY f, 1b ERROR t, 2 READY t",
+        "none",
+    ),
+    "a changed version goes when nothing is aspired": (
+        "1 READY f, 1b ERROR f",
+        "UNLOAD 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UPSTREAM)
+def test_policy_answers_as_upstream(case: str) -> None:
+    """Every case of availability_preserving_policy_test, by its name."""
+    snapshots, expected = UPSTREAM[case]
+    assert answer(availability_preserving(versions(snapshots))) == expected
+
+
+@pytest.mark.parametrize("case", OURS)
+def test_policy_answers_beyond_upstream(case: str) -> None:
+    """Ours: versions whose files changed, and the empty stream."""
+    snapshots, expected = OURS[case]
+    assert answer(availability_preserving(versions(snapshots))) == expected
+
+
+snapshots = st.lists(
+    st.builds(
+        HarnessSnapshot,
+        st.builds(ServableId, st.just("a"), st.integers(0, 4)),
+        st.sampled_from(HarnessState),
+        st.none(),
+        st.booleans(),
+        st.integers(0, 9),
+    ),
+    max_size=6,
+    unique_by=lambda v: v.generation,
+)
+
+
+@given(snapshots)
+def test_policy_never_takes_the_last_one_serving(
+    listed: list[HarnessSnapshot],
+) -> None:
+    """It unloads only what is not aspired, and only if another is READY or none is."""
+    action = availability_preserving(listed)
+    if action is None:
+        return
+    chosen = next(v for v in listed if v.generation == action.generation)
+    assert chosen.id == action.id
+    assert action.why
+    if action.kind is ActionKind.LOAD:
+        assert chosen.is_aspired
+        assert chosen.state is HarnessState.NEW
+        return
+    assert not chosen.is_aspired
+    assert chosen.state is HarnessState.READY
+    others = [v for v in listed if v is not chosen and v.state is HarnessState.READY]
+    assert others or not any(v.is_aspired for v in listed)
+
+
+@given(snapshots, st.data())
+def test_policy_does_not_depend_on_the_order(
+    listed: list[HarnessSnapshot], data: st.DataObject
+) -> None:
+    """Snapshots come in any order."""
+    shuffled = data.draw(st.permutations(listed))
+    assert availability_preserving(listed) == availability_preserving(shuffled)

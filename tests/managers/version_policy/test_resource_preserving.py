@@ -1,0 +1,88 @@
+"""The saving policy as a table, and its promise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managers.loader_harness import END_STATES, HarnessSnapshot, HarnessState
+from managers.version_policy.action import ActionKind
+from managers.version_policy.resource_preserving import resource_preserving
+from tests.managers.version_policy.tables import answer, versions
+from tests.managers.version_policy.test_availability_preserving import snapshots
+
+UPSTREAM = {
+    "UnloadsFirstNonAspired": (
+        "1 UNLOADING f, 2 READY t, 3 READY f, 4 NEW t, 5 READY f",
+        "UNLOAD 3",
+    ),
+    "LoadsFirstAspiredWhenNoneToUnload": (
+        "1 READY t, 2 LOADING t, 3 NEW t, 4 DISABLED f, 5 NEW t",
+        "LOAD 5",
+    ),
+    "ReturnsNoActionWhenNone": (
+        "1 READY t, 2 ERROR t, 3 LOADING t, 4 UNLOADING f, 5 DISABLED f",
+        "none",
+    ),
+    "DoesNotLoadWhenOthersStillUnloading": ("1 UNLOAD_REQUESTED f, 2 NEW t", "none"),
+    "LoadIfUnaspiredIsError": ("1 ERROR f, 2 NEW t", "LOAD 2"),
+    "ErrorAndUnloadRequestedPreventLoading": (
+        "1 ERROR f, 2 UNLOAD_REQUESTED f, 3 NEW t",
+        "none",
+    ),
+    "ErrorAndDisabledAllowLoading": ("1 ERROR f, 2 DISABLED f, 3 NEW t", "LOAD 3"),
+}
+OURS = {
+    "nothing to do": ("", "none"),
+    "an unaspired version that never began holds up loads": (
+        "1 NEW f, 2 NEW t",
+        "none",
+    ),
+    "a changed version is unloaded before it is loaded": (
+        "1 READY f, 1b NEW t",
+        "UNLOAD 1",
+    ),
+    "a changed version is loaded once the old one is gone": ("1b NEW t", "LOAD 1b"),
+}
+
+
+@pytest.mark.parametrize("case", UPSTREAM)
+def test_policy_answers_as_upstream(case: str) -> None:
+    """Every case of resource_preserving_policy_test, by its name."""
+    listed, expected = UPSTREAM[case]
+    assert answer(resource_preserving(versions(listed))) == expected
+
+
+@pytest.mark.parametrize("case", OURS)
+def test_policy_answers_beyond_upstream(case: str) -> None:
+    """Ours: versions whose files changed, and the empty stream."""
+    listed, expected = OURS[case]
+    assert answer(resource_preserving(versions(listed))) == expected
+
+
+@given(snapshots)
+def test_policy_loads_only_when_nothing_unaspired_is_left(
+    listed: list[HarnessSnapshot],
+) -> None:
+    """It never begins a load while anything that is not aspired may be loaded."""
+    action = resource_preserving(listed)
+    if action is None:
+        return
+    chosen = next(v for v in listed if v.generation == action.generation)
+    if action.kind is ActionKind.LOAD:
+        assert chosen.is_aspired
+        assert chosen.state is HarnessState.NEW
+        assert all(v.is_aspired or v.state in END_STATES for v in listed)
+    else:
+        assert not chosen.is_aspired
+        assert chosen.state is HarnessState.READY
+
+
+@given(snapshots, st.data())
+def test_policy_does_not_depend_on_the_order(
+    listed: list[HarnessSnapshot], data: st.DataObject
+) -> None:
+    """Snapshots come in any order."""
+    shuffled = data.draw(st.permutations(listed))
+    assert resource_preserving(listed) == resource_preserving(shuffled)

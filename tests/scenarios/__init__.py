@@ -1,0 +1,1 @@
+"""Golden scenarios of the lifecycle and their runner."""
