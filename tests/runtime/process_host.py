@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from tests.runtime.answers import WAIT_S
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.process_interpreter import ProcessInterpreter, ProcessOptions
+from tfs.runtime.process_interpreter import ProcessInterpreter
+from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.zygote_client import ZygoteClient
 
 

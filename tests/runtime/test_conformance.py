@@ -40,7 +40,7 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
-from tfs.runtime.process_interpreter import ProcessOptions
+from tfs.runtime.process_options import ProcessOptions
 
 MAX_QUEUED = 4
 

@@ -36,7 +36,8 @@ from tfs.core.errors import (
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.value_codec import Ref, decode, encode
-from tfs.runtime.process_interpreter import ProcessInterpreter, ProcessOptions
+from tfs.runtime.process_interpreter import ProcessInterpreter
+from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.session_channel import InlineSessionChannel, SessionChannel
 from tfs.runtime.zygote_client import ZygoteClient
 

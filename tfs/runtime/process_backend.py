@@ -1,0 +1,84 @@
+"""The process backend as a server has it: one zygote, pools made from it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.process_interpreter import ProcessInterpreter
+from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.process_pool import ProcessPool
+from tfs.runtime.zygote_client import ZygoteClient
+
+
+class ProcessBackend:
+    """Makes pools of process interpreters. Thread-safe.
+
+    Args:
+        loop: Drives all conversations with workers.
+        options: For every interpreter.
+
+    """
+
+    def __init__(
+        self, loop: ServingLoop, options: ProcessOptions | None = None
+    ) -> None:
+        self._loop = loop
+        self._options = options or ProcessOptions()
+        self._zygote = ZygoteClient(loop)
+        # Guards the list; leaf lock.
+        self._lock = threading.Lock()
+        self._pools: list[ProcessPool] = []
+        self._num_made = 0
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
+        return sys.platform == "linux" and all(
+            hasattr(os, name) for name in ("memfd_create", "pidfd_open", "eventfd")
+        )
+
+    def pool(self, num_interpreters: int = 1) -> ProcessPool:
+        """Returns a new pool; it takes memory when something is loaded on it."""
+        with self._lock:
+            self._num_made += 1
+            name = f"pool-{self._num_made}"
+            pool = ProcessPool(
+                name,
+                [
+                    ProcessInterpreter(
+                        f"{name}.{index}", self._loop, self._zygote, self._options
+                    )
+                    for index in range(num_interpreters)
+                ],
+                self._options,
+            )
+            # Pools of versions that were unloaded hold nothing any more.
+            self._pools = [each for each in self._pools if not each.is_spent]
+            self._pools.append(pool)
+        return pool
+
+    def pools(self) -> list[ProcessPool]:
+        """Returns the pools in use, for status and counters."""
+        with self._lock:
+            return [each for each in self._pools if not each.is_spent]
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Ends every pool and the zygote. Blocks; the loop must run."""
+        with self._lock:
+            pools, self._pools = self._pools, []
+        for pool in pools:
+            pool.close(deadline_s)
+        done = threading.Event()
+
+        def end() -> None:
+            self._zygote.close()
+            done.set()
+
+        if self._loop.is_loop_thread:
+            end()
+        else:
+            self._loop.post(end)
+            done.wait(5.0)

@@ -1,0 +1,116 @@
+"""A version loaded in a process, and the health all its interpreters share."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.runtime.call_times import CallTimes
+from tfs.runtime.crash_policy import CrashHistory, CrashPolicy
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.model_source import ModelSource
+
+
+class VersionHealth:
+    """How often a version crashed, wherever it runs. Loop-confined.
+
+    Attributes:
+        crashes: Those of all its interpreters together.
+        quarantine: Why the version must not run any more, None while it may.
+
+    """
+
+    def __init__(self, policy: CrashPolicy) -> None:
+        self.crashes = CrashHistory(policy)
+        self.quarantine: str | None = None
+
+
+class ModelHost(Protocol):
+    """What a model asks of the interpreter it is on. Thread-safe."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None while there is none."""
+        ...
+
+    def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Starts a task. Never blocks, never raises."""
+        ...
+
+    def unload(self, model: ProcessModel) -> None:
+        """Frees the model. Blocks."""
+        ...
+
+    def two_thread_scaling(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        duration_s: float,
+    ) -> float | None:
+        """Has the worker call the model from two threads. Blocks."""
+        ...
+
+
+class ProcessModel:
+    """A version on a process interpreter.
+
+    Thread-safe, but for the plain attributes, which are the loop's.
+
+    Attributes:
+        import_s: Seconds the worker took to import and unpickle it; None until then.
+
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        files: VersionFiles,
+        model_id: int,
+        health: VersionHealth,
+        host: ModelHost,
+    ) -> None:
+        self._source = source
+        self._host = host
+        self.files = files
+        self.model_id = model_id
+        self.health = health
+        self.signature_indexes = {
+            name: index for index, name in enumerate(source.signatures)
+        }
+        self.times = CallTimes()
+        self.unloading = False
+        self.told_of_writes = False
+        self.import_s: float | None = None
+
+    @property
+    def source(self) -> ModelSource:
+        return self._source
+
+    @property
+    def pid(self) -> int:
+        """The worker's process, or ours while there is none."""
+        return self._host.pid or os.getpid()
+
+    def submit(self, task: InferenceTask) -> None:
+        self._host.enqueue(self, task)
+
+    def unload(self) -> None:
+        self._host.unload(self)
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the worker measure it; see ``MeasurableModel``."""
+        return self._host.two_thread_scaling(self, signature_name, inputs, duration_s)
+
+    def refusal(self) -> ServingError | None:
+        """Returns why its tasks must not run, None if they may."""
+        if self.health.quarantine is None:
+            return None
+        return FailedPrecondition(
+            f"{self._source.id.slashed} is quarantined: it {self.health.quarantine}; "
+            "deploy another version"
+        )

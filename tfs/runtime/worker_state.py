@@ -1,0 +1,54 @@
+"""The life of an interpreter's process, as a table."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class WorkerState(enum.Enum):
+    """Where an interpreter's process is."""
+
+    ABSENT = "absent"
+    """No model wants one."""
+    FORKING = "forking"
+    """Asked of the zygote."""
+    MAPPING = "mapping"
+    """Alive, loading what its predecessor had."""
+    READY = "ready"
+    """Answers calls."""
+    DEAD = "dead"
+    """Gone; the next one is due now or after a pause."""
+    CLOSED = "closed"
+    """The interpreter has ended for good."""
+
+
+TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
+    WorkerState.ABSENT: frozenset({WorkerState.FORKING, WorkerState.CLOSED}),
+    WorkerState.FORKING: frozenset(
+        {WorkerState.MAPPING, WorkerState.DEAD, WorkerState.CLOSED}
+    ),
+    WorkerState.MAPPING: frozenset(
+        {WorkerState.READY, WorkerState.DEAD, WorkerState.CLOSED}
+    ),
+    WorkerState.READY: frozenset(
+        {WorkerState.DEAD, WorkerState.ABSENT, WorkerState.CLOSED}
+    ),
+    WorkerState.DEAD: frozenset(
+        {WorkerState.FORKING, WorkerState.ABSENT, WorkerState.CLOSED}
+    ),
+    WorkerState.CLOSED: frozenset(),
+}
+
+
+def transition(who: str, state: WorkerState, to: WorkerState) -> WorkerState:
+    """Returns ``to`` if the table allows the move.
+
+    Raises:
+        AssertionError: It does not; a fault of ours, and nothing changed.
+
+    """
+    if to not in TRANSITIONS[state]:
+        raise AssertionError(f"{who}: no way from {state.value} to {to.value}")
+    return to
