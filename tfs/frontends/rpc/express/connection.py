@@ -275,6 +275,7 @@ class Connection:
         "_limits",
         "_max_message_bytes",
         "_now_s",
+        "_num_tiny_updates",
         "_pad_left",
         "_patience",
         "_peer",
@@ -345,6 +346,7 @@ class Connection:
         self._resets: OrderedDict[int, None] = OrderedDict()
         self._blocked: dict[int, Stream] = {}
         self._sent_chunks = 0
+        self._num_tiny_updates = 0
         self._ping_mark = -1
         self.out: list[bytes | memoryview] = [
             frames.settings(
@@ -417,6 +419,11 @@ class Connection:
             data = self._rest + data
         try:
             index, has_more = self._parse(data)
+            if self._num_tiny_updates:
+                num, self._num_tiny_updates = self._num_tiny_updates, 0
+                self._patience.spend(
+                    Annoyance.TINY_WINDOW_UPDATE, now_s, self.num_answered, num
+                )
         except ConnectionFault as fault:
             self.terminate(fault)
             return False
@@ -529,6 +536,33 @@ class Connection:
                     if self.is_closed:
                         return index, False
                     continue
+            elif (
+                frame_type == 8
+                and length == 4
+                and end <= size
+                and self._block_stream_id == 0
+                and self._saw_settings
+            ):
+                # gRPC clients send two of these per answer: as in _on_window_update,
+                # for the cases without fault.
+                increment = unpack_uint32(data, payload)[0] & LARGEST_WINDOW
+                if stream_id == 0:
+                    if 0 < increment <= LARGEST_WINDOW - self._send_window:
+                        self._send_window += increment
+                        self._num_tiny_updates += increment < _TINY_INCREMENT
+                        index = end
+                        continue
+                elif stream_id & 1 and stream_id <= self._last_stream_id:
+                    stream = streams.get(stream_id)
+                    if stream is None:  # CLOSED or RESET: ignored
+                        self._num_tiny_updates += increment < _TINY_INCREMENT
+                        index = end
+                        continue
+                    if 0 < increment <= LARGEST_WINDOW - stream.send_window:
+                        stream.send_window += increment
+                        self._num_tiny_updates += increment < _TINY_INCREMENT
+                        index = end
+                        continue
             # Anything else, by the book.
             stream_id &= LARGEST_WINDOW  # without the reserved bit
             self._check(frame_type, flags, stream_id, length)

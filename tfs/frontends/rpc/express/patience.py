@@ -49,7 +49,9 @@ class Patience:
         self._at_s = now_s
         self._seen = 0
 
-    def spend(self, what: Annoyance, now_s: float, num_sent: int) -> None:
+    def spend(
+        self, what: Annoyance, now_s: float, num_sent: int, times: int = 1
+    ) -> None:
         """Charges for ``what``; ``num_sent`` counts messages since the start.
 
         Raises:
@@ -60,7 +62,7 @@ class Patience:
         earned += (num_sent - self._seen) * self._per_message
         self._at_s = now_s
         self._seen = num_sent
-        self._left = min(self._max_points, self._left + earned) - what
+        self._left = min(self._max_points, self._left + earned) - what * times
         if self._left < 0:
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM, f"too many {what.name} without requests"
