@@ -81,3 +81,15 @@ def test_bad_gzip_fails_the_call(body: bytes, code: Code) -> None:
     with pytest.raises(ServingError) as caught:
         gunzip(body, 1000)
     assert caught.value.code is code
+
+
+def test_room_follows_what_arrived_not_what_is_announced() -> None:
+    """A prefix that promises 60 MB costs 64 KB; later room is four times the bytes."""
+    assembler = MessageAssembler(64 << 20)
+    list(assembler.feed(memoryview(b"\0\x03\x93\x87\x00")))
+    arrived = 0
+    for _ in range(500):
+        list(assembler.feed(memoryview(bytes(1000))))
+        arrived += 1000
+        assert assembler._body is not None
+        assert len(assembler._body) <= max(65_536, 4 * arrived)

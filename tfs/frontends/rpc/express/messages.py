@@ -1,8 +1,8 @@
 """gRPC's length-prefixed messages, cut out of DATA payloads however they are split.
 
 A message is one flag byte, four bytes of length and the body. The buffer of an
-unfinished message grows with the bytes that arrived; the announced length only
-decides when it is whole, and whether it is too long to begin with.
+unfinished message is at most 64 KB or four times the bytes that arrived; the
+announced length only decides when it is whole, and whether it is too long.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
 
 PREFIX_SIZE: Final = 5
+_FIRST_ROOM: Final = 65_536
+_GROWTH: Final = 4
 _GZIP_WINDOW = 31  # zlib's word for "gzip container, largest window"
 
 
@@ -28,14 +30,23 @@ class MessageAssembler:
 
     """
 
-    __slots__ = ("_body", "_max_message_bytes", "_missing", "_prefix", "num_messages")
+    __slots__ = (
+        "_body",
+        "_filled",
+        "_max_message_bytes",
+        "_prefix",
+        "_size",
+        "num_messages",
+    )
 
     def __init__(self, max_message_bytes: int) -> None:
         self.num_messages = 0
         self._max_message_bytes = max_message_bytes
         self._prefix = bytearray()
-        self._body: bytearray | None = None
-        self._missing = 0
+        # Room for a part of the message, of which _filled bytes have arrived.
+        self._body: memoryview | None = None
+        self._filled = 0
+        self._size = 0
 
     @property
     def is_between_messages(self) -> bool:
@@ -52,9 +63,8 @@ class MessageAssembler:
                 flag byte is neither 0 nor 1. The call must fail with it.
 
         """
-        if self._body is not None and len(chunk) < self._missing:
-            self._body += chunk  # the middle of a large message: nothing to yield
-            self._missing -= len(chunk)
+        if self._body is not None and len(chunk) < self._size - self._filled:
+            self._append(chunk)  # the middle of a large message: nothing to yield
             return ()
         return self._cut(chunk)
 
@@ -66,24 +76,39 @@ class MessageAssembler:
                 if len(self._prefix) < PREFIX_SIZE:
                     return
                 chunk = chunk[wanted:]
-                self._missing = int.from_bytes(self._prefix[1:], "big")
+                self._size = int.from_bytes(self._prefix[1:], "big")
                 if self._prefix[0] > 1:
                     raise Internal("a message's compressed flag is neither 0 nor 1")
-                if self._missing > self._max_message_bytes:
-                    raise too_large(self._missing, self._max_message_bytes)
-                self._body = bytearray()
-            part = chunk[: self._missing]
-            self._body += part
-            self._missing -= len(part)
-            if self._missing:
+                if self._size > self._max_message_bytes:
+                    raise too_large(self._size, self._max_message_bytes)
+                self._body = memoryview(bytearray(min(self._size, _FIRST_ROOM)))
+                self._filled = 0
+            part = chunk[: self._size - self._filled]
+            self._append(part)
+            if self._filled < self._size:
                 return
             chunk = chunk[len(part) :]
             is_compressed = self._prefix[0] == 1
-            body = memoryview(self._body).toreadonly()
+            body = self._body.toreadonly()
             self._body = None
             self._prefix = bytearray()
             self.num_messages += 1
             yield is_compressed, body
+
+    def _append(self, part: memoryview) -> None:
+        body = self._body
+        assert body is not None
+        begin = self._filled
+        end = begin + len(part)
+        if end > len(body):
+            # By large factors, and never within the allocator: growing two messages
+            # in turn would copy each of them many times over.
+            room = min(self._size, max(end, len(body) * _GROWTH))
+            larger = memoryview(bytearray(room))
+            larger[:begin] = body[:begin]
+            body = self._body = larger
+        body[begin:end] = part
+        self._filled = end
 
 
 def too_large(size_bytes: int, max_bytes: int) -> ServingError:

@@ -1,0 +1,19 @@
+"""Options are refused when they make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from tfs.frontends.rpc.express.options import ExpressOptions
+
+NUMBERS = [option.name for option in fields(ExpressOptions) if option.name != "limits"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_must_be_positive(name: str, value: int) -> None:
+    """There is no "off": an unbounded server is not on offer."""
+    with pytest.raises(ValueError, match=name):
+        ExpressOptions(**{name: value})  # type: ignore[arg-type]

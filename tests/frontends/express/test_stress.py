@@ -1,0 +1,244 @@
+"""Hostile clients over real sockets, while a good one is served on.
+
+Short forms run in the suite; the numbers of the promise run with ``-m stress``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+import psutil
+import pytest
+
+from tests.frontends.express.wire import (
+    HELLO,
+    data_frame,
+    headers_frame,
+    prefixed,
+    request,
+)
+from tfs.core.call import Call, ListenerOptions, Method
+from tfs.core.clock import MonotonicClock
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.transport import ExpressTransport
+
+PATIENCE_S = 20.0
+ECHO = "/tfs.test.Echo/Say"
+
+
+class Server:
+    def __init__(self) -> None:
+        self.loop = ServingLoop(name="stress")
+        self.loop.start()
+        options = ExpressOptions(
+            max_receive_bytes=32 << 20,
+            handshake_timeout_s=2,
+            header_timeout_s=2,
+            body_timeout_s=2,
+            write_timeout_s=2,
+        )
+        self.transport = ExpressTransport(self.loop, options)
+        (self.address,) = self.transport.start(
+            [ListenerOptions("stress", "127.0.0.1:0")], {ECHO: Method(ECHO, _echo)}
+        )
+        host, port = self.address.split(":")
+        self.where = (host, int(port))
+
+    def connect(self, data: bytes = HELLO) -> socket.socket:
+        client = socket.create_connection(self.where, timeout=PATIENCE_S)
+        client.sendall(data)
+        return client
+
+    def serves(self) -> bool:
+        """Whether a real client is answered."""
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.address, options=options) as channel:
+            echo = channel.unary_unary(ECHO, bytes, bytes)
+            return bool(echo(b"still there?", timeout=PATIENCE_S) == b"still there?")
+
+    def settle(self) -> None:
+        """Waits until every connection is gone, for a bounded number of rounds."""
+        for _ in range(1000):
+            ran = threading.Event()
+            self.loop.post(ran.set)
+            assert ran.wait(PATIENCE_S)
+            if not self.transport._sessions:
+                break
+
+    def close(self) -> None:
+        self.transport.close()
+        self.loop.close(MonotonicClock.now() + PATIENCE_S)
+
+
+def _echo(call: Call) -> None:
+    call.reply(bytes(call.message))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def _until_closed(client: socket.socket, data: Callable[[int], bytes]) -> None:
+    """Sends what ``data`` says until the server hangs up; reads on the way."""
+    with client:
+        for index in range(100_000):
+            try:
+                client.sendall(data(index))
+            except OSError:
+                return
+    raise AssertionError("the server put up with all of it")
+
+
+def _rapid_reset(index: int) -> bytes:
+    stream_id = 2 * index + 1
+    return headers_frame(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL)
+
+
+ATTACKS: dict[str, Callable[[int], bytes]] = {
+    "rapid reset": _rapid_reset,
+    "ping": lambda _: frames.ping(b"12345678") * 10,
+    "settings": lambda _: frames.settings({Setting.MAX_FRAME_SIZE: 20_000}) * 10,
+    "continuation": lambda index: (
+        headers_frame(1, b"", flags=0)
+        if index == 0
+        else frames.frame(FrameType.CONTINUATION, 0, 1, b"")
+    ),
+    "empty data": lambda index: (
+        headers_frame(1) if index == 0 else frames.frame(FrameType.DATA, 0, 1)
+    ),
+    "hpack bomb": lambda index: headers_frame(
+        2 * index + 1,
+        b"\x40\x01k\x7f\xa1\x1e" + b"v" * 4000 if index == 0 else b"\xbe" * 16_000,
+    ),
+    "noise": lambda index: random.Random(index).randbytes(1000),
+}
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_an_attack_is_cut_off_and_others_are_served(server: Server, kind: str) -> None:
+    """The attacker's connection closes; a good client notices nothing."""
+    _until_closed(server.connect(), ATTACKS[kind])
+    assert server.serves()
+    assert server.transport.counters.failures == 0
+
+
+def _churn(server: Server, num_connections: int) -> None:
+    rng = random.Random(3)
+    stories = [
+        b"",
+        HELLO[:10],
+        HELLO,
+        HELLO + headers_frame(1),
+        HELLO + request(1),
+        HELLO + headers_frame(1)[:20],
+        HELLO
+        + headers_frame(1)
+        + frames.frame(FrameType.DATA, 0, 1, prefixed(b"x")[:3]),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ]
+    kept: list[socket.socket] = []
+    for _ in range(num_connections):
+        kept.append(server.connect(rng.choice(stories)))
+        if len(kept) >= 100:
+            rng.shuffle(kept)
+            while len(kept) > 50:
+                kept.pop().close()
+    for client in kept:
+        client.close()
+
+
+def test_connections_opened_and_dropped_leave_nothing(server: Server) -> None:
+    """In every state a connection can be dropped in."""
+    _churn(server, 300)
+    assert server.serves()
+    server.settle()
+    assert not server.transport._sessions
+    assert server.transport.budget.used_bytes == 0
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+def test_ten_thousand_connections_leave_memory_as_it_was(server: Server) -> None:
+    """Within 1.2 times of what it was after the first thousand."""
+    process = psutil.Process()
+    _churn(server, 1000)
+    before = process.memory_info().rss
+    _churn(server, 10_000)
+    assert server.serves()
+    assert process.memory_info().rss < 1.2 * before
+
+
+def _loris(index: int) -> bytes:
+    """Returns how one of four kinds of slow clients begins, and how it also ends."""
+    return [
+        HELLO[: index % 20],
+        HELLO + headers_frame(1)[:15],
+        HELLO + headers_frame(1) + data_frame(1, prefixed(bytes(30_000))[:100], 0),
+        HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + request(1),
+    ][index % 4]
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+def test_thousands_of_slow_clients_are_outlived(server: Server) -> None:
+    """Slow loris in both directions: connections or calls end, all others go on."""
+    num_clients = min(2000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200) // 2)
+    gone = threading.Event()
+
+    def look() -> None:
+        sessions = server.transport._sessions
+        num_calls = sum(len(session.connection.streams) for session in sessions)
+        if num_calls == 0 and len(sessions) <= num_clients // 2 + 2:
+            gone.set()
+        else:
+            server.loop.call_at(MonotonicClock.now() + 0.1, look)
+
+    with contextlib.ExitStack() as clients:
+        for index in range(num_clients):
+            clients.enter_context(server.connect(_loris(index)))
+            if index % 500 == 0:
+                assert server.serves()
+        server.loop.post(look)
+        assert gone.wait(PATIENCE_S)
+        assert server.serves()
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+def test_a_million_requests_leave_memory_as_it_was() -> None:
+    """After the first hundred thousand, resident memory stays flat."""
+    server = Server()
+    process = psutil.Process()
+    client = server.connect()
+    try:
+        before = 0
+        stream_id = 1
+        for batch in range(10_000):
+            data = bytearray()
+            for _ in range(100):
+                data += request(stream_id)
+                stream_id += 2
+            client.sendall(data + frames.window_update(0, 900))
+            expected = 100
+            while expected > 0:
+                answer = client.recv(1 << 16)
+                assert answer, "the server closed the connection"
+                expected -= answer.count(b"grpc-status")
+            if batch == 1000:
+                before = process.memory_info().rss
+        assert process.memory_info().rss < before * 1.05 + (1 << 20)
+    finally:
+        client.close()
+        server.close()
