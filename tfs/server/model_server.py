@@ -41,6 +41,7 @@ from tfs.server.core import ServerCore
 from tfs.server.model_settings import DETECT
 from tfs.server.options import ServerOptions
 from tfs.server.running_config import Origin
+from tfs.server.tls import read_tls_file
 from tfs.server.transports import make_transport
 
 log = logging.getLogger(__name__)
@@ -102,15 +103,17 @@ class ModelServer:
 
         Raises:
             Unavailable: A port is taken; nothing is open and nothing loads.
-            InvalidArgument: The config names a platform that is not there.
+            InvalidArgument: The config names a platform that is not there, or the
+                certificates cannot be used.
 
         """
         self.core.check(config)
+        doors = listeners(self._options)
         self._loop.start()
         for interpreter in self._interpreters:
             interpreter.start()
         addresses = self._transport.start(
-            listeners(self._options),
+            doors,
             method_table(
                 self.core.served,
                 self.core,
@@ -228,14 +231,20 @@ def source_options(options: ServerOptions) -> FileSystemSourceOptions:
 
 
 def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
-    """Returns the doors that the options ask for."""
+    """Returns the doors that the options ask for.
+
+    Raises:
+        ServingError: The certificates cannot be read or used.
+
+    """
+    tls = read_tls_file(options.ssl_config_file) if options.ssl_config_file else None
     doors = []
     if options.port or options.any_port:
         port = 0 if options.any_port else options.port
         host = options.grpc_host
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        doors.append(ListenerOptions("grpc", f"{host}:{port}"))
+        doors.append(ListenerOptions("grpc", f"{host}:{port}", tls=tls))
     if options.grpc_socket_path:
         doors.append(ListenerOptions("grpc-unix", f"unix:{options.grpc_socket_path}"))
     return doors

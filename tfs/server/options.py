@@ -33,6 +33,8 @@ class ServerOptions:
         any_port: Open a free TCP port instead; the log says which.
         grpc_socket_path: Absolute path of a Unix socket to listen on too; "" is none.
         grpc_transport: Which implementation speaks gRPC.
+        ssl_config_file: Text ``SSLConfig``: TLS on the TCP port; "" is plain text. The
+            Unix socket is never encrypted, as in TensorFlow Serving.
         grpc_channel_arguments: "key=value,key=value" for grpcio.
         max_message_bytes: Largest request and reply.
         model_name: Single-model mode: its name.
@@ -68,6 +70,7 @@ class ServerOptions:
     any_port: bool = False
     grpc_socket_path: str = ""
     grpc_transport: TransportKind = TransportKind.AUTO
+    ssl_config_file: str = ""
     grpc_channel_arguments: str = ""
     max_message_bytes: int = 2**31 - 1
     model_name: str = "default"
@@ -100,6 +103,11 @@ class ServerOptions:
         _require(
             not self.grpc_socket_path or self.grpc_socket_path.startswith("/"),
             f"--grpc_socket_path must be absolute: {self.grpc_socket_path}",
+        )
+        _require(
+            not (self.ssl_config_file and self.grpc_transport is TransportKind.EXPRESS),
+            "--grpc_transport=express has no TLS yet; leave it out, or say grpcio, "
+            "together with --ssl_config_file",
         )
         _require(
             bool(self.model_base_path or self.model_config_file),

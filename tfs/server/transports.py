@@ -13,7 +13,12 @@ from tfs.server.options import ServerOptions, TransportKind, parse_channel_argum
 
 
 def chosen_transport(options: ServerOptions) -> TransportKind:
-    """Returns the transport that ``auto`` stands for, or the one asked for."""
+    """Returns the transport that ``auto`` stands for, or the one asked for.
+
+    Whatever ``auto`` comes to mean: for TLS it is grpcio as long as express has none.
+    """
+    if options.ssl_config_file:
+        return TransportKind.GRPCIO
     if options.grpc_transport is not TransportKind.AUTO:
         return options.grpc_transport
     return TransportKind.GRPCIO

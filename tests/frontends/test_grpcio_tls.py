@@ -1,0 +1,111 @@
+"""TLS and mutual TLS through tfs.frontends.rpc.grpcio_transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from tests.certificates import CLIENT_NAME, Certificates
+from tfs.core.call import Call, ListenerOptions, Method, TlsOptions
+from tfs.core.errors import Unavailable
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
+
+PATH = "/test.Service/WhoAmI"
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def made() -> Certificates:
+    return Certificates()
+
+
+def who_am_i(call: Call) -> None:
+    call.reply("|".join(call.peer.identity).encode())
+
+
+@contextmanager
+def served(tls: TlsOptions | None) -> Iterator[str]:
+    """A transport that answers one method with who the caller is."""
+    loop = ServingLoop()
+    loop.start()
+    transport = GrpcioTransport(loop)
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0", tls=tls)],
+            {PATH: Method(PATH, who_am_i)},
+        )
+        yield address
+    finally:
+        transport.close()
+        loop.close()
+
+
+def call(address: str, credentials: grpc.ChannelCredentials | None) -> bytes:
+    channel = (
+        grpc.insecure_channel(address)
+        if credentials is None
+        else grpc.secure_channel(address, credentials)
+    )
+    with channel:
+        reply: bytes = channel.unary_unary(PATH, None, None)(b"", timeout=PATIENCE_S)
+        return reply
+
+
+def test_a_client_that_trusts_the_authority_is_served(made: Certificates) -> None:
+    """TLS: the server shows its certificate, the client none."""
+    with served(made.tls()) as address:
+        assert call(address, made.client_credentials()) == b""
+
+
+@pytest.mark.parametrize("kind", ["plain text", "another authority"])
+def test_others_are_turned_away_from_a_tls_port(made: Certificates, kind: str) -> None:
+    """Neither plain text nor a client that trusts somebody else gets through."""
+    stranger = None if kind == "plain text" else Certificates().client_credentials()
+    with served(made.tls()) as address, pytest.raises(grpc.RpcError) as caught:
+        call(address, stranger)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_verified_client_is_known_by_its_names(made: Certificates) -> None:
+    """Mutual TLS: the certificate's names are the peer's identity."""
+    with served(made.tls(mutual=True)) as address:
+        reply = call(address, made.client_credentials(named=True))
+    assert CLIENT_NAME in reply.decode().split("|")
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["no certificate", "a stranger's"])
+def test_mutual_tls_turns_strangers_away(made: Certificates, named: bool) -> None:
+    """Without a certificate of the authority nothing is answered."""
+    stranger = Certificates()
+    credentials = (
+        grpc.ssl_channel_credentials(
+            made.authority, stranger.server_key, stranger.server_cert
+        )
+        if named
+        else made.client_credentials()
+    )
+    with (
+        served(made.tls(mutual=True)) as address,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        call(address, credentials)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_plain_text_has_no_identity(made: Certificates) -> None:
+    """Without TLS nobody's name is known."""
+    with served(None) as address:
+        assert call(address, None) == b""
+
+
+def test_bad_certificates_open_nothing() -> None:
+    """Certificates gRPC cannot use end the start, not the process."""
+    with (
+        pytest.raises(Unavailable, match="cannot listen"),
+        served(TlsOptions(b"no key", b"no certificate")),
+    ):
+        pass

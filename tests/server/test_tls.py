@@ -1,0 +1,67 @@
+"""tfs.server.tls, and what the options and the choice of transport make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import Certificates
+from tfs.core.call import TlsOptions
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.server.options import ServerOptions, TransportKind
+from tfs.server.tls import check_tls, read_tls_file
+from tfs.server.transports import chosen_transport
+
+
+@pytest.fixture(scope="module")
+def made() -> Certificates:
+    return Certificates()
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_an_upstream_ssl_config_is_read(
+    made: Certificates, tmp_path: Path, mutual: bool
+) -> None:
+    """The fields of SSLConfig hold PEM contents and mean what they do upstream."""
+    tls = read_tls_file(str(made.write_config(tmp_path, mutual=mutual)))
+    assert tls == made.tls(mutual=mutual)
+    assert "PRIVATE" not in repr(tls)
+
+
+def test_certificates_that_do_not_fit_are_named(made: Certificates) -> None:
+    """Each mistake is told by the field it is in, before a port opens."""
+    other = Certificates()
+    good = made.tls(mutual=True)
+    cases: list[tuple[TlsOptions, str]] = [
+        (replace(good, server_key=b""), "server_key is empty"),
+        (replace(good, server_cert=b""), "server_cert is empty"),
+        (replace(good, server_cert=b"/etc/cert.pem"), "server_cert and server_key"),
+        (replace(good, server_key=other.server_key), "server_cert and server_key"),
+        (replace(good, client_ca=b"nonsense"), "custom_ca"),
+        (replace(good, client_ca=b""), "client_verify needs custom_ca"),
+    ]
+    for tls, words in cases:
+        with pytest.raises(InvalidArgument, match=words) as caught:
+            check_tls(tls)
+        assert "PRIVATE" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A missing file and one that is no SSLConfig are told apart; no key is shown."""
+    with pytest.raises(FailedPrecondition, match="No such file"):
+        read_tls_file(str(tmp_path / "none"))
+    bad = tmp_path / "bad"
+    bad.write_text('server_key: "secret\nsecret"')
+    with pytest.raises(InvalidArgument, match="Invalid protobuf file") as caught:
+        read_tls_file(str(bad))
+    assert "secret" not in str(caught.value)
+
+
+def test_tls_means_grpcio_however_auto_is_read() -> None:
+    """With certificates auto is grpcio; express with them is a clear error."""
+    options = ServerOptions(model_base_path="/m", ssl_config_file="/etc/ssl.config")
+    assert chosen_transport(options) is TransportKind.GRPCIO
+    with pytest.raises(InvalidArgument, match="express has no TLS"):
+        replace(options, grpc_transport=TransportKind.EXPRESS)
