@@ -55,6 +55,10 @@ def _poll_wait(text: str) -> float:
     return float(text) or 1.0
 
 
+def _at_least_0(text: str) -> int:
+    return max(0, int(text))
+
+
 def _poll_period(text: str) -> float:
     return max(0.0, float(text))
 
@@ -113,6 +117,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("num_load_threads", "num_load_threads", int, "parallel loads; 0 chooses"),
     Flag(
         "num_unload_threads", "num_unload_threads", int, "parallel unloads; 0 chooses"
+    ),
+    Flag(
+        "enable_model_warmup",
+        "enable_model_warmup",
+        _bool,
+        "replay a version's recorded requests before it is available (default true)",
+    ),
+    Flag(
+        "num_request_iterations_for_warmup",
+        "num_warmup_iterations",
+        _at_least_0,
+        "how often each of them is replayed; 0 is once (default 0)",
     ),
     Flag(
         "max_num_load_retries",
@@ -214,8 +230,6 @@ WITHOUT_MEANING: Final = frozenset(
         "per_process_gpu_memory_fraction",
         "saved_model_tags",
         "grpc_max_threads",
-        "enable_model_warmup",
-        "num_request_iterations_for_warmup",
         "remove_unused_fields_from_bundle_metagraph",
         "prefer_tflite_model",
         "num_tflite_pools",

@@ -32,6 +32,7 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.request_gate import RequestGate
+from tfs.handlers.warmup import WarmupOptions
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables.built_in import default_registry
@@ -43,6 +44,7 @@ from tfs.server.options import ServerOptions
 from tfs.server.running_config import Origin
 from tfs.server.tls import read_tls_file
 from tfs.server.transports import make_transport
+from tfs.server.warmed_platforms import warmed
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,14 @@ class ModelServer:
             manager=self._manager,
             source_options=source_options(options),
             clock=self._clock,
-            platforms=loader_makers(options, self._interpreters),
+            platforms=warmed(
+                loader_makers(options, self._interpreters),
+                WarmupOptions(
+                    options.enable_model_warmup, max(1, options.num_warmup_iterations)
+                ),
+                self.stats,
+                self._clock,
+            ),
             bus=self.bus,
             monitor=self._monitor,
             stats=self.stats,

@@ -44,6 +44,9 @@ class ServerOptions:
         file_system_poll_wait_s: How often base paths are listed where the file system
             gives no events; 0 lists once at the start and after each new config.
         num_load_threads: Versions loaded at the same time; 0 chooses.
+        enable_model_warmup: Whether a version's recorded requests are replayed before
+            it becomes available.
+        num_warmup_iterations: How often each of them is; 0 is once.
         num_unload_threads: Versions unloaded at the same time; 0 chooses.
         max_num_load_retries: Further tries after a load failed.
         load_retry_interval_s: Pause before the first further try; it doubles.
@@ -80,6 +83,8 @@ class ServerOptions:
     file_system_poll_wait_s: float = 1.0
     num_load_threads: int = 0
     num_unload_threads: int = 0
+    enable_model_warmup: bool = True
+    num_warmup_iterations: int = 0
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 60.0
     allow_version_labels_for_unavailable_models: bool = False
