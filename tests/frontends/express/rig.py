@@ -18,6 +18,7 @@ from tests.frontends.express.wire import (
     PATH,
     Answer,
     Sent,
+    data_frame,
     grpc_headers,
     headers_frame,
     literal_block,
@@ -49,6 +50,7 @@ class RawClient:
         self.data = b""
         self.answers: dict[int, Answer] = {}
         self.pings: list[bytes] = []
+        self.window = frames.DEFAULT_WINDOW  # what we may send
         self.goaway: ErrorCode | None = None
         self.decoder = Decoder()
 
@@ -62,6 +64,16 @@ class RawClient:
             return self.socket.send(data)
         except BlockingIOError:
             return 0
+
+    def upload(self, stream_id: int, data: bytes) -> bytes:
+        """Sends as much of a request's last message as may be; returns the rest."""
+        self.read()
+        size = min(self.window, len(data), 10_000)
+        if size:
+            ends = frames.END_STREAM if size == len(data) else 0
+            self.send(data_frame(stream_id, data[:size], ends))
+            self.window -= size
+        return data[size:]
 
     def read(self) -> None:
         """Takes what has arrived."""
@@ -101,6 +113,8 @@ class RawClient:
             answer.body += sent.payload
         elif sent.frame_type == FrameType.RST_STREAM:
             answer.reset = sent.error
+        elif sent.frame_type == FrameType.WINDOW_UPDATE:
+            self.window += int.from_bytes(sent.payload, "big")
         elif sent.frame_type == FrameType.GOAWAY:
             self.goaway = sent.error
         elif sent.frame_type == FrameType.PING and not sent.is_ack:

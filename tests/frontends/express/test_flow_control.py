@@ -60,7 +60,7 @@ def test_refills_come_in_large_pieces() -> None:
 
 def test_an_empty_budget_grants_nothing() -> None:
     """Bytes that nobody gave back are not lent again."""
-    budget = ReceiveBudget(DEFAULT_WINDOW)
+    budget = ReceiveBudget(100_000)
     window = ReceiveWindow(budget, MIB)
     window.receive(DEFAULT_WINDOW)
     assert window.refill() == b""
@@ -68,6 +68,17 @@ def test_an_empty_budget_grants_nothing() -> None:
     budget.release(DEFAULT_WINDOW)
     assert increment(window.refill()) == DEFAULT_WINDOW
     assert not window.is_starved
+
+
+def test_the_reserve_is_for_the_favoured_only() -> None:
+    """A quarter of the budget, for one connection to finish what it began."""
+    budget = ReceiveBudget(100_000)
+    window = ReceiveWindow(budget, MIB)
+    window.receive(DEFAULT_WINDOW)
+    assert window.refill() == b""
+    window.is_favoured = True
+    assert increment(window.refill()) == 100_000 - DEFAULT_WINDOW
+    assert budget.used_bytes == budget.limit_bytes
 
 
 def test_more_than_the_window_is_a_fault() -> None:

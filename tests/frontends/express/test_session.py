@@ -613,6 +613,24 @@ def test_a_starved_upload_goes_on_when_others_are_done(tmp_path: Path) -> None:
         assert rig.served == [b"y" * 9000]
 
 
+def test_uploads_beyond_the_budget_finish_in_turn(tmp_path: Path) -> None:
+    """Five of 90 KB in 400 KB: nobody waits for what another one holds."""
+    with running(tmp_path, ExpressOptions(max_receive_bytes=400_000)) as rig:
+        clients = [rig.connect() for _ in range(5)]
+        left = {}
+        for client in clients:
+            client.send(head(1))
+            left[client] = prefixed(b"x" * 90_000)
+        for _ in range(200):
+            for client in clients:
+                if left[client]:
+                    left[client] = client.upload(1, left[client])
+            rig.settle()
+        assert rig.served == [b"x" * 90_000] * 5
+        assert rig.transport.budget.used_bytes <= 400_000
+        assert rig.clock.now() == 1000.0  # without a timeout's help
+
+
 def test_an_upload_that_starves_too_long_fails(tmp_path: Path) -> None:
     """RESOURCE_EXHAUSTED, for the youngest; so nothing waits for itself forever."""
     options = ExpressOptions(max_receive_bytes=70_000)

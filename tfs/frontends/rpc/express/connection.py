@@ -398,6 +398,15 @@ class Connection:
         """Whether there is anything to write or to :meth:`fill` from."""
         return bool(self.out or self._blocked)
 
+    def favour(self, is_favoured: bool) -> None:
+        """Lets the client have the receive budget's reserve, or no more."""
+        self._window.is_favoured = is_favoured
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether a request is unfinished."""
+        return any(stream.state is _OPENED for stream in self.streams.values())
+
     def blocked_streams(self) -> list[Stream]:
         """Returns the streams whose answers wait for windows or their turn."""
         return list(self._blocked.values())

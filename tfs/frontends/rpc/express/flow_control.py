@@ -10,6 +10,10 @@ length to be is never a reason to grant or allocate anything.
 The first 65,535 bytes of each connection are HTTP/2's own and cannot be refused:
 they count, but may take the budget over its limit, by at most the number of
 connections times 64 KB. Nothing else does.
+
+Uploads that together exceed the budget could each wait for bytes that only another
+one's end would release. So the last quarter of the budget is a reserve, lent to one
+connection at a time, the favoured one: it can finish, release, and make way.
 """
 
 from __future__ import annotations
@@ -32,20 +36,22 @@ class ReceiveBudget:
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
         used_bytes: Windows granted and bytes held.
+        reserve_bytes: What only the favoured connection may be granted.
 
     """
 
-    __slots__ = ("limit_bytes", "used_bytes")
+    __slots__ = ("limit_bytes", "reserve_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         if limit_bytes < DEFAULT_WINDOW:
             raise ValueError(f"receive budget below one window: {limit_bytes}")
         self.limit_bytes = limit_bytes
+        self.reserve_bytes = limit_bytes // 4
         self.used_bytes = 0
 
     @property
     def free_bytes(self) -> int:
-        """What may still be granted; not below 0."""
+        """What may still be granted, reserve included; not below 0."""
         return max(0, self.limit_bytes - self.used_bytes)
 
     def release(self, num_bytes: int) -> None:
@@ -61,10 +67,11 @@ class ReceiveWindow:
         target: What the window is refilled to.
         is_starved: Whether the last refill was refused for want of budget, and
             next to nothing is left of what was granted before.
+        is_favoured: Whether it may use the budget's reserve.
 
     """
 
-    __slots__ = ("_budget", "is_starved", "low_water", "size", "target")
+    __slots__ = ("_budget", "is_favoured", "is_starved", "low_water", "size", "target")
 
     # A share of the free budget, so that the first connections leave some.
     _LARGEST_SHARE: Final = 8
@@ -73,10 +80,12 @@ class ReceiveWindow:
         self._budget = budget
         self.size = DEFAULT_WINDOW
         budget.used_bytes += DEFAULT_WINDOW
-        share = budget.free_bytes // self._LARGEST_SHARE
+        free_bytes = max(0, budget.free_bytes - budget.reserve_bytes)
+        share = free_bytes // self._LARGEST_SHARE
         self.target = max(DEFAULT_WINDOW, min(preferred, share))
         self.low_water = self.target // 2
         self.is_starved = False
+        self.is_favoured = False
 
     def receive(self, num_bytes: int) -> None:
         """Takes note of ``num_bytes`` of DATA payload, padding included.
@@ -96,14 +105,18 @@ class ReceiveWindow:
         wanted = self.target - self.size
         if wanted < self.low_water:
             return b""
-        granted = min(wanted, self._budget.free_bytes)
+        budget = self._budget
+        free_bytes = budget.free_bytes
+        if not self.is_favoured:
+            free_bytes = max(0, free_bytes - budget.reserve_bytes)
+        granted = min(wanted, free_bytes)
         # A trickle would cost more frames than it moves bytes.
         if granted < wanted and granted < _LEAST_GRANT:
             self.is_starved = self.size < _LEAST_GRANT
             return b""
         self.is_starved = False
         self.size += granted
-        self._budget.used_bytes += granted
+        budget.used_bytes += granted
         return window_update(0, granted)
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ class ExpressOptions:
             ``min_body_bytes_per_s`` received.
         min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
         write_timeout_s: For a client to take anything of what waits for it.
-        starve_timeout_s: For the receive budget to have room again; then the
-            youngest unfinished request fails.
+        starve_timeout_s: For the receive budget to have room for the connection
+            that is favoured; then its youngest unfinished request fails.
         idle_timeout_s: Without any call, until a connection is drained.
         keepalive_time_s: Without any byte, until the client is asked for a sign.
         keepalive_timeout_s: For that sign.

@@ -182,16 +182,25 @@ class Session:
         if not self.is_dirty and (connection.has_output or connection.is_closed):
             self.mark_dirty()
         if connection.is_starved:
-            self._shared.starved.add(self.refill)
+            self._shared.starved[self] = None
 
     def refill(self) -> None:
         """Grants the client what the receive budget once had no room for."""
         if not self.is_closed:
             self.connection.refill()
-            if self.connection.is_starved:
-                self._shared.starved.add(self.refill)
+            if not self.connection.is_starved:
+                self._shared.starved.pop(self, None)
             if self.connection.has_output:
                 self.mark_dirty()
+
+    @property
+    def wants_favour(self) -> bool:
+        """Whether it has an upload to finish."""
+        return not self.is_closed and self.connection.is_uploading
+
+    def favour(self, is_favoured: bool) -> None:
+        """Lets it have the budget's reserve, or no more."""
+        self.connection.favour(is_favoured)
 
     def mark_dirty(self) -> None:
         """Has :meth:`flush` called at the end of the round."""
@@ -523,8 +532,8 @@ class Session:
                 connection.reset(stream, ErrorCode.CANCEL)
                 self.on_reset(stream)
                 self.mark_dirty()
-        if not connection.is_starved:
-            self._starved_since_s = None
+        if not connection.is_starved or self._shared.favoured is not self:
+            self._starved_since_s = None  # others are on, and it waits its turn
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
         elif now_s - self._starved_since_s > options.starve_timeout_s:
@@ -572,7 +581,7 @@ class Session:
         self.is_closed = True
         shared = self._shared
         shared.loop.unwatch(self._socket.fileno())
-        shared.starved.discard(self.refill)
+        shared.starved.pop(self, None)
         self._socket.close()
         self._unsent.clear()
         try:

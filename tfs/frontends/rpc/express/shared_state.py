@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
+from typing import Protocol
 
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
@@ -42,6 +43,23 @@ class ExpressCounters:
     slow_rounds: int = 0
 
 
+class StarvedSession(Protocol):
+    """A session as far as the receive budget is concerned."""
+
+    @property
+    def wants_favour(self) -> bool:
+        """Whether it has an upload to finish."""
+        ...
+
+    def favour(self, is_favoured: bool) -> None:
+        """Lets it have the budget's reserve, or no more."""
+        ...
+
+    def refill(self) -> None:
+        """Grants the client what the receive budget has room for."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class SharedState:
     """Made by the transport, used by its sessions. Loop-confined.
@@ -54,7 +72,8 @@ class SharedState:
         deadlines: Of all unfinished calls.
         counters: What happened.
         dirty: Run at the end of the round, once: sessions that have output.
-        starved: Run when the receive budget has room: sessions that wait for it.
+        starved: Sessions that wait for the receive budget, the longest waiting first.
+        favoured: The one of them, or lately of them, that may use the reserve.
         unfinished: Run in the next round: sessions that had too much for this one.
         wants_round: Whether the next round should come at once.
         round_begun_s: When this round first received anything; None before.
@@ -69,7 +88,8 @@ class SharedState:
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
     dirty: list[Callable[[], None]] = field(default_factory=list)
-    starved: set[Callable[[], None]] = field(default_factory=set)
+    starved: dict[StarvedSession, None] = field(default_factory=dict)
+    favoured: StarvedSession | None = None
     unfinished: list[Callable[[], None]] = field(default_factory=list)
     wants_round: bool = False
     round_begun_s: float | None = None

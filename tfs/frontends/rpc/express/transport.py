@@ -192,11 +192,8 @@ class ExpressTransport:
     def _flush(self, now_s: float) -> float | None:
         shared = self._shared
         shared.wants_round = False
-        if shared.starved and shared.budget.free_bytes >= _MIN_GRANT_BYTES:
-            starved = list(shared.starved)
-            shared.starved.clear()
-            for refill in starved:
-                refill()
+        if shared.starved or shared.favoured is not None:
+            self._feed_starved()
         if shared.unfinished:
             # Posted only now: what is posted earlier would run within this round.
             for go_on in shared.unfinished:
@@ -221,6 +218,22 @@ class ExpressTransport:
                     len(dirty),
                 )
         return now_s if shared.wants_round else None
+
+    def _feed_starved(self) -> None:
+        """Grants what the budget has, and its reserve to one session at a time."""
+        shared = self._shared
+        favoured = shared.favoured
+        if favoured is not None and not favoured.wants_favour:
+            favoured.favour(False)
+            favoured = shared.favoured = None
+        if favoured is None:
+            favoured = next((s for s in shared.starved if s.wants_favour), None)
+            if favoured is not None:
+                favoured.favour(True)
+                shared.favoured = favoured
+        if shared.budget.free_bytes >= _MIN_GRANT_BYTES:
+            for session in list(shared.starved):
+                session.refill()
 
     def _sweep_later(self) -> None:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
