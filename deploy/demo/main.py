@@ -115,7 +115,11 @@ def _export(net: DigitsNet, data: Digits, base_path: Path, version: int) -> None
 
 
 def _start_server(config: Path) -> tuple[subprocess.Popen[str], str]:
-    """Starts ``tfs serve``; returns it with its address once it has said it."""
+    """Starts ``tfs serve``; returns it with its address once version 1 is available.
+
+    Its code is new to the server: it is loaded and measured in a process of its own
+    first, which takes a second or two.
+    """
     server = subprocess.Popen(
         [
             sys.executable,
@@ -130,11 +134,14 @@ def _start_server(config: Path) -> tuple[subprocess.Popen[str], str]:
         text=True,
     )
     assert server.stdout is not None
+    address = ""
     for line in server.stdout:
+        print(f"  {line.rstrip()}")
         found = re.search(r"listening on (\S+)", line)
         if found:
-            print(f"  {line.rstrip()}")
-            return server, found[1]
+            address = found[1]
+        elif "digits/1 is available" in line:
+            return server, address
     raise SystemExit(f"the server ended with {server.wait()}")
 
 

@@ -45,11 +45,14 @@ def export_scale(base_path: Path, version: int, factor: float | None = None) -> 
 class Serving:
     """A server on a free loopback port, stopped by its own pid. Confined to a test.
 
-    Its lines are read by a thread, so that it never blocks on a full pipe.
+    Its lines are read by a thread, so that it never blocks on a full pipe. Models run
+    in threads of the server unless ``measures`` is set: then they are measured and
+    placed as by default, which costs the start of a zygote.
     """
 
-    def __init__(self, *flags: str) -> None:
-        self._flags = flags
+    def __init__(self, *flags: str, measures: bool = False) -> None:
+        quick = ("--interpreter_backend=inline", "--load_probe_budget_s=0")
+        self._flags = flags if measures else (*quick, *flags)
         self.address = ""
         self.lines: list[str] = []
         self._arrived: queue.Queue[str | None] = queue.Queue()

@@ -105,9 +105,12 @@ class Traffic(threading.Thread):
         self._client.close()
 
 
-@pytest.mark.parametrize("transport", ["grpcio", "express"])
+@pytest.mark.parametrize(
+    ("transport", "measures"),
+    [("grpcio", False), ("express", False), ("express", True)],
+)
 def test_versions_swap_and_roll_back_without_a_failed_request(
-    tmp_path: Path, transport: str
+    tmp_path: Path, transport: str, measures: bool
 ) -> None:
     """A dropped version goes live and a config edit rolls it back; nobody notices."""
     base_path = tmp_path / "scale"
@@ -115,7 +118,9 @@ def test_versions_swap_and_roll_back_without_a_failed_request(
     export_scale(base_path, 1)
     config.write_text(config_text("scale", base_path))
     with Serving(
-        f"--model_config_file={config}", f"--grpc_transport={transport}"
+        f"--model_config_file={config}",
+        f"--grpc_transport={transport}",
+        measures=measures,
     ) as server:
         server.wait_for("scale/1 is available")
         clients = [Traffic(server.address, "scale") for _ in range(2)]
@@ -321,7 +326,7 @@ def test_a_corrupt_version_leaves_the_old_one_serving(tmp_path: Path) -> None:
         assert states[1].state == "AVAILABLE"
         assert states[2].state == "END"
         assert states[2].error_code == "DATA_LOSS"
-        assert "model.pt" in states[2].error_message
+        assert "cannot be read" in states[2].error_message
         assert client.predict("scale", {"x": X}).version == 1
 
 

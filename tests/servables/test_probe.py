@@ -44,6 +44,7 @@ class FakeSubject:
     """Computes with a Python function; every call takes fake time."""
 
     pid = os.getpid()
+    last_call_s = None
 
     def __init__(
         self,

@@ -208,7 +208,7 @@ def test_loader_measures_what_it_loaded(
 ) -> None:
     """From a version directory to a profile with everything a host can tell."""
     path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
-    profiler = Profiler(ProfileCache(), ProbeOptions(0.3, 4))
+    profiler = Profiler(ProfileCache(), ProbeOptions(3.0, 4))
     context = LoadContext(lambda _: interpreter, profiler=profiler)
     loader = default_registry().loader(path, context)
     assert isinstance(loader, ModelLoader)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.runtime.placement import Backend
 from tfs.server.options import ServerOptions, TransportKind
 
 log = logging.getLogger(__name__)
@@ -198,6 +199,42 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("state_dir", "state_dir", str, "where overrides and profiles are kept"),
     Flag(
+        "interpreter_backend",
+        "interpreter_backend",
+        Backend,
+        "where models run: auto, front, inline or process (default auto)",
+    ),
+    Flag(
+        "num_interpreters",
+        "num_interpreters",
+        int,
+        "processes that run models; 0 is one per core (default 0)",
+    ),
+    Flag(
+        "interpreter_call_timeout_s",
+        "interpreter_call_timeout_s",
+        float,
+        "a call in a process interpreter that takes longer ends it (default 30)",
+    ),
+    Flag(
+        "load_probe_budget_s",
+        "load_probe_budget_s",
+        float,
+        "how long measuring a version may take; 0 measures nothing (default 0.5)",
+    ),
+    Flag(
+        "enable_batching",
+        "enable_batching",
+        _bool,
+        "join concurrent requests (default true)",
+    ),
+    Flag(
+        "batching_parameters_file",
+        "batching_parameters_file",
+        str,
+        "text BatchingParameters for versions without their own",
+    ),
+    Flag(
         "allow_model_code",
         "allow_model_code",
         _bool,
@@ -206,9 +243,6 @@ FLAGS: Final[tuple[Flag, ...]] = (
 )
 
 NOT_BUILT: Final[dict[str, str]] = {
-    "enable_batching": "batching of requests",
-    "batching_parameters_file": "batching of requests",
-    "enable_per_model_batching_parameters": "batching of requests",
     "use_alts_credentials": "Google's ALTS",
     "platform_config_file": "platform configuration",
     "monitoring_config_file": "exporting of metrics",
@@ -241,6 +275,8 @@ WITHOUT_MEANING: Final = frozenset(
         "mixed_precision",
         "skip_initialize_tpu",
         "enable_grpc_healthcheck_service",
+        # A version's batching_params.pbtxt always counts; the health service is on.
+        "enable_per_model_batching_parameters",
     }
 )
 """TensorFlow Serving's flags that mean nothing here: accepted with a warning."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tfs.cli import serve
+from tfs.cli import package, serve
 from tfs.core.errors import ServingError
 
-COMMANDS: Final = (serve,)
+COMMANDS: Final = (serve, package)
 """Modules with ``add_parser(subparsers)``; imports of weight happen when they run."""
 
 _BESIDE: Final = ("sources", "managers", "batching")

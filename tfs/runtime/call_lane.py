@@ -260,6 +260,7 @@ class CallLane:
             self.num_failed += 1
         else:
             call.model.times.observe(call.signature_index, call.task.num_rows, call_s)
+            call.model.last_call_s = call_s
         return outcome
 
     # One timer serves many calls: it is armed anew only when it fires, and looks then

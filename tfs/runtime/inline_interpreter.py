@@ -61,6 +61,7 @@ class InlineModel:
         self._interpreter = interpreter
         self._source = source
         self.import_s: float | None = None
+        self.last_call_s: float | None = None  # there is no way there and back
         self.on_front = front
         # Written by unload on the interpreter's thread only.
         self.guest: GuestModel | None = guest

@@ -89,6 +89,14 @@ class MeasurableModel(Protocol):
         """Seconds that importing and unpickling took, weights not read."""
         ...
 
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds the last call took where it ran, the way there and back left out.
+
+        None where there is no such way, or before the first call.
+        """
+        ...
+
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:

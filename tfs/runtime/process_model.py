@@ -61,6 +61,7 @@ class ProcessModel:
 
     Attributes:
         import_s: Seconds the worker took to import and unpickle it; None until then.
+        last_call_s: Seconds the last call took in the worker; None before the first.
 
     """
 
@@ -84,6 +85,7 @@ class ProcessModel:
         self.unloading = False
         self.told_of_writes = False
         self.import_s: float | None = None
+        self.last_call_s: float | None = None
 
     @property
     def source(self) -> ModelSource:

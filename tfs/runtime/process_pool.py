@@ -38,6 +38,11 @@ class PooledModel:
         """Seconds the first interpreter took to import and unpickle it."""
         return self._members[0][1].import_s
 
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds of the first interpreter's last call; an idle pool uses that one."""
+        return self._members[0][1].last_call_s
+
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:

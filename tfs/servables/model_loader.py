@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tfs.core.errors import DataLoss, FailedPrecondition
@@ -20,9 +20,10 @@ from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import is_committed, read_manifest, verify_files
-from tfs.runtime.interpreter import InterpreterModel, MeasurableModel
+from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
 from tfs.servables.code_digest import code_digest
+from tfs.servables.inside import measurable_of
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
 from tfs.servables.probe import ServableSubject
@@ -100,6 +101,8 @@ class ModelLoader:
         self._estimate: ResourceAllocation | None = None
         self._code_digest: str | None = None
         self._profile: ModelProfile | None = None
+        self.on_late_profile: Callable[[ModelProfile], None] | None = None
+        """Told of a profile that was postponed, on the measuring thread."""
 
     @property
     def code_digest(self) -> str:
@@ -113,7 +116,9 @@ class ModelLoader:
             try:
                 self._code_digest = code_digest(self._path)
             except (OSError, zipfile.BadZipFile) as error:
-                raise DataLoss(f"the version cannot be read: {error}") from error
+                raise DataLoss(
+                    f"the version cannot be read: {error}; write it again"
+                ) from error
         return self._code_digest
 
     @property
@@ -168,9 +173,14 @@ class ModelLoader:
         model.unload()
 
     def _request(self, servable: ModelServable, load_s: float) -> ProfileRequest:
-        model = servable.model
-        if isinstance(model, MeasurableModel):
-            subject = ServableSubject(servable, model.pid, model.two_thread_scaling)
+        model = measurable_of(servable.model)
+        if model is not None:
+            subject = ServableSubject(
+                servable,
+                model.pid,
+                model.two_thread_scaling,
+                lambda: model.last_call_s,
+            )
             load = LoadMeasures(model.import_s, load_s)
         else:
             subject, load = ServableSubject(servable), LoadMeasures(None, load_s)
@@ -180,6 +190,8 @@ class ModelLoader:
 
     def _set_profile(self, profile: ModelProfile) -> None:
         self._profile = profile
+        if self.on_late_profile is not None:
+            self.on_late_profile(profile)
 
     @property
     def servable(self) -> Servable:

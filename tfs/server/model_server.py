@@ -5,9 +5,7 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -18,13 +16,14 @@ from managers.aspired_versions_manager import (
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
 from sources.adapter import Convert
-from sources.file_system import FileSystemSourceOptions
+from sources.file_system_options import FileSystemSourceOptions
 from sources.storage_path import StoragePath
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -33,12 +32,10 @@ from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup import WarmupOptions
-from tfs.runtime.inline_interpreter import InlineInterpreter
-from tfs.runtime.interpreter import Interpreter
 from tfs.servables.built_in import default_registry
-from tfs.servables.platform import LoadContext
 from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
+from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT
 from tfs.server.options import ServerOptions
 from tfs.server.running_config import Origin
@@ -69,15 +66,15 @@ class ModelServer:
         self.stats = stats or Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._loop = ServingLoop(self._clock)
-        self._interpreters = make_interpreters(self._clock)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
         self._manager = make_manager(options, self.bus, self._clock)
+        self._fleet = ModelFleet(options, self._loop, self._manager, self.bus)
         self.core = ServerCore(
             manager=self._manager,
             source_options=source_options(options),
             clock=self._clock,
             platforms=warmed(
-                loader_makers(options, self._interpreters),
+                loader_makers(options, self._fleet),
                 WarmupOptions(
                     options.enable_model_warmup, max(1, options.num_warmup_iterations)
                 ),
@@ -119,8 +116,6 @@ class ModelServer:
         self.core.check(config)
         doors = listeners(self._options)
         self._loop.start()
-        for interpreter in self._interpreters:
-            interpreter.start()
         addresses = self._transport.start(
             doors,
             method_table(
@@ -162,8 +157,7 @@ class ModelServer:
         self._decoders.close(deadline_s)
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
-        for interpreter in self._interpreters:
-            interpreter.close(deadline_s)
+        self._fleet.close(deadline_s)
         self._loop.close(deadline_s)
 
     def _retain_models(self) -> None:
@@ -185,14 +179,6 @@ class ModelServer:
         """Whether the model can answer; None if it is not configured."""
         available = self.core.is_model_available(name)
         return available and not self._draining
-
-
-def make_interpreters(clock: Clock) -> Sequence[Interpreter]:
-    """Returns one in-process interpreter per core this process may use."""
-    return [
-        InlineInterpreter(f"interpreter-{index}", clock=clock)
-        for index in range(len(os.sched_getaffinity(0)))
-    ]
 
 
 def make_manager(
@@ -217,26 +203,30 @@ def make_manager(
     )
 
 
-def loader_makers(
-    options: ServerOptions, interpreters: Sequence[Interpreter]
-) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
-    """Returns what turns a version directory into a loader, by platform name."""
-    registry = default_registry(allow_model_code=options.allow_model_code)
-    turns = itertools.cycle(interpreters)
-    context = LoadContext(interpreter_for=lambda source: next(turns))
-
-    def maker(name: str) -> Convert[StoragePath, Loader[object]]:
-        return lambda _, storage: registry.loader(storage.path, context, name)
-
-    return {name: maker(name) for name in (DETECT, *registry.names)}
-
-
 def source_options(options: ServerOptions) -> FileSystemSourceOptions:
     """Returns how base paths are watched; the servables come with the config."""
     return FileSystemSourceOptions(
         poll_wait_s=options.file_system_poll_wait_s,
         unload_when_empty=options.unload_when_empty,
     )
+
+
+def loader_makers(
+    options: ServerOptions, fleet: ModelFleet
+) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
+    """Returns what turns a version directory into a loader, by platform name."""
+    registry = default_registry(allow_model_code=options.allow_model_code)
+
+    def maker(name: str) -> Convert[StoragePath, Loader[object]]:
+        def convert(_: ServableId, storage: StoragePath) -> Loader[object]:
+            return fleet.loader(
+                lambda context: registry.loader(storage.path, context, name),
+                storage.path,
+            )
+
+        return convert
+
+    return {name: maker(name) for name in (DETECT, *registry.names)}
 
 
 def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:

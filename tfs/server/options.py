@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
+from tfs.runtime.placement import Backend
 
 DEFAULT_PORT: Final = 8500
 
@@ -64,6 +65,16 @@ class ServerOptions:
         num_decode_threads: Large or unusual requests decoded at the same time.
         max_queued_decodes: Of those, how many may wait or be decoded.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
+        interpreter_backend: Where models run: AUTO measures each version.
+        num_interpreters: Processes (and in-process threads) that run models; 0 is one
+            per core.
+        interpreter_call_timeout_s: A call in a process interpreter that takes longer
+            (or 10 times its usual time, if that is more) ends the interpreter.
+        load_probe_budget_s: How long measuring a version of unknown code may take;
+            0 measures nothing.
+        enable_batching: Whether concurrent requests are joined.
+        batching_parameters_file: Text ``BatchingParameters`` for versions without a
+            ``batching_params.pbtxt`` of their own; "" is as measured.
         allow_model_code: Whether platforms that execute a model's code may load.
 
     """
@@ -97,6 +108,12 @@ class ServerOptions:
     num_decode_threads: int = 2
     max_queued_decodes: int = 256
     state_dir: str = ""
+    interpreter_backend: Backend = Backend.AUTO
+    num_interpreters: int = 0
+    interpreter_call_timeout_s: float = 30.0
+    load_probe_budget_s: float = 0.5
+    enable_batching: bool = True
+    batching_parameters_file: str = ""
     allow_model_code: bool = True
 
     def __post_init__(self) -> None:
@@ -126,6 +143,8 @@ class ServerOptions:
             "max_num_load_retries",
             "drain_timeout_s",
             "max_in_flight_per_model",
+            "num_interpreters",
+            "load_probe_budget_s",
         ):
             value = getattr(self, name)
             _require(value >= 0, f"--{name} must not be negative: {value}")
@@ -140,6 +159,15 @@ class ServerOptions:
         for name in ("max_in_flight", "num_decode_threads", "max_queued_decodes"):
             value = getattr(self, name)
             _require(value > 0, f"--{name} must be positive: {value}")
+        _require(
+            self.interpreter_call_timeout_s > 0,
+            "--interpreter_call_timeout_s must be positive",
+        )
+        _require(
+            self.enable_batching or not self.batching_parameters_file,
+            "--batching_parameters_file is set without setting --enable_batching to "
+            "true.",
+        )
         parse_channel_arguments(self.grpc_channel_arguments)
 
 

@@ -1,0 +1,223 @@
+"""tfs.servables.placed_loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.conformance.servable import example_inputs, run_task
+from tests.e2e.serving import export_scale
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.placement import Backend, PlacementOptions
+from tfs.servables.built_in import default_registry
+from tfs.servables.code_digest import code_digest
+from tfs.servables.placed_loader import PlacedLoader, Places
+from tfs.servables.platform import LoadContext
+from tfs.servables.probe import ProbeOptions
+from tfs.servables.profile_cache import ProfileCache
+from tfs.servables.profiler import Profiler
+
+ID = ServableId("scale", 1)
+QUICK = SignatureProfile(True, call_s_by_rows={1: 1e-5}, full_batch_p99_s=1e-5)
+SLOW = SignatureProfile(True, call_s_by_rows={1: 1e-2}, full_batch_p99_s=1e-2)
+
+
+class Host:
+    """Interpreters by backend: threads stand in for processes, but for crashes."""
+
+    def __init__(self, *, budget_s: float = 0.0) -> None:
+        self.interpreters: dict[Backend, Interpreter] = {}
+        self.cache = ProfileCache()
+        self.is_crowded = False
+        self.profiler = Profiler(
+            self.cache,
+            ProbeOptions(budget_s, largest_batch=2),
+            is_crowded=lambda: self.is_crowded,
+        )
+        self.batched: list[tuple[Backend, bool]] = []
+        self.notes: list[str] = []
+        self.refuse: ServingError | None = None
+
+    def of(self, backend: Backend) -> Interpreter:
+        if self.refuse is not None and backend is not Backend.PROCESS:
+            raise self.refuse
+        if backend not in self.interpreters:
+            self.interpreters[backend] = InlineInterpreter(backend.value)
+            self.interpreters[backend].start()
+        return self.interpreters[backend]
+
+    def batch(
+        self, inner: Servable, path: str, profile: ModelProfile | None, backend: Backend
+    ) -> Servable:
+        self.batched.append((backend, profile is not None))
+        return inner
+
+    def loader(self, path: Path) -> PlacedLoader:
+        places = Places(
+            PlacementOptions(),
+            self.of,
+            self.profiler,
+            self.batch,
+            lambda _, note: self.notes.append(note),
+            0.0,
+            MonotonicClock(),
+        )
+        registry = default_registry()
+        return PlacedLoader(
+            lambda context: registry.loader(str(path), context),
+            str(path),
+            LoadContext(self.of_nothing),
+            places,
+        )
+
+    def of_nothing(self, _: object) -> Interpreter:
+        raise AssertionError("the placed loader chooses the interpreter itself")
+
+    def num_models(self, backend: Backend) -> int:
+        interpreter = self.interpreters.get(backend)
+        return 0 if interpreter is None else interpreter.stats().num_models
+
+    def close(self) -> None:
+        for interpreter in self.interpreters.values():
+            interpreter.close(None)
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_scale(tmp_path_factory.mktemp("placed") / "scale", 1)
+
+
+def know(host: Host, version: Path, signature: SignatureProfile) -> None:
+    host.cache.put(
+        ModelProfile(
+            code_digest(str(version)),
+            import_s=0.001,
+            two_thread_scaling=0.5,
+            signatures={DEFAULT_SIGNATURE: signature},
+        )
+    )
+
+
+def answers(servable: Servable) -> bool:
+    inputs = example_inputs(servable.signatures[DEFAULT_SIGNATURE], 2)
+    outcome = run_task(servable, DEFAULT_SIGNATURE, inputs)
+    return not isinstance(outcome, ServingError) and outcome["y"].shape == (2, 2)
+
+
+def test_code_never_seen_serves_in_a_process_unbatched(
+    host: Host, version: Path
+) -> None:
+    """Without a profile and without a budget the static defaults hold, and it says so."""
+    loader = host.loader(version)
+    loader.load(ID)
+    assert host.num_models(Backend.PROCESS) == 1
+    assert host.batched == [(Backend.PROCESS, False)]
+    assert host.notes == ["runs in process: not measured yet"]
+    assert answers(loader.servable)
+    loader.unload()
+    assert host.num_models(Backend.PROCESS) == 0
+
+
+def test_known_quick_code_goes_straight_to_the_front(host: Host, version: Path) -> None:
+    """A profile decides before anything is loaded: no process is used."""
+    know(host, version, QUICK)
+    loader = host.loader(version)
+    loader.load(ID)
+    assert host.num_models(Backend.FRONT) == 1
+    assert Backend.PROCESS not in host.interpreters
+    assert host.batched == [(Backend.FRONT, True)]
+    assert "p99 of a full batch 10 us" in host.notes[0]
+    assert answers(loader.servable)
+    loader.unload()
+
+
+def test_code_is_measured_in_a_process_before_it_is_placed(version: Path) -> None:
+    """With a budget the load ends with a profile, kept for the next version."""
+    host = Host(budget_s=0.2)
+    loader = host.loader(version)
+    loader.load(ID)
+    assert Backend.PROCESS in host.interpreters
+    ((_, was_measured),) = host.batched
+    assert was_measured
+    assert answers(loader.servable)
+    loader.unload()
+    assert all(host.num_models(backend) == 0 for backend in host.interpreters)
+    host.close()
+
+
+def test_a_late_profile_moves_the_serving_version(version: Path) -> None:
+    """In a crowd the probe is put off; afterwards the version moves and still answers."""
+    host = Host(budget_s=0.2)
+    host.is_crowded = True
+    loader = host.loader(version)
+    loader.load(ID)
+    servable = loader.servable
+    assert host.num_models(Backend.PROCESS) == 1
+    host.is_crowded = False
+    know(host, version, QUICK)
+    assert host.profiler.measure_postponed()
+    assert host.num_models(Backend.PROCESS) == 0
+    assert host.num_models(Backend.FRONT) == 1
+    assert loader.servable is servable
+    assert answers(servable)
+    loader.unload()
+    host.close()
+
+
+def test_a_place_that_cannot_be_had_fails_the_load_and_leaves_nothing(
+    host: Host, version: Path
+) -> None:
+    """When moving fails, the version is gone from where it was."""
+    know(host, version, SLOW)
+    host.refuse = FailedPrecondition("no threads here")
+    loader = host.loader(version)
+    loader.load(ID)  # slow code stays in the process: nothing is refused
+    loader.unload()
+    know(host, version, QUICK)
+    loader = host.loader(version)
+    with pytest.raises(FailedPrecondition):
+        loader.load(ID)
+    assert host.num_models(Backend.PROCESS) == 0
+
+
+def test_a_failing_move_keeps_the_version_where_it_is(version: Path) -> None:
+    """A late move that fails is logged; the version serves on from its old place."""
+    host = Host(budget_s=0.2)
+    host.is_crowded = True
+    loader = host.loader(version)
+    loader.load(ID)
+    host.refuse = Internal("broken")
+    know(host, version, QUICK)
+    host.is_crowded = False
+    host.profiler.measure_postponed()
+    assert host.num_models(Backend.PROCESS) == 1
+    assert answers(loader.servable)
+    loader.unload()
+    host.close()
+
+
+def test_an_unloaded_version_has_no_servable(host: Host, version: Path) -> None:
+    """The servable belongs between load and unload."""
+    loader = host.loader(version)
+    with pytest.raises(FailedPrecondition):
+        _ = loader.servable
+    loader.load(ID)
+    loader.unload()
+    with pytest.raises(FailedPrecondition):
+        _ = loader.servable

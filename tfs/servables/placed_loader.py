@@ -1,0 +1,225 @@
+"""Loads a version where it belongs: places it, measures it, batches it.
+
+Code that was never seen is loaded in a process of its own first and measured there, so
+that what crashes or hangs never reaches the server process. The profile decides the
+place (``tfs.runtime.placement``) and whether rows may be batched; a version of known
+code goes to its place at once. While many versions wait, measuring is put off: the
+version serves unbatched in a process and moves later, without a failed request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tfs.core.clock import Clock
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.loader import Loader
+from tfs.core.model_profile import ModelProfile
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.runtime.interpreter import Interpreter, InterpreterStats
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.placed_model import PlacedModel
+from tfs.runtime.placement import Backend, Placement, PlacementOptions, place
+from tfs.servables.batched import BatchedServable
+from tfs.servables.model_loader import ModelLoader
+from tfs.servables.placed_servable import PlacedServable
+from tfs.servables.platform import LoadContext
+from tfs.servables.probe import ServableSubject, warm_up
+from tfs.servables.profiler import Profiler
+
+log = logging.getLogger(__name__)
+
+_MOVE_S = 60.0  # for the calls that run in a version's old place
+
+Batch = Callable[[Servable, str, "ModelProfile | None", Backend], Servable]
+"""Puts queues in front of a servable, given its directory, what was measured of it and
+where it runs; returns it unchanged where nothing may be batched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What a server gives every placed loader. Immutable.
+
+    Attributes:
+        placement: What was asked for and what the host offers.
+        interpreter: Returns the interpreter of a backend.
+        profiler: Knows and measures code.
+        batch: Puts batch queues in front of a servable.
+        note: Adds a sentence to a version's state.
+        warm_up_s: Longest derived warm-up; 0 for none.
+        clock: Time.
+
+    """
+
+    placement: PlacementOptions
+    interpreter: Callable[[Backend], Interpreter]
+    profiler: Profiler
+    batch: Batch
+    note: Callable[[ServableId, str], None]
+    warm_up_s: float
+    clock: Clock
+
+
+class PlacedLoader:
+    """A loader over the loader of a platform. Confined to one caller at a time.
+
+    Implements :class:`tfs.core.loader.Loader`. Versions of platforms that need no
+    interpreter pass through: they are loaded and, if they may be, batched.
+
+    Args:
+        make: Makes the platform's loader in a context.
+        path: The version directory.
+        context: What the server gives every loader.
+        places: Where versions may run, and what decides.
+
+    """
+
+    def __init__(
+        self,
+        make: Callable[[LoadContext], Loader[Servable]],
+        path: str,
+        context: LoadContext,
+        places: Places,
+    ) -> None:
+        self._path = path
+        self._places = places
+        self._entrance = _Entrance(places)
+        self._loader = make(
+            replace(
+                context,
+                interpreter_for=lambda _: self._entrance,
+                profiler=places.profiler,
+            )
+        )
+        self._servable: PlacedServable | None = None
+        # Held while a late profile moves the version, which unloading waits for.
+        # Guards _unloaded. Rank: with the loaders, outside every other lock.
+        self._moving = threading.Lock()
+        self._unloaded = False
+
+    def estimate_resources(self) -> ResourceAllocation:
+        return self._loader.estimate_resources()
+
+    def load(self, servable_id: ServableId) -> None:
+        loader, places = self._loader, self._places
+        if not isinstance(loader, ModelLoader):
+            loader.load(servable_id)
+            self._servable = PlacedServable(
+                places.batch(loader.servable, self._path, None, Backend.FRONT)
+            )
+            return
+        loader.on_late_profile = self._take_late_profile
+        placement = place(places.placement, places.profiler.known(loader.code_digest))
+        self._entrance.backend = placement.backend
+        loader.load(servable_id)
+        servable = PlacedServable(loader.servable)
+        try:
+            self._settle(servable, loader.profile, placement)
+        except BaseException:
+            loader.unload()
+            raise
+        self._servable = servable
+
+    def unload(self) -> None:
+        with self._moving:
+            self._unloaded = True
+            servable, self._servable = self._servable, None
+        if servable is not None:
+            _drain(servable.target)
+        self._loader.unload()
+
+    @property
+    def servable(self) -> Servable:
+        """The loaded version."""
+        if self._servable is None:
+            raise FailedPrecondition(f"{self._path} is not loaded")
+        return self._servable
+
+    def _settle(
+        self,
+        servable: PlacedServable,
+        profile: ModelProfile | None,
+        placement: Placement,
+    ) -> None:
+        """Puts the version where its profile says, and queues in front of it."""
+        places, model = self._places, self._entrance.placed
+        if profile is not None and model is not None:
+            placement = place(places.placement, profile)
+            if placement.backend is not self._entrance.backend:
+                interpreter = places.interpreter(placement.backend)
+                deadline_s = places.clock.now() + _MOVE_S
+                model.move(interpreter.load(model.source), deadline_s)
+                self._entrance.backend = placement.backend
+        servable.become(
+            places.batch(self._loader.servable, self._path, profile, placement.backend)
+        )
+        why = f"runs in {placement.backend.value}: {placement.reason}"
+        log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
+        places.note(servable.id, why)
+        if profile is not None and places.warm_up_s > 0:
+            until_s = places.clock.now() + places.warm_up_s
+            subject = ServableSubject(servable)
+            warm_up(subject, self._path, 1, until_s, places.clock)
+
+    def _take_late_profile(self, profile: ModelProfile) -> None:
+        """Moves the serving version to where it belongs. On the measuring thread."""
+        with self._moving:
+            servable = self._servable
+            if servable is None or self._unloaded:
+                return
+            before = servable.target
+            try:
+                placement = place(self._places.placement, profile)
+                self._settle(servable, profile, placement)
+            except ServingError as error:
+                log.warning(
+                    "event=move_failed servable=%s error=%s", servable.id.slashed, error
+                )
+                return
+            if before is not servable.target:
+                _drain(before)
+
+
+class _Entrance:
+    """The interpreter that a platform's loader sees: any backend, behind a placed model.
+
+    Confined to the loader.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self.backend = Backend.PROCESS
+        self.placed: PlacedModel | None = None
+
+    @property
+    def name(self) -> str:
+        return f"placed-{self.backend.value}"
+
+    def start(self) -> None:
+        """Does nothing: the backends are the server's."""
+
+    def load(self, source: ModelSource) -> PlacedModel:
+        model = self._places.interpreter(self.backend).load(source)
+        self.placed = PlacedModel(model, self._places.clock)
+        return self.placed
+
+    def stats(self) -> InterpreterStats:
+        return self._places.interpreter(self.backend).stats()
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Does nothing: the backends are the server's."""
+
+
+def _drain(target: Servable) -> None:
+    """Waits until the batch queues of a target are empty, if it has any."""
+    if not isinstance(target, BatchedServable):
+        return
+    drained = threading.Event()
+    target.close(drained.set)
+    if not drained.wait(_MOVE_S):
+        log.warning("event=queues_not_drained servable=%s", target.id.slashed)

@@ -1,0 +1,37 @@
+"""A servable whose inside may change while it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+
+
+class PlacedServable:
+    """Hands tasks to whatever answers for the version now. Thread-safe.
+
+    First the bare model; once the version was measured, the same model behind batch
+    queues. Handlers keep this object, so that a change needs no new handle.
+    """
+
+    __slots__ = ("_target", "id", "signatures")
+
+    def __init__(self, target: Servable) -> None:
+        self.id: ServableId = target.id
+        self.signatures: Mapping[str, Signature] = target.signatures
+        self._target = target
+
+    @property
+    def target(self) -> Servable:
+        """What answers now."""
+        return self._target
+
+    def submit(self, task: InferenceTask) -> None:
+        """Starts the task on the present target."""
+        self._target.submit(task)
+
+    def become(self, target: Servable) -> None:
+        """Sends later tasks to ``target``, a form of the same version."""
+        self._target = target

@@ -1,0 +1,143 @@
+"""Which requests are joined, as the operator and the version say.
+
+Text ``BatchingParameters`` come from ``--batching_parameters_file`` for all models and
+from ``batching_params.pbtxt`` in a version directory for that version; the version's
+own come first. Without either, a signature is batched as its measurements recommend.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from batching.batching_options import BatchingOptions, options_from_parameters
+from batching.options import SchedulerOptions
+from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.model_profile import ModelProfile
+from tfs.core.servable import Servable
+from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.version_directory import BATCHING_PARAMETERS
+from tfs.proto._pool import POOL
+from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
+from tfs.runtime.placement import Backend
+from tfs.servables.batched import BatchedServable
+
+
+def read_batching_parameters(text: str, where: str) -> BatchingOptions:
+    """Reads a text ``BatchingParameters``.
+
+    Raises:
+        InvalidArgument: A syntax error with its place, or a bad value.
+
+    """
+    message = session_bundle_config_pb2.BatchingParameters()
+    try:
+        text_format.Parse(text, message, descriptor_pool=POOL)
+    except text_format.ParseError as error:
+        raise InvalidArgument(f"Invalid protobuf file: '{where}': {error}") from error
+    return options_from_parameters(
+        max_batch_size=_wrapped(message, "max_batch_size"),
+        batch_timeout_micros=_wrapped(message, "batch_timeout_micros"),
+        max_enqueued_batches=_wrapped(message, "max_enqueued_batches"),
+        num_batch_threads=_wrapped(message, "num_batch_threads"),
+        allowed_batch_sizes=tuple(message.allowed_batch_sizes),
+        pad_variable_length_inputs=message.pad_variable_length_inputs,
+        enable_large_batch_splitting=bool(
+            _wrapped(message, "enable_large_batch_splitting")
+        ),
+        max_execution_batch_size=_wrapped(message, "max_execution_batch_size"),
+    )
+
+
+def _wrapped(message: Message, name: str) -> int | None:
+    if not message.HasField(name):
+        return None
+    value: int = getattr(message, name).value
+    return value
+
+
+def read_batching_file(path: str) -> BatchingOptions:
+    """Reads a file of text ``BatchingParameters``.
+
+    Raises:
+        FailedPrecondition: It cannot be read.
+        InvalidArgument: It is wrong.
+
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FailedPrecondition(
+            f"cannot read batching parameters {path}: {error}"
+        ) from error
+    return read_batching_parameters(text, path)
+
+
+class Batcher:
+    """Puts batch queues in front of servables. ``batch`` is thread-safe.
+
+    One scheduler per kind of place, stepped by the serving loop at the end of every
+    round, so that whatever a round brought is joined.
+
+    Args:
+        loop: The serving loop; it does not run yet.
+        enabled: Whether anything is batched.
+        trusts_versions: Whether a version's own parameters suffice to batch it although
+            nothing was measured (no probe budget).
+        common: For versions without parameters of their own.
+        num_parallel: Batches in flight, by backend.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        *,
+        enabled: bool,
+        trusts_versions: bool,
+        common: BatchingOptions | None,
+        num_parallel: Mapping[Backend, int],
+    ) -> None:
+        self._loop = loop
+        self._enabled = enabled
+        self._trusts_versions = trusts_versions
+        self._common = common
+        self._schedulers = {
+            backend: SharedBatchScheduler(
+                SchedulerOptions(num_batch_threads=num, serial=num == 1), loop.clock
+            )
+            for backend, num in num_parallel.items()
+        }
+        for scheduler in self._schedulers.values():
+            loop.add_round_hook(scheduler.step, Phase.SCHEDULE)
+
+    def batch(
+        self,
+        servable: Servable,
+        path: str,
+        profile: ModelProfile | None,
+        backend: Backend,
+    ) -> Servable:
+        """Returns the servable behind queues, or as it is if nothing is to be batched.
+
+        Raises:
+            InvalidArgument: The version's own parameters are wrong.
+
+        """
+        if not self._enabled:
+            return servable
+        own = os.path.join(path, BATCHING_PARAMETERS)
+        options = self._common
+        if os.path.isfile(own):
+            options = replace(
+                read_batching_file(own), batches_unproven=self._trusts_versions
+            )
+        return BatchedServable(
+            servable, self._schedulers[backend], self._loop, options, profile
+        )

@@ -1,0 +1,133 @@
+"""The interpreters of a server process, by backend; made when first needed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.placement import Backend
+from tfs.runtime.process_backend import ProcessBackend
+from tfs.runtime.process_options import ProcessOptions
+
+
+@dataclass(frozen=True, slots=True)
+class InterpretersOptions:
+    """How many interpreters there are, and what a call may take. Immutable.
+
+    Attributes:
+        num_interpreters: Processes, and threads for calls in the server process.
+        call_timeout_s: A call in a process that takes longer ends the process.
+        max_queued: Calls that may wait for one interpreter.
+
+    """
+
+    num_interpreters: int
+    call_timeout_s: float = 30.0
+    max_queued: int = 256
+
+    def __post_init__(self) -> None:
+        if self.num_interpreters < 1:
+            raise InvalidArgument("num_interpreters must be positive")
+
+
+class Interpreters:
+    """Owns the interpreters. ``of`` is thread-safe; ``close`` runs off the loop.
+
+    Args:
+        loop: The serving loop: front models run on it, and it talks to processes.
+        options: See there.
+        on_slow: Called on the loop when a front model took too long.
+        on_quarantine: Called on the loop when a version crashed once too often.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        options: InterpretersOptions,
+        *,
+        on_slow: Callable[[ServableId, float], None],
+        on_quarantine: Callable[[ServableId, str], None],
+    ) -> None:
+        self._loop = loop
+        self._options = options
+        clock, max_queued = loop.clock, options.max_queued
+        self._front = InlineInterpreter(
+            "front",
+            max_queued=max_queued,
+            clock=clock,
+            front_loop=loop,
+            on_slow=on_slow,
+        )
+        self._inline = [
+            InlineInterpreter(f"inline-{index}", max_queued=max_queued, clock=clock)
+            for index in range(options.num_interpreters)
+        ]
+        self._turns = itertools.cycle(self._inline)
+        self._processes: ProcessBackend | None = None
+        if ProcessBackend.is_available():
+            self._processes = ProcessBackend(
+                loop,
+                ProcessOptions(
+                    max_queued=max_queued,
+                    call_timeout_s=options.call_timeout_s,
+                    on_quarantine=on_quarantine,
+                ),
+            )
+        # Guards the fields below; leaf: making interpreters starts nothing.
+        self._lock = threading.Lock()
+        self._started: set[str] = set()
+        self._closed = False
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether this host has the process backend."""
+        return self._processes is not None
+
+    def of(self, backend: Backend, *, num_processes: int = 0) -> Interpreter:
+        """Returns the interpreter for one version that is to run there; started.
+
+        A version in processes has them for itself: ``num_processes`` of them, or as
+        many as the options say.
+
+        Raises:
+            FailedPrecondition: This server has no such backend.
+
+        """
+        with self._lock:
+            if self._closed:
+                raise FailedPrecondition("the interpreters are closed")
+            if backend is Backend.PROCESS and self._processes is not None:
+                return self._processes.pool(
+                    num_processes or self._options.num_interpreters
+                )
+            if backend not in (Backend.FRONT, Backend.INLINE):
+                raise FailedPrecondition(f"no {backend.value} interpreters here")
+            inline = self._front if backend is Backend.FRONT else next(self._turns)
+            if inline.name not in self._started:
+                self._started.add(inline.name)
+                inline.start()
+            return inline
+
+    def close(self, deadline_s: float) -> None:
+        """Ends every interpreter, its process and the zygote; idempotent."""
+        with self._lock:
+            self._closed = True
+        self._front.close(deadline_s)
+        for inline in self._inline:
+            inline.close(deadline_s)
+        if self._processes is not None:
+            self._processes.close(deadline_s)
+
+
+def default_num_interpreters() -> int:
+    """Returns one per core this process may use."""
+    return len(os.sched_getaffinity(0))

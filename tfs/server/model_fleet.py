@@ -1,0 +1,202 @@
+"""Where a server's models run: interpreters, measuring, placing and batching.
+
+Everything between a platform's loader and the serving loop. Loaders come from here
+wrapped (``tfs.servables.placed_loader``), so that the manager and the handlers see
+one servable per version wherever it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from managers.aspired_versions_manager import AspiredVersionsManager
+from tfs.core.errors import FailedPrecondition
+from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.placement import Backend, PlacementOptions
+from tfs.servables.placed_loader import PlacedLoader, Places
+from tfs.servables.platform import LoadContext
+from tfs.servables.probe import ProbeOptions
+from tfs.servables.profile_cache import ProfileCache
+from tfs.servables.profiler import Profiler
+from tfs.server.batching import Batcher, read_batching_file
+from tfs.server.interpreters import (
+    Interpreters,
+    InterpretersOptions,
+    default_num_interpreters,
+)
+from tfs.server.options import ServerOptions
+
+log = logging.getLogger(__name__)
+
+_PARALLEL_PER_PROCESS: Final = 2  # the next batch waits in the second slot
+_JOIN_S: Final = 10.0
+
+
+class ModelFleet:
+    """Makes loaders that place what they load. Thread-safe; ``close`` blocks.
+
+    Args:
+        options: The server's.
+        loop: The serving loop; it does not run yet.
+        manager: Told notes and faults of versions.
+        bus: Where states of versions come by.
+
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: ServingLoop,
+        manager: AspiredVersionsManager,
+        bus: EventBus[ServableState],
+    ) -> None:
+        self._loop = loop
+        self._manager = manager
+        num = options.num_interpreters or default_num_interpreters()
+        self._interpreters = Interpreters(
+            loop,
+            InterpretersOptions(num, options.interpreter_call_timeout_s),
+            on_slow=self._note_slow,
+            on_quarantine=self._quarantine,
+        )
+        common = None
+        if options.batching_parameters_file:
+            common = read_batching_file(options.batching_parameters_file)
+        batcher = Batcher(
+            loop,
+            enabled=options.enable_batching,
+            trusts_versions=options.load_probe_budget_s == 0,
+            common=common,
+            num_parallel={
+                Backend.FRONT: 1,
+                Backend.INLINE: num,
+                Backend.PROCESS: num * _PARALLEL_PER_PROCESS,
+            },
+        )
+        self._profiler = Profiler(
+            ProfileCache(options.state_dir or None),
+            ProbeOptions(options.load_probe_budget_s),
+            is_crowded=self._is_crowded,
+            clock=loop.clock,
+        )
+        self._places = Places(
+            placement=PlacementOptions(
+                options.interpreter_backend,
+                process_available=self._interpreters.has_processes,
+            ),
+            interpreter=self._interpreter,
+            profiler=self._profiler,
+            batch=batcher.batch,
+            note=self._keep_note,
+            warm_up_s=options.load_probe_budget_s,
+            clock=loop.clock,
+        )
+        # Guards the notes of versions that are not available yet; leaf.
+        self._noting = threading.Lock()
+        self._notes: dict[ServableId, str] = {}
+        self._load_pool = options.num_load_threads
+        # Wakes the thread that measures what was postponed; guards the flags.
+        self._changed = threading.Condition()
+        self._woken = False
+        self._closed = False
+        self._measurer: threading.Thread | None = None
+        self._subscription = bus.subscribe(self._take_state)
+
+    def loader(
+        self, make: Callable[[LoadContext], Loader[Servable]], path: str
+    ) -> Loader[Servable]:
+        """Returns a loader that places what ``make``'s loader loads."""
+        return PlacedLoader(make, path, LoadContext(_no_interpreter), self._places)
+
+    def close(self, deadline_s: float) -> None:
+        """Ends measuring and every interpreter; call it when all is unloaded."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            measurer = self._measurer
+        if measurer is not None:
+            measurer.join(_JOIN_S)
+        self._subscription.close()
+        self._interpreters.close(deadline_s)
+
+    def _interpreter(self, backend: Backend) -> Interpreter:
+        # While many versions wait, each gets one process: they may well move soon.
+        return self._interpreters.of(
+            backend, num_processes=1 if self._is_crowded() else 0
+        )
+
+    # -- measuring later ----------------------------------------------------------------
+
+    def _is_crowded(self) -> bool:
+        return self._manager.num_waiting_loads > 0
+
+    def _wake_measurer(self) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._woken = True
+            self._changed.notify_all()
+            if self._measurer is None and self._profiler.num_postponed:
+                self._measurer = threading.Thread(
+                    target=self._measure, name="profiler", daemon=True
+                )
+                self._measurer.start()
+
+    def _measure(self) -> None:
+        while True:
+            with self._changed:
+                while not self._woken and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                self._woken = False
+            try:
+                while not self._is_crowded() and self._profiler.measure_postponed():
+                    if self._closed:
+                        return
+            except Exception:
+                log.exception("event=late_measuring_failed")
+
+    # -- states and notes ----------------------------------------------------------------
+
+    def _take_state(self, event: EventAndTime[ServableState]) -> None:
+        state = event.event
+        if state.manager_state is ManagerState.AVAILABLE:
+            with self._noting:
+                note = self._notes.pop(state.id, None)
+            if note is not None:
+                self._annotate(state.id, note)
+        if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
+            self._loop.post(self._wake_measurer)
+
+    def _keep_note(self, servable_id: ServableId, note: str) -> None:
+        """Keeps a note until the version is available, or adds it to its state now."""
+        with self._noting:
+            self._notes[servable_id] = note
+        self._annotate(servable_id, note)
+
+    def _annotate(self, servable_id: ServableId, note: str) -> None:
+        # Posted: publishing must not happen while the bus delivers.
+        self._loop.post(lambda: self._manager.annotate(servable_id, note=note))
+
+    def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
+        self._annotate(
+            servable_id, f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
+        )
+
+    def _quarantine(self, servable_id: ServableId, reason: str) -> None:
+        self._manager.report_servable_error(servable_id, FailedPrecondition(reason))
+
+
+def _no_interpreter(_: ModelSource) -> Interpreter:
+    raise FailedPrecondition("a placed loader chooses its own interpreter")
