@@ -20,6 +20,8 @@ from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask
 from tfs.core.errors import ServingError
 
+_NEVER = float("inf")
+
 
 class VirtualClock:
     """A clock that stands still until it is set. Confined to one thread."""
@@ -70,17 +72,19 @@ class SimulatedDevice:
         self._clock = clock
         self._service_s = service_s
         self._free_s = 0.0
+        self.num_runs = 0
         self._ends: list[tuple[float, int, Batch[FakeTask]]] = []
         self._sequence = itertools.count()
 
     def run(self, batch: Batch[FakeTask]) -> None:
+        self.num_runs += 1
         start_s = max(self._clock.now_s, self._free_s)
         self._free_s = start_s + self._service_s(batch)
         heapq.heappush(self._ends, (self._free_s, next(self._sequence), batch))
 
     @property
     def next_end_s(self) -> float:
-        return self._ends[0][0] if self._ends else float("inf")
+        return self._ends[0][0] if self._ends else _NEVER
 
     def end_next(self) -> None:
         batch = heapq.heappop(self._ends)[2]
@@ -103,6 +107,70 @@ class Result:
         )
 
 
+class Simulation:
+    """One scheduler on its way through its arrivals.
+
+    Several may be run in turn, a batch each, so that a machine that changes speed
+    changes it for all of them alike.
+
+    Attributes:
+        results: In order of arrival, those that came so far.
+
+    """
+
+    def __init__(
+        self,
+        scheduler: SharedBatchScheduler,
+        queues: Sequence[SharedQueue[FakeTask]],
+        device: SimulatedDevice,
+        clock: VirtualClock,
+        arrivals: Iterable[Arrival],
+    ) -> None:
+        self.results: list[Result] = []
+        self._scheduler = scheduler
+        self._queues = queues
+        self._device = device
+        self._clock = clock
+        self._pending = iter(sorted(arrivals))
+        self._following = next(self._pending, None)
+        self._wake_s = _NEVER
+
+    def run_batch(self) -> bool:
+        """Goes on until the device was given a batch; False if nothing is left."""
+        num_runs = self._device.num_runs
+        while self._device.num_runs == num_runs:
+            if not self._go_on():
+                return False
+        return True
+
+    def _go_on(self) -> bool:
+        """Jumps to the next event; False if there is none."""
+        clock, device, following = self._clock, self._device, self._following
+        arrival_s = _NEVER if following is None else following.when_s
+        when_s = min(arrival_s, device.next_end_s, self._wake_s)
+        if when_s == _NEVER:
+            return False
+        clock.now_s = max(clock.now_s, when_s)
+        if device.next_end_s <= clock.now_s:
+            device.end_next()
+        while following is not None and following.when_s <= clock.now_s:
+            self._submit(following)
+            following = self._following = next(self._pending, None)
+        wake_s = self._scheduler.step(clock.now_s)
+        self._wake_s = _NEVER if wake_s is None else wake_s
+        return True
+
+    def _submit(self, arrival: Arrival) -> None:
+        result = Result(arrival)
+        self.results.append(result)
+        task = FakeTask(
+            arrival.num_rows,
+            deadline_s=arrival.deadline_s,
+            on_done=_ends(result, self._clock),
+        )
+        self._scheduler.submit(self._queues[arrival.queue_index], task)
+
+
 def simulate(
     scheduler: SharedBatchScheduler,
     queues: Sequence[SharedQueue[FakeTask]],
@@ -111,31 +179,10 @@ def simulate(
     arrivals: Iterable[Arrival],
 ) -> list[Result]:
     """Runs to the end of everything; returns the results in order of arrival."""
-    results: list[Result] = []
-    pending = iter(sorted(arrivals))
-    following = next(pending, None)
-    wake_s: float | None = None
-    while True:
-        arrival_s = float("inf") if following is None else following.when_s
-        when_s = min(arrival_s, device.next_end_s)
-        if wake_s is not None:
-            when_s = min(when_s, wake_s)
-        if when_s == float("inf"):
-            return results
-        clock.now_s = max(clock.now_s, when_s)
-        if device.next_end_s <= clock.now_s:
-            device.end_next()
-        while following is not None and following.when_s <= clock.now_s:
-            result = Result(following)
-            results.append(result)
-            task = FakeTask(
-                following.num_rows,
-                deadline_s=following.deadline_s,
-                on_done=_ends(result, clock),
-            )
-            scheduler.submit(queues[following.queue_index], task)
-            following = next(pending, None)
-        wake_s = scheduler.step(clock.now_s)
+    simulation = Simulation(scheduler, queues, device, clock, arrivals)
+    while simulation.run_batch():
+        pass
+    return simulation.results
 
 
 def _ends(result: Result, clock: VirtualClock) -> Callable[[Any], None]:

@@ -6,6 +6,7 @@ import doctest
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,13 @@ def test_the_example_in_the_package_works() -> None:
     """What the docstring shows is what happens."""
     assert doctest.testmod(batching).failed == 0
     assert doctest.testmod(batching).attempted > 0
+
+
+def test_the_example_in_the_documentation_works() -> None:
+    """docs/batching.md shows what happens."""
+    page = Path(__file__).parents[2] / "docs/batching.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert (result.failed, result.attempted > 0) == (0, True)
 
 
 def test_items_that_wait_together_are_computed_together() -> None:

@@ -60,6 +60,7 @@ class Ledger:
     def __init__(self) -> None:
         self.num_submitted = 0
         self.num_ended = 0
+        self.num_twice = 0
         self.kinds: Counter[str] = Counter()
 
     def task(self, rng: random.Random, now_s: float) -> FakeTask:
@@ -69,7 +70,9 @@ class Ledger:
             task.deadline_s = now_s + rng.random() * 0.02
 
         def on_done(outcome: Any) -> None:
-            assert len(task.outcomes) == 1, f"{task} ended twice"
+            if len(task.outcomes) > 1:
+                self.num_twice += 1
+                return
             self.num_ended += 1
             is_error = isinstance(outcome, ServingError)
             self.kinds[type(outcome).__name__ if is_error else "done"] += 1
@@ -161,6 +164,7 @@ def test_every_task_ends_exactly_once(seed: int) -> None:
     """Cancels, deadlines, failures, retries, splits, removals: all at once."""
     ledger = run_chaos(seed, 2000)
     assert ledger.num_ended == ledger.num_submitted
+    assert ledger.num_twice == 0
     assert ledger.kinds["done"] > 200
     assert len(ledger.kinds) >= 5
 
@@ -173,5 +177,6 @@ def test_a_million_tasks_end_exactly_once() -> None:
     for seed in range(1000, 1100):
         ledger = run_chaos(seed, 10_000)
         assert ledger.num_ended == ledger.num_submitted
+        assert ledger.num_twice == 0
         total += ledger.num_ended
     assert total >= 1_000_000

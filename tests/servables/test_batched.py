@@ -586,7 +586,7 @@ def test_a_request_that_does_not_match_runs_anyway(at: Fixture) -> None:
 
 
 def test_signatures_have_queues_of_their_own() -> None:
-    """batching_session_test: MultipleSignatures; tfrt_saved_model_with_batching_test:
+    """batching_session_test: MultipleSignatures, TensorSignatureFromSignatureDef; tfrt_saved_model_with_batching_test:
     MultipleFunctions.
     """
     inner = Sums()

@@ -1,0 +1,99 @@
+"""The batching area, with a model of no size: does it measure what it says?"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.batching.simulation import Arrival
+from tests.benchmarks import batching
+from tests.benchmarks.harness import run_area
+
+
+class Tiny(nn.Module):
+    """Three numbers of an image, mapped to scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(x.mean((2, 3)))
+        return scores
+
+
+LITTLE = batching.Effort(
+    num_core_tasks=1024,
+    num_core_rounds=1,
+    num_arrivals=20,
+    num_deadline_arrivals=30,
+    deadline_seeds=(1,),
+    num_table_rounds=1,
+    num_direct_calls=4,
+    num_wall_requests=4,
+    num_wall_rounds=1,
+    num_chaos_tasks=500,
+    num_compared=10,
+)
+
+
+@pytest.mark.slow
+def test_every_row_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The area runs to its end, and what does not depend on speed is right."""
+    monkeypatch.setattr(batching, "MODELS", {"alexnet": Tiny, "resnet18": Tiny})
+    monkeypatch.setattr(batching, "EFFORT", LITTLE)
+    out = io.StringIO()
+    path = tmp_path / "batching.json"
+    status = run_area(
+        batching.AREA, path, commit="none", machine_text="a test", out=out
+    )
+    assert status == 0, out.getvalue()
+    rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
+    for name in ("lost", "twice"):
+        assert rows[f"batching/conservation-{name}/million-tasks"]["met"]
+    for model in ("alexnet", "resnet18"):
+        assert rows[f"batching/difference/{model}"]["met"]
+        assert rows[f"batching/same-argmax/{model}"]["met"]
+
+
+class Steady(batching.Kernel):
+    """Takes a second per batch and two tenths per row, without computing."""
+
+    def __init__(self) -> None:
+        self.name = "alexnet"
+        self.table = {size: self.run_s(size) for size in batching.SIZES}
+
+    def run_s(self, num_rows: int) -> float:
+        return 1.0 + 0.2 * num_rows
+
+
+def test_policies_meet_the_same_arrivals() -> None:
+    """Greedy starts at once, the window after 5 ms, ten at a time when ten are there."""
+    kernel = Steady()
+    arrivals = [Arrival(10.0 * index) for index in range(10)]
+    results = batching.run_in_turn(
+        {
+            policy.__name__: batching.simulation_of(kernel, policy, arrivals)
+            for policy in (batching.greedy, batching.with_window, batching.fixed)
+        }
+    )
+    means = {name: batching.mean_ms(found) for name, found in results.items()}
+    assert means["greedy"] == pytest.approx(1200)
+    assert means["with_window"] == pytest.approx(1205)
+    assert means["fixed"] == pytest.approx(45_000 + 3000)
+
+
+def test_shed_requests_count_as_missed() -> None:
+    """Giving a request up is no way to meet its deadline."""
+    kernel = Steady()
+    arrivals = [Arrival(0.001 * index, deadline_s=2.0) for index in range(20)]
+    simulation = batching.simulation_of(kernel, batching.by_deadline, arrivals)
+    while simulation.run_batch():
+        pass
+    assert batching.share_met(simulation.results, 2.0) < 1.0
+    assert len(simulation.results) == 20
