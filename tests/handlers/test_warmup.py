@@ -79,7 +79,7 @@ def test_a_version_without_records_is_warm(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_fine(tmp_path: Path) -> None:
-    """WarmupDataFileEmpty."""
+    """A file without records replays nothing (WarmupDataFileEmpty)."""
     assert replay(EchoServable(), write(tmp_path)) == 0
 
 
