@@ -158,13 +158,7 @@ class ZygoteClient:
         ).start()
 
     def _spawn(self, channel: socket.socket, theirs: socket.socket) -> None:
-        environment = {
-            **os.environ,
-            **_MALLOC,
-            **_ONE_THREAD,
-            **self._environment,
-            "PYTHONPATH": os.pathsep.join(import_path()),
-        }
+        environment = {**worker_environment(), **self._environment}
         try:
             process = subprocess.Popen(
                 [
@@ -273,6 +267,16 @@ class ZygoteClient:
         self._sent = {}
         for request in failed:
             request.on_done(why)
+
+
+def worker_environment() -> dict[str, str]:
+    """Returns the environment in which workers run."""
+    return {
+        **os.environ,
+        **_MALLOC,
+        **_ONE_THREAD,
+        "PYTHONPATH": os.pathsep.join(import_path()),
+    }
 
 
 def import_path() -> list[str]:

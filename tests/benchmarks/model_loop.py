@@ -1,0 +1,145 @@
+"""A program that calls one packaged model from threads of its own: what TFS is held to.
+
+    python -m tests.benchmarks.model_loop ARCHIVE INPUTS eager|traced
+
+It loads the archive as any user would and answers each line "THREADS SECONDS" with
+"CALLS P50_US P99_US". One process with T threads is the global interpreter of the
+paper's figure 5; T processes with one thread each are the ceiling of this machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Self, cast
+
+import torch
+
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.torch_package import open_package
+from tfs.runtime.zygote_client import worker_environment
+
+
+def load(archive: str, inputs: str, kind: str) -> Callable[[], object]:
+    """Returns a call of the model with its inputs."""
+    tensors = torch.load(inputs, weights_only=True)
+    # As TFS opens it: the plain importer cannot run every package.
+    importer = open_package(SealedFile.copy_of(archive), "model loop")
+    model = importer.load_pickle("model", "model.pkl").eval()
+    if kind == "traced":
+        with torch.no_grad():
+            model = torch.jit.trace(  # type: ignore[no-untyped-call]
+                model, example_kwarg_inputs=tensors, strict=False, check_trace=False
+            )
+            model = torch.jit.freeze(model)
+    return lambda: model(**tensors)
+
+
+def measure(
+    call: Callable[[], object], num_threads: int, duration_s: float
+) -> tuple[int, list[float]]:
+    """Calls from every thread until the time is up; returns calls and latencies."""
+    latencies_s: list[list[float]] = [[] for _ in range(num_threads)]
+    begin = threading.Barrier(num_threads)
+
+    def work(own_s: list[float]) -> None:
+        now = time.perf_counter
+        with torch.inference_mode():
+            call()
+            begin.wait()
+            started_s = now()
+            limit_s = started_s + duration_s
+            while started_s < limit_s:
+                call()
+                ended_s = now()
+                own_s.append(ended_s - started_s)
+                started_s = ended_s
+
+    threads = [threading.Thread(target=work, args=(own_s,)) for own_s in latencies_s]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    merged_s = [latency_s for own_s in latencies_s for latency_s in own_s]
+    return len(merged_s), merged_s
+
+
+class ModelLoop:
+    """The program, running. A context manager."""
+
+    def __init__(self, archive: Path, inputs: Path, kind: str = "eager") -> None:
+        self._command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.benchmarks.model_loop",
+            str(archive),
+            str(inputs),
+            kind,
+        ]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=worker_environment(),
+        )
+        self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate(timeout=30)
+
+    def begin(self, num_threads: int, duration_s: float) -> None:
+        """Starts a measurement."""
+        stdin = cast("IO[str]", cast("subprocess.Popen[str]", self._process).stdin)
+        stdin.write(f"{num_threads} {duration_s}\n")
+        stdin.flush()
+
+    def end(self) -> tuple[int, float, float]:
+        """Returns calls, p50 and p99 in microseconds."""
+        calls, p50_us, p99_us = self._answer().split()
+        return int(calls), float(p50_us), float(p99_us)
+
+    def _answer(self) -> str:
+        stdout = cast("IO[str]", cast("subprocess.Popen[str]", self._process).stdout)
+        line = stdout.readline()
+        if not line:
+            raise RuntimeError("the model loop ended")
+        return line
+
+
+def run_loops(loops: Sequence[ModelLoop], num_threads: int, duration_s: float) -> float:
+    """Runs loops side by side; returns their calls per second together."""
+    for loop in loops:
+        loop.begin(num_threads, duration_s)
+    return sum(loop.end()[0] for loop in loops) / duration_s
+
+
+def main(archive: str, inputs: str, kind: str) -> None:
+    torch.set_num_threads(1)
+    call = load(archive, inputs, kind)
+    with torch.inference_mode():
+        for _ in range(3):
+            call()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        num_threads, duration_s = line.split()
+        calls, latencies_s = measure(call, int(num_threads), float(duration_s))
+        cuts_s = statistics.quantiles(latencies_s, n=100)
+        print(calls, cuts_s[49] * 1e6, cuts_s[98] * 1e6, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
