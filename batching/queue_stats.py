@@ -28,6 +28,7 @@ class QueueStats:
         rows_counts: Batches that finished, by their rows.
         num_padding_rows: Rows added to reach an allowed size.
         num_failures: Batches that failed whole.
+        num_failed_tasks: Tasks that ended with an error of their batch.
         num_retries: Batches run again because a larger one failed.
         device_s: Device time used.
         num_unseen: Short batches since the last whose times were taken.
@@ -40,6 +41,7 @@ class QueueStats:
         "_wait_counts",
         "_wait_total_s",
         "device_s",
+        "num_failed_tasks",
         "num_failures",
         "num_padding_rows",
         "num_retries",
@@ -50,6 +52,7 @@ class QueueStats:
     def __init__(self, max_batch_rows: int) -> None:
         self.num_padding_rows = 0
         self.num_failures = 0
+        self.num_failed_tasks = 0
         self.num_retries = 0
         self.device_s = 0.0
         self.num_unseen = 0
@@ -93,6 +96,19 @@ class QueueStats:
         """Rows per batch, every size a bucket."""
         bounds = tuple(float(rows) for rows in range(len(self.rows_counts)))
         return HistogramSnapshot(bounds, (*self.rows_counts, 0), float(self.num_rows))
+
+    def batch_fill(self) -> HistogramSnapshot:
+        """Rows per batch as a share of the largest, in tenths."""
+        most = len(self.rows_counts) - 1
+        counts = [0] * 11
+        total = 0.0
+        for rows, num in enumerate(self.rows_counts):
+            if num:
+                # Rounded up: a bucket's bound is inclusive.
+                counts[min(10, max(0, -(-10 * rows // most) - 1))] += num
+                total += num * rows / most
+        bounds = tuple(tenths / 10 for tenths in range(1, 11))
+        return HistogramSnapshot(bounds, tuple(counts), total)
 
     def wait(self) -> HistogramSnapshot:
         """Seconds that the oldest task of each batch waited."""

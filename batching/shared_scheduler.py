@@ -468,6 +468,7 @@ class SharedBatchScheduler:
             others = [t for index, t in enumerate(tasks) if index not in error.errors]
             if others:
                 self._run_again(queue, others, batch)
+            queue.stats.num_failed_tasks += len(ends)
             return [tasks[index] for index in ends], [error.errors[i] for i in ends]
         may_help = queue.policy.retries_alone
         if len(tasks) > 1 and may_help is not None and may_help(error):
@@ -481,6 +482,7 @@ class SharedBatchScheduler:
                 self._run_again(queue, tasks[:half], batch)
                 self._run_again(queue, tasks[half:], batch)
                 return [], []
+        queue.stats.num_failed_tasks += len(tasks)
         return tasks, [error] * len(tasks)
 
     def _run_again(self, queue: AnyQueue, tasks: list[Any], batch: Batch[Any]) -> None:

@@ -32,6 +32,7 @@ from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
+from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
 from tfs.servables.batched import BatchedServable
 from tfs.testing.fake_clock import FakeClock
@@ -804,4 +805,44 @@ def test_parameters_of_tensorflow_serving_work_unchanged() -> None:
     at.step()
     assert at.inner.seen[0].num_rows == 2
     assert values_of(outputs_of(told)["sum"]) == [3]
+    at.close()
+
+
+def test_what_batching_comes_to_can_be_read() -> None:
+    """Sizes, padding, waits and ends, per queue and for exporters.
+
+    batching_session_test: the metrics of AllowedBatchSizesRequirePadding.
+    """
+    at = Fixture()
+    stats = Stats()
+    measured = SignatureProfile(rows_independent=True)
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at.batched = BatchedServable(
+        at.inner, at.scheduler, at.loop, options_of(allowed_rows=(4,)), profile, stats
+    )
+    assert at.batched.report() == []
+    read_nothing = {name: found.num for name, _, found in stats.histograms()}
+    assert read_nothing["batch_rows"] == 0
+    gone, _ = at.submit({"x": floats((1, 2), 1, 2)})
+    gone.cancel.cancel(Cancelled("gone"))
+    at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
+    at.submit({"x": floats((5, 2), *range(10))})
+    at.step()
+    (report,) = at.batched.report()
+    assert report.signature == DEFAULT_SIGNATURE
+    assert report.input_names == ("x",)
+    assert (report.max_batch_rows, report.allowed_rows) == (4, (4,))
+    assert (report.num_batches, report.num_rows, report.num_padding_rows) == (1, 2, 2)
+    assert (report.num_completed_tasks, report.num_failed_tasks) == (1, 0)
+    assert (report.num_refused_tasks, report.num_cancelled_tasks) == (1, 1)
+    assert report.batch_fill.total == 0.5
+    labels = (("model", "sums"), ("signature", DEFAULT_SIGNATURE), ("version", "3"))
+    counters = {(name, found): value for name, found, value in stats.counters()}
+    assert counters["batches", labels] == 1
+    assert counters["batch_tasks", (("end", "refused"), *labels)] == 1
+    histograms = {name: found for name, _, found in stats.histograms()}
+    assert histograms["batch_rows"].mean == 2
+    stats.forget(model="sums", version="3")
+    assert list(stats.counters()) == []
+    assert list(stats.histograms()) == []
     at.close()

@@ -226,6 +226,7 @@ class BatchQueue(Generic[TaskT]):
         num_expired: Tasks whose deadline passed here.
         num_cancelled: Tasks that left because nobody waited any more.
         num_evicted: Tasks of low priority that gave way to others.
+        num_split: Tasks that were spread over several batches.
         s_per_row: Seconds that a row takes, kept up to date by whoever takes
             batches; 0 while unknown. For hints when to retry.
 
@@ -252,6 +253,7 @@ class BatchQueue(Generic[TaskT]):
         "num_expired",
         "num_refused",
         "num_rows",
+        "num_split",
         "options",
         "s_per_row",
     )
@@ -272,6 +274,7 @@ class BatchQueue(Generic[TaskT]):
         self.num_expired = 0
         self.num_cancelled = 0
         self.num_evicted = 0
+        self.num_split = 0
         self._split = split
         self._join = join
         self._max_batch_rows = options.max_batch_rows
@@ -669,6 +672,7 @@ class BatchQueue(Generic[TaskT]):
             head = _SplitTask(tasks[0], self._split, self._join)
             tasks[0] = cast(TaskT, head)
             self._num_splits += 1
+            self.num_split += 1
         return cast("TaskT | None", head.take(rows))
 
     def _finish_splits(self, batch: list[TaskT]) -> int:

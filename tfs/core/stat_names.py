@@ -48,6 +48,31 @@ LOG_DROPPED: Final = "request_log_dropped"
 WARMUP_LATENCY_S: Final = "model_warmup_latency_s"
 """Histogram: replaying a version's warm-up records. Label: model."""
 
+BATCHES: Final = "batches"
+"""Gauge: batches computed. Labels of all batching stats: model, version, signature."""
+
+BATCH_TASKS: Final = "batch_tasks"
+"""Gauge: requests by how they left their queue. Label more: end (computed, failed,
+refused, expired, cancelled, evicted)."""
+
+BATCH_PADDING_ROWS: Final = "batch_padding_rows"
+"""Gauge: rows computed for nobody, to reach an allowed or a cheaper size."""
+
+BATCH_WAITING_ROWS: Final = "batch_waiting_rows"
+"""Gauge: rows that wait now."""
+
+BATCH_ROWS: Final = "batch_rows"
+"""Histogram: rows of requests per batch."""
+
+BATCH_FILL: Final = "batch_fill"
+"""Histogram: rows of requests per batch over the most a batch holds."""
+
+BATCH_WAIT_S: Final = "batch_wait_s"
+"""Histogram: what the oldest request of each batch waited for its start."""
+
+BATCH_EXECUTION_S: Final = "batch_execution_s"
+"""Histogram: device time per batch."""
+
 LATENCY_BOUNDS_S: Final = exponential_bounds(50e-6, 2.0, 20)
 """50 us, 100 us, ... 26 s."""
 

@@ -119,11 +119,12 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        # Guards the three dicts; leaf lock.
+        # Guards the four dicts; leaf lock.
         self._lock = threading.Lock()
         self._counters: dict[tuple[str, Labels], Counter] = {}
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: dict[tuple[str, Labels], Callable[[], float]] = {}
+        self._sources: dict[tuple[str, Labels], Callable[[], HistogramSnapshot]] = {}
 
     def counter(self, name: str, **labels: str) -> Counter:
         """Returns the counter, made at its first use."""
@@ -144,11 +145,23 @@ class Stats:
         with self._lock:
             self._gauges[name, _labels(labels)] = read
 
+    def histogram_source(
+        self, name: str, read: Callable[[], HistogramSnapshot], **labels: str
+    ) -> None:
+        """Registers a histogram kept elsewhere, read when asked for; replaces one."""
+        with self._lock:
+            self._sources[name, _labels(labels)] = read
+
     def forget(self, **labels: str) -> None:
         """Drops every stat that carries all of ``labels`` (a model that is gone)."""
         gone = set(_labels(labels))
         with self._lock:
-            for table in (self._counters, self._histograms, self._gauges):
+            for table in (
+                self._counters,
+                self._histograms,
+                self._gauges,
+                self._sources,
+            ):
                 for key in [k for k in table if gone <= set(k[1])]:
                     del table[key]
 
@@ -166,8 +179,11 @@ class Stats:
         """Yields name, labels and contents of every histogram."""
         with self._lock:
             histograms = list(self._histograms.items())
+            sources = list(self._sources.items())
         for (name, labels), histogram in histograms:
             yield name, labels, histogram.snapshot()
+        for (name, labels), read in sources:
+            yield name, labels, read()
 
 
 def _labels(labels: dict[str, str]) -> Labels:

@@ -28,7 +28,9 @@ from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import CancelToken, InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import FREE, Signature, TensorSpec
+from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView, concatenate
+from tfs.servables.batching_report import QueueReport, publish, report_queue
 from tfs.servables.tensor_join import (
     element,
     fill_inner,
@@ -67,6 +69,7 @@ class BatchedServable:
         options: How to batch; None: as recommended by the measurements, per
             signature.
         profile: What was measured of this version; None: nothing.
+        stats: Where to publish counts; None: nowhere.
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
@@ -80,6 +83,7 @@ class BatchedServable:
         loop: Loop,
         options: BatchingOptions | None = None,
         profile: ModelProfile | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._inner = inner
         self._loop = loop
@@ -97,6 +101,9 @@ class BatchedServable:
                     name, signature, inner, scheduler, loop, options, found
                 )
         self.unbatched: Mapping[str, str] = unbatched
+        if stats is not None:
+            for name, plan in self._plans.items():
+                publish(stats, inner.id, name, plan.queues)
 
     @property
     def id(self) -> ServableId:
@@ -121,6 +128,10 @@ class BatchedServable:
     def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
         """Returns the queues there are now; their stats may be read anywhere."""
         return [queue for plan in self._plans.values() for queue in plan.queues()]
+
+    def report(self) -> Sequence[QueueReport]:
+        """Returns the numbers of the queues there are now. Thread-safe."""
+        return [each for plan in self._plans.values() for each in plan.report()]
 
     def close(self, on_drained: Callable[[], None] | None = None) -> None:
         """Answers what comes from now on UNAVAILABLE and computes what waits.
@@ -180,6 +191,7 @@ class _Plan:
         options: BatchingOptions | None,
         measured: SignatureProfile,
     ) -> None:
+        self._name = name
         self._signature = signature
         self._inner = inner
         self._scheduler = scheduler
@@ -189,6 +201,7 @@ class _Plan:
         self._label = f"{inner.id.slashed}, signature {name!r}"
         self._closed = False
         self._groups: dict[object, SharedQueue[InferenceTask]] = {}
+        self._input_names: dict[object, tuple[str, ...]] = {}
         masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
         self._fillers: dict[str, bytes | None] = {}
         for key, spec in signature.inputs.items():
@@ -230,6 +243,12 @@ class _Plan:
 
     def queues(self) -> list[SharedQueue[InferenceTask]]:
         return list(self._groups.values())
+
+    def report(self) -> list[QueueReport]:
+        return [
+            report_queue(self._name, self._input_names.get(key, ()), queue)
+            for key, queue in list(self._groups.items())
+        ]
 
     def close(self, on_drained: Callable[[], None]) -> None:
         self._closed = True
@@ -302,6 +321,7 @@ class _Plan:
             split=self._split,
             join=_join_parts,
         )
+        self._input_names[key] = tuple(task.inputs)
         self._groups[key] = queue
         return queue
 
@@ -310,6 +330,7 @@ class _Plan:
         idle = [key for key, queue in self._groups.items() if queue.is_idle]
         for key in idle:
             self._scheduler.remove_queue(self._groups.pop(key))
+            del self._input_names[key]
         return bool(idle)
 
     def _split(
