@@ -194,3 +194,57 @@ def test_a_model_that_left_is_forgotten() -> None:
     assert desk.count(stat_names.REQUESTS, model="m") == 0
     desk.send()
     assert desk.count(stat_names.REQUESTS, model="m") == 1
+
+
+class KeepingLog:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str, int, str]] = []
+        self.exchanges: list[tuple[bytes, bytes]] = []
+
+    def log(
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        request: bytes | memoryview,
+        response: bytes,
+    ) -> None:
+        self.entries.append((method, model, version, signature))
+        self.exchanges.append((bytes(request), response))
+
+
+@pytest.mark.parametrize(
+    ("method", "signature"),
+    [
+        ("Predict", "serving_default"),
+        ("Classify", "classify"),
+        ("MultiInference", ""),
+    ],
+)
+@pytest.mark.parametrize("known_before", [False, True])
+def test_answered_requests_reach_the_models_logs(
+    method: str, signature: str, known_before: bool
+) -> None:
+    """Every log of the model gets request and reply as they travelled."""
+    desk = Desk()
+    if known_before:
+        desk.send(method)
+    logs = KeepingLog(), KeepingLog()
+    desk.gate.set_logs({"m": logs})
+    reply = desk.send(method).reply_bytes()
+    for each in logs:
+        assert each.entries == [(method, "m", 3, signature)]
+        assert each.exchanges == [(desk.handlers[method][1], reply)]
+
+
+def test_failed_requests_are_not_logged() -> None:
+    """A log holds what was answered: it is replayed to compare answers."""
+    desk, log = Desk(), KeepingLog()
+    desk.gate.set_logs({"m": (log,)})
+    desk.served.servable.error = Internal("m/3: broken")
+    desk.send()
+    desk.send("Classify")
+    assert log.entries == []

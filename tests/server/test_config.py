@@ -6,7 +6,7 @@ import pytest
 
 from sources.version_policy import All, Latest, Specific
 from tests.server.environment import config, model
-from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.server.config import (
     config_text,
     parse_config_text,
@@ -17,8 +17,10 @@ from tfs.server.model_settings import (
     Backend,
     CanarySettings,
     GuardSettings,
+    LoggingSettings,
     ModelSettings,
     RuntimeSettings,
+    TaskSampling,
 )
 
 
@@ -97,10 +99,42 @@ def test_a_bad_value_is_refused_with_its_place(extra: str, words: str) -> None:
     assert "model a" in caught.value.message
 
 
-def test_request_logging_is_not_built() -> None:
-    """A field whose room is missing is refused by name, never ignored."""
-    with pytest.raises(Unimplemented, match="logging_config"):
-        settings("logging_config { sampling_config { sampling_rate: 1 } }")
+def test_request_logging_is_read() -> None:
+    """Where, how many, and for which servers: as upstream's LoggingConfig says."""
+    read = settings(
+        'logging_config { log_collector_config { type: "file" '
+        'filename_prefix: "/logs/a" } sampling_config { sampling_rate: 0.25 '
+        'per_task_sampling_configs { dc: "x" task_index: 3 sampling_rate: 1 } } }'
+    ).logging
+    assert read == LoggingSettings(
+        "/logs/a", 0.25, (TaskSampling(1.0, "x", 3),), "file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("log_collector_config { type: 'x' }", "Cannot find LogCollector::Factory"),
+        ("log_collector_config { filename_prefix: 'logs' }", "absolute path"),
+        (
+            "log_collector_config { filename_prefix: '/l' } "
+            "sampling_config { sampling_rate: 1.5 }",
+            "sampling_rate must be in 0..1",
+        ),
+        ("custom_logging_config { type_url: 'x' }", "custom_logging_config"),
+        (
+            "log_collector_config { filename_prefix: '/l' } "
+            "sampling_config { attributes: 1 }",
+            "attributes",
+        ),
+    ],
+)
+def test_bad_request_logging_is_refused(fields: str, words: str) -> None:
+    """What cannot be logged as asked is refused by name, never ignored."""
+    with pytest.raises(ServingError) as caught:
+        settings(f"logging_config {{ {fields} }}")
+    assert words in caught.value.message
+    assert "model a" in caught.value.message
 
 
 def test_a_canary_does_not_cost_the_primary_its_place() -> None:

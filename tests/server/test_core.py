@@ -16,7 +16,6 @@ from tfs.core.errors import (
     InvalidArgument,
     NotFound,
     ServingError,
-    Unimplemented,
     Unknown,
 )
 from tfs.server.config import Message, read_config_text
@@ -124,7 +123,7 @@ def test_an_absolute_path_is_accepted(env: Environment) -> None:
         ),
         (
             [model("b", "", "logging_config { log_collector_config { type: 'x' } }")],
-            Unimplemented,
+            InvalidArgument,
             "logging_config",
         ),
     ],

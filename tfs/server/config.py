@@ -25,6 +25,7 @@ from tfs.core.errors import (
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.logging_config import read_logging
 from tfs.server.model_settings import (
     DETECT,
     Backend,
@@ -179,10 +180,6 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
     name = model.name
     if not name:
         raise InvalidArgument("a model in the config list has no name")
-    if model.HasField("logging_config"):
-        raise Unimplemented(
-            f"model {name}: logging_config: request logging is not built yet"
-        )
     for label, version in model.version_labels.items():
         if not label or version < 0:
             raise InvalidArgument(
@@ -201,6 +198,9 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         canary=_read_canary(name, traffic, primary),
         keeps_resources=model.transition == model_config_pb2.RESOURCE_PRESERVING,
         runtime=_read_runtime(name, model.runtime),
+        logging=read_logging(name, model.logging_config)
+        if model.HasField("logging_config")
+        else None,
     )
 
 

@@ -513,9 +513,10 @@ class ServerCore:
         self._source.update_config(servables)
 
     @property
-    def model_names(self) -> frozenset[str]:
-        """The models of the running config."""
-        return frozenset(self._names())
+    def models(self) -> Mapping[str, ModelSettings]:
+        """The models in force, by name: another object after every change."""
+        running = self._running
+        return {} if running is None else running.effective.models
 
     # -- for handlers ----------------------------------------------------------------
 

@@ -35,9 +35,12 @@ from tfs.handlers.warmup import WarmupOptions
 from tfs.servables.built_in import default_registry
 from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
+from tfs.server.log_collector import file_collectors
+from tfs.server.log_writer import LogWriter
 from tfs.server.model_fleet import ModelFleet
-from tfs.server.model_settings import DETECT
+from tfs.server.model_settings import DETECT, ModelSettings
 from tfs.server.options import ServerOptions
+from tfs.server.request_logs import RequestLogs
 from tfs.server.running_config import Origin
 from tfs.server.tls import read_tls_file
 from tfs.server.transports import make_transport
@@ -96,11 +99,14 @@ class ModelServer:
             self.stats,
             self._clock,
         )
-        self.core.on_change(self._retain_models)
+        self._log_writer = LogWriter(self._clock, self.stats)
+        self._request_logs = RequestLogs(file_collectors(self._log_writer), self._clock)
+        self.core.on_change(self._follow_config)
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock
         )
         self._transport = make_transport(options, self._loop, self.stats)
+        self._models: Mapping[str, ModelSettings] = {}
         self._draining = False
         self._closed = False
 
@@ -116,6 +122,7 @@ class ModelServer:
         self.core.check(config)
         doors = listeners(self._options)
         self._loop.start()
+        self._log_writer.start()
         addresses = self._transport.start(
             doors,
             method_table(
@@ -159,9 +166,25 @@ class ModelServer:
             log.warning("event=unload_incomplete at=deadline")
         self._fleet.close(deadline_s)
         self._loop.close(deadline_s)
+        self._request_logs.close()
+        self._log_writer.close()
 
-    def _retain_models(self) -> None:
-        self._gate.retain(self.core.model_names)
+    def _follow_config(self) -> None:
+        """Lets gates and request logs follow the running config. On the loop."""
+        models = self.core.models
+        if models is self._models:
+            return
+        self._models = models
+        self._gate.retain(models)
+        self._gate.set_logs(
+            self._request_logs.update(
+                {
+                    name: (settings.logging,)
+                    for name, settings in models.items()
+                    if settings.logging is not None
+                }
+            )
+        )
 
     def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:
         def arm() -> None:

@@ -81,6 +81,47 @@ class RuntimeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSampling:
+    """A sampling rate for some servers only. Immutable.
+
+    Attributes:
+        rate: Share of the requests, 0 to 1.
+        dc: Which data centre; "" is any.
+        task_index: Which server there; None is any.
+
+    """
+
+    rate: float
+    dc: str = ""
+    task_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingSettings:
+    """Which requests of a model are written down, and where. Immutable, hashable.
+
+    Attributes:
+        filename_prefix: Absolute path that the files' names begin with.
+        rate: Share of the requests, 0 to 1.
+        tasks: Rates for some servers; the first that fits counts.
+        collector: Kind of log; "" is TFRecord files.
+
+    """
+
+    filename_prefix: str
+    rate: float = 0.0
+    tasks: tuple[TaskSampling, ...] = ()
+    collector: str = ""
+
+    def rate_for(self, dc: str, task_index: int | None) -> float:
+        """Returns the rate of one server."""
+        for task in self.tasks:
+            if task.dc in ("", dc) and task.task_index in (None, task_index):
+                return task.rate
+        return self.rate
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSettings:
     """What the config says of one model. Immutable.
 
@@ -95,6 +136,7 @@ class ModelSettings:
         canary: The version on trial, None without one.
         keeps_resources: Whether a swap unloads the old version first.
         runtime: Where and how it runs.
+        logging: Which of its requests are written down; None is none.
 
     """
 
@@ -107,6 +149,7 @@ class ModelSettings:
     canary: CanarySettings | None = None
     keeps_resources: bool = False
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    logging: LoggingSettings | None = None
 
     @property
     def pinned_versions(self) -> frozenset[int]:

@@ -1,0 +1,41 @@
+"""``PredictionLog``: one answered request as it stands in a request log.
+
+Request and response are put in as the bytes they travelled as; nothing is parsed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.codec import wire
+from tfs.codec.model_spec import ModelSpec, write_model_spec
+from tfs.proto.tensorflow_serving.apis import logging_pb2
+
+FIELD_BY_METHOD: Final = {
+    "Classify": 2,
+    "Regress": 3,
+    "MultiInference": 4,
+    "Predict": 6,
+}
+"""Which member of ``log_type`` an RPC's requests are."""
+
+
+def write_prediction_log(
+    method: str, spec: ModelSpec, timestamp_s: int, request: bytes, response: bytes
+) -> bytes:
+    """Returns the serialized log entry. Thread-safe.
+
+    Args:
+        method: A key of :data:`FIELD_BY_METHOD`.
+        spec: Which version and signature answered.
+        timestamp_s: When, in seconds since the epoch.
+        request: As received.
+        response: As sent.
+
+    """
+    metadata = logging_pb2.LogMetadata(timestamp_secs=timestamp_s)
+    metadata.model_spec.ParseFromString(write_model_spec(spec))
+    entry = wire.delimited(1, request) + wire.delimited(2, response)
+    return wire.delimited(1, metadata.SerializeToString()) + wire.delimited(
+        FIELD_BY_METHOD[method], entry
+    )
