@@ -133,7 +133,7 @@ def test_the_first_rate_that_fits_the_server_counts(
 
 
 def test_without_a_rate_of_its_own_a_server_takes_the_common_one() -> None:
-    """FallsBackToTopLevelSamplingRate."""
+    """FallsBackToTopLevelSamplingRate: the common rate is for everybody else."""
     settings = LoggingSettings("/logs/a", 1.0, (TaskSampling(0.0, "elsewhere"),))
     assert Logged(dc="here").num_logged(settings) == 1
 
@@ -155,7 +155,7 @@ def test_models_log_apart() -> None:
 
 
 def test_a_logger_that_left_the_config_is_closed() -> None:
-    """CreateAndDeleteLogger."""
+    """CreateAndDeleteLogger: its file is closed with it."""
     logged = Logged()
     logged.logs.update({"m": [ALL]})
     assert logged.logs.update({"m": []}) == {}
@@ -164,7 +164,7 @@ def test_a_logger_that_left_the_config_is_closed() -> None:
 
 
 def test_a_changed_config_gets_another_logger() -> None:
-    """CreateAndModifyLogger."""
+    """CreateAndModifyLogger: the old one is closed."""
     logged = Logged()
     logged.logs.update({"m": [ALL]})
     logged.logs.update({"m": [SOME]})
@@ -172,7 +172,7 @@ def test_a_changed_config_gets_another_logger() -> None:
 
 
 def test_models_with_equal_settings_share_a_logger() -> None:
-    """SameConfigForTwoModelsCreatesOneLogger."""
+    """SameConfigForTwoModelsCreatesOneLogger: one file for both."""
     logged = Logged()
     logs = logged.logs.update({"a": [ALL], "b": [LoggingSettings("/logs/a", 1.0)]})
     assert logs["a"] == logs["b"]
