@@ -97,6 +97,7 @@ class ServingLoop:
         self._closed = False
         self._running = False
         self._thread: threading.Thread | None = None
+        self._ident = 0  # of that thread; asked for on every task
 
     # -- from any thread -----------------------------------------------------
 
@@ -123,7 +124,7 @@ class ServingLoop:
     @property
     def is_loop_thread(self) -> bool:
         """Whether the caller runs on the loop."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._ident
 
     # -- on the loop (or before it runs) --------------------------------------
 
@@ -181,6 +182,7 @@ class ServingLoop:
     def run(self) -> None:
         """Runs rounds until ``stop``; blocks the calling thread."""
         self._thread = threading.current_thread()
+        self._ident = threading.get_ident()
         self._running = True
         wake_s: float | None = None
         try:
@@ -199,6 +201,7 @@ class ServingLoop:
         """
         if self._thread is None:
             self._thread = threading.current_thread()
+            self._ident = threading.get_ident()
         return self._round(0.0)
 
     def close(self, deadline_s: float | None = None) -> None:
