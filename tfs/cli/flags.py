@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.handlers.admin_access import AdminFrom, read_admin_from
 from tfs.runtime.placement import Backend
 from tfs.server.options import ServerOptions, TransportKind
 
@@ -62,6 +63,13 @@ def _at_least_0(text: str) -> int:
 
 def _poll_period(text: str) -> float:
     return max(0.0, float(text))
+
+
+def _admin_from(text: str) -> frozenset[AdminFrom]:
+    try:
+        return read_admin_from(text)
+    except InvalidArgument as error:
+        raise ValueError(error.message) from error
 
 
 FLAGS: Final[tuple[Flag, ...]] = (
@@ -233,6 +241,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "batching_parameters_file",
         str,
         "text BatchingParameters for versions without their own",
+    ),
+    Flag(
+        "admin_socket_path",
+        "admin_socket_path",
+        str,
+        "Unix socket (0600) for operating the server: status, canary, rollback, reload",
+    ),
+    Flag(
+        "admin_from",
+        "admin_from",
+        _admin_from,
+        "who else may: loopback,socket,mtls,any (default loopback,socket)",
     ),
     Flag(
         "allow_model_code",

@@ -10,10 +10,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tfs.cli import package, serve
+from tfs.cli import (
+    canary,
+    config,
+    models,
+    package,
+    promote,
+    reload,
+    rollback,
+    serve,
+    status,
+)
 from tfs.core.errors import ServingError
 
-COMMANDS: Final = (serve, package)
+COMMANDS: Final = (
+    serve,
+    package,
+    status,
+    models,
+    reload,
+    canary,
+    promote,
+    rollback,
+    config,
+)
 """Modules with ``add_parser(subparsers)``; imports of weight happen when they run."""
 
 _BESIDE: Final = ("sources", "managers", "batching")

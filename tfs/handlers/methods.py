@@ -8,6 +8,8 @@ from typing import Final
 from tfs.core.call import Call, Method, MethodKind, MethodTable
 from tfs.core.errors import Unimplemented
 from tfs.core.signature import Method as ModelMethod
+from tfs.handlers.admin import Admin, admin_methods
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
 from tfs.handlers.health import HealthHandler
@@ -53,6 +55,8 @@ def method_table(
     gate: RequestGate | None = None,
     decode_pool: DecodePool | None = None,
     as_tensor_content: bool = False,
+    admin: Admin | None = None,
+    access: AdminAccess | None = None,
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
@@ -80,10 +84,14 @@ def method_table(
         ),
         Method(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
         Method(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
-        Method(f"/{MODEL}/HandleReloadConfigRequest", ReloadConfigHandler(applier)),
+        Method(
+            f"/{MODEL}/HandleReloadConfigRequest", ReloadConfigHandler(applier, access)
+        ),
         Method(f"/{HEALTH}/Check", health.check),
         Method(f"/{HEALTH}/Watch", health.watch, MethodKind.SERVER_STREAM),
     ]
+    if admin is not None:
+        methods += admin_methods(admin, access or AdminAccess())
     shown = (PREDICTION, MODEL, HEALTH, *REFLECTION)
     for service, messages in zip(
         REFLECTION, (reflection_v1, reflection_v1alpha), strict=True

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.messages import fill_status, parse
 from tfs.proto.tensorflow_serving.apis import model_management_pb2 as pb
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
@@ -24,9 +25,9 @@ class ConfigApplier(Protocol):
     ) -> None:
         """Validates and commits, then waits for new models.
 
-        ``on_done`` runs once, on any thread: with None when every new model is
-        available, else with what is wrong. A config that is invalid changes
-        nothing; one whose models fail to load stays.
+        ``on_done`` runs once, on any thread, shortly before ``deadline_s`` at the
+        latest: with None when every new model is available, else with what is wrong.
+        A config that is invalid changes nothing; one whose models fail to load stays.
         """
         ...
 
@@ -42,12 +43,16 @@ class ReloadConfigHandler:
     (model_servers/model_service_impl.cc).
     """
 
-    def __init__(self, applier: ConfigApplier) -> None:
+    def __init__(
+        self, applier: ConfigApplier, access: AdminAccess | None = None
+    ) -> None:
         self._applier = applier
+        self._access = access or AdminAccess()
 
     def __call__(self, call: Call) -> None:
         """Starts the reload; the call ends when it has taken effect."""
         try:
+            self._access.check(call.peer)
             request = parse(pb.ReloadConfigRequest, call.message)
             if request.config.WhichOneof("config") != "model_config_list":
                 raise InvalidArgument(

@@ -528,17 +528,17 @@ class ServerCore:
         """Returns what is wrong with a model's base path, "" if nothing is."""
         return "; ".join(self._source.problems().get(name, ()))
 
-    def versions_at_hand(self, base_path: str) -> frozenset[int]:
-        """Returns the numbered directories under a base path; blocks on the disk.
+    def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
+        """Returns the version directories under a base path; blocks on the disk.
 
         Empty where it cannot be listed.
         """
         try:
-            return frozenset(
-                name_versions(self._file_system.list_directories(base_path))
-            )
+            names = name_versions(self._file_system.list_directories(base_path))
         except OSError:
-            return frozenset()
+            return {}
+        root = base_path.rstrip("/")
+        return {version: f"{root}/{name}" for version, name in names.items()}
 
     def runtime_settings(self, name: str) -> RuntimeSettings:
         """Returns where and how a model is to run, for whoever makes its loader."""
@@ -559,6 +559,11 @@ class ServerCore:
         return all(why is not None for why in failures.values()) and any(
             why == "" for why in failures.values()
         )
+
+    def has_settled(self) -> bool:
+        """Whether every configured model is available or has failed."""
+        failures = self._failures(self._names())
+        return all(why is not None for why in failures.values())
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether the model can answer; None if it is not configured."""

@@ -27,12 +27,16 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
+from tfs.handlers.admin_access import ADMIN_LISTENER, AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
-from tfs.handlers.methods import method_table
+from tfs.handlers.methods import MODEL, method_table
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup import WarmupOptions
+from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.servables.built_in import default_registry
+from tfs.server.admin import CoreAdmin, ProcessFacts
 from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.log_collector import file_collectors
@@ -44,6 +48,7 @@ from tfs.server.request_logs import RequestLogs
 from tfs.server.running_config import Origin
 from tfs.server.tls import read_tls_file
 from tfs.server.transports import make_transport
+from tfs.server.versions import distribution_version
 from tfs.server.warmed_platforms import warmed
 
 log = logging.getLogger(__name__)
@@ -107,6 +112,7 @@ class ModelServer:
         )
         self._transport = make_transport(options, self._loop, self.stats)
         self._models: Mapping[str, ModelSettings] = {}
+        self._addresses: Sequence[str] = ()
         self._draining = False
         self._closed = False
 
@@ -138,6 +144,8 @@ class ModelServer:
                     self.stats,
                 ),
                 as_tensor_content=self._options.serialize_as_tensor_content,
+                admin=CoreAdmin(self.core, self._clock, self._facts(doors)),
+                access=AdminAccess(self._options.admin_from),
             ),
         )
         path = self._options.model_config_file
@@ -184,6 +192,25 @@ class ModelServer:
                     if settings.logging is not None
                 }
             )
+        )
+
+    def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
+        def reports() -> Sequence[ListenerReport]:
+            return [
+                ListenerReport(
+                    address=address,
+                    services=sorted(door.services or ()),
+                    tls=door.tls is not None,
+                )
+                for address, door in zip(self._addresses, doors, strict=False)
+            ]
+
+        return ProcessFacts(
+            started_s=self._clock.wall_s(),
+            tfs_version=distribution_version("tfs"),
+            torch_version=distribution_version("torch"),
+            listeners=reports,
+            is_draining=lambda: self._draining,
         )
 
     def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:
@@ -269,4 +296,13 @@ def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
         doors.append(ListenerOptions("grpc", f"{host}:{port}", tls=tls))
     if options.grpc_socket_path:
         doors.append(ListenerOptions("grpc-unix", f"unix:{options.grpc_socket_path}"))
+    if options.admin_socket_path:
+        doors.append(
+            ListenerOptions(
+                ADMIN_LISTENER,
+                f"unix:{options.admin_socket_path}",
+                services=frozenset({ADMIN_SERVICE, MODEL}),
+                unix_mode=0o600,
+            )
+        )
     return doors

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
+from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
 from tfs.runtime.placement import Backend
 
 DEFAULT_PORT: Final = 8500
@@ -75,6 +76,9 @@ class ServerOptions:
         enable_batching: Whether concurrent requests are joined.
         batching_parameters_file: Text ``BatchingParameters`` for versions without a
             ``batching_params.pbtxt`` of their own; "" is as measured.
+        admin_socket_path: Absolute path of a Unix socket (mode 0600) for operating
+            the server alone; "" is none.
+        admin_from: From where other sockets let callers operate the server.
         allow_model_code: Whether platforms that execute a model's code may load.
 
     """
@@ -114,6 +118,8 @@ class ServerOptions:
     load_probe_budget_s: float = 0.5
     enable_batching: bool = True
     batching_parameters_file: str = ""
+    admin_socket_path: str = ""
+    admin_from: frozenset[AdminFrom] = DEFAULT_ADMIN_FROM
     allow_model_code: bool = True
 
     def __post_init__(self) -> None:
@@ -130,6 +136,10 @@ class ServerOptions:
             not (self.ssl_config_file and self.grpc_transport is TransportKind.EXPRESS),
             "--grpc_transport=express has no TLS yet; leave it out, or say grpcio, "
             "together with --ssl_config_file",
+        )
+        _require(
+            not self.admin_socket_path or self.admin_socket_path.startswith("/"),
+            f"--admin_socket_path must be absolute: {self.admin_socket_path}",
         )
         _require(
             bool(self.model_base_path or self.model_config_file),

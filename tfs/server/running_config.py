@@ -164,7 +164,7 @@ def with_override(
     if override is not None:
         overrides[name] = override
     tolerated = running.tolerated - {name}
-    changed = _laid(running.base, overrides, platforms, tolerated)
+    changed = _laid(running.base, overrides, platforms, tolerated, made=name)
     check_change(running.effective, changed.effective)
     return changed
 
@@ -174,8 +174,12 @@ def _laid(
     overrides: Overrides,
     platforms: Collection[str],
     tolerated: frozenset[str],
+    made: str = "",
 ) -> RunningConfig:
-    """Lays overrides over a base; an invalid one is set aside if it is tolerated."""
+    """Lays overrides over a base; an invalid one is set aside if it is tolerated.
+
+    ``made`` is the model whose override is being made: its fault is the caller's.
+    """
     bad: dict[str, str] = {}
     for model in base.config.message.model_config_list.config:
         override = overrides.get(model.name)
@@ -185,6 +189,8 @@ def _laid(
             settings = read_model(overridden(model, override.config))
             check_platforms(ServerConfig({model.name: settings}, Message()), platforms)
         except ServingError as error:
+            if model.name == made:
+                raise
             if model.name not in tolerated:
                 raise invalid_with(model.name, error) from error
             bad[model.name] = f"it makes the configuration invalid: {error.message}"

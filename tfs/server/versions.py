@@ -11,12 +11,13 @@ def version_lines() -> Sequence[str]:
     """Returns one line for TFS and one for each library that matters."""
     names = ("torch", "grpcio", "protobuf")
     return [
-        f"TFS {_version('tfs')} (Python {platform.python_version()})",
-        *(f"{name} {_version(name)}" for name in names),
+        f"TFS {distribution_version('tfs')} (Python {platform.python_version()})",
+        *(f"{name} {distribution_version(name)}" for name in names),
     ]
 
 
-def _version(name: str) -> str:
+def distribution_version(name: str) -> str:
+    """Returns the version of an installed distribution, "not installed" without."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

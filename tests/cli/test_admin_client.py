@@ -1,0 +1,91 @@
+"""tfs.cli.admin_client and the commands' own checks."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+import pytest
+
+from tfs.cli import admin_client
+from tfs.cli.admin_client import add_connection_arguments, target_of
+from tfs.cli.main import main
+from tfs.core.errors import InvalidArgument
+
+
+def parse(*words: str) -> argparse.Namespace:
+    """Reads the arguments that say where the server is."""
+    parser = argparse.ArgumentParser()
+    add_connection_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No socket at the usual place, none in the environment."""
+    monkeypatch.setattr(admin_client, "DEFAULT_SOCKET", str(tmp_path / "admin.sock"))
+    monkeypatch.delenv("TFS_ADMIN_SOCKET", raising=False)
+
+
+def test_the_default_is_loopback() -> None:
+    """A server started without flags is found."""
+    assert target_of(parse()) == "127.0.0.1:8500"
+
+
+def test_the_admin_socket_is_preferred_when_it_is_there(tmp_path: Path) -> None:
+    """At its usual place; a plain file of that name is none."""
+    path = tmp_path / "admin.sock"
+    path.touch()
+    assert target_of(parse()) == "127.0.0.1:8500"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        assert target_of(parse()) == f"unix:{path}"
+        assert target_of(parse("--address", "h:1")) == "h:1"
+
+
+def test_the_environment_names_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For containers and for several servers."""
+    monkeypatch.setenv("TFS_ADMIN_SOCKET", "/run/other.sock")
+    assert target_of(parse()) == "unix:/run/other.sock"
+    assert target_of(parse("--socket", "/run/mine.sock")) == "unix:/run/mine.sock"
+
+
+def test_two_places_are_one_too_many() -> None:
+    """Which one was meant is not guessed."""
+    with pytest.raises(InvalidArgument):
+        target_of(parse("--socket", "/s", "--address", "h:1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["status", "--socket", "/absent.sock", "--timeout_s", "5"], "cannot reach"),
+        (["rollback", "m", "1", "--end"], "--end takes no version"),
+        (["canary", "m", "1", "--end"], "--end takes no version"),
+        (["reload", "/absent.config"], "Failed to read"),
+        (["config", "validate", "/absent.config"], "Failed to read"),
+    ],
+)
+def test_a_failure_is_one_line(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, and what is wrong."""
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_is_checked_without_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For editors and pipelines."""
+    path = tmp_path / "models.config"
+    path.write_text("model_config_list { config { name: 'a' base_path: '/m' } }")
+    assert main(["config", "validate", str(path)]) == 0
+    assert "1 model(s)" in capsys.readouterr().out
+    path.write_text("model_config_list { config { name: 'a' base_path: 'm' } }")
+    assert main(["config", "validate", str(path)]) == 1
+    assert "absolute path" in capsys.readouterr().err

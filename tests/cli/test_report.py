@@ -1,0 +1,105 @@
+"""tfs.cli.report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tfs.cli.report import (
+    ago,
+    apply_lines,
+    as_json,
+    canary_lines,
+    models_table,
+    outcome_lines,
+    table,
+    versions_table,
+)
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+
+def report() -> pb.ModelReport:
+    """Returns a model with a failed version and a rejected canary."""
+    model = pb.ModelReport(name="digits", primary=1, overridden=True)
+    model.versions.add(
+        version=2, state=50, reason="latest(1)"
+    ).error.message = "bad\nfile"
+    model.versions.add(version=1, state=30, since_s=1.0).memory.resident_bytes = 1 << 20
+    model.labels.add(label="stable", version=1)
+    canary = model.canary
+    canary.phase = pb.CanaryReport.REJECTED
+    canary.reason = "guard: mean_abs_diff 0.6 > 0.5"
+    canary.canary.version = 2
+    canary.total.mean_abs_diff = 0.6
+    canary.guards.add(name="max_mean_abs_diff", limit=0.5, value=0.6, exceeded=True)
+    return model
+
+
+def test_columns_are_aligned() -> None:
+    """Each as wide as its widest cell; line ends within cells become blanks."""
+    text = table(("A", "LONG"), [("xyz", 1), ("", "a\nb")])
+    assert text.splitlines() == ["A    LONG", "xyz  1", "     a b"]
+
+
+def test_a_model_is_one_line() -> None:
+    """What answers, what is on trial, what is wrong."""
+    (_, line) = models_table([report()]).splitlines()
+    assert line.split() == [
+        *("digits", "1", "1", "stable=1", "2", "rejected", "yes"),
+        *("version", "2:", "bad", "file"),
+    ]
+
+
+def test_a_version_is_one_line() -> None:
+    """Its error where it has one, else its reason."""
+    lines = versions_table([report(), pb.ModelReport(name="empty")]).splitlines()
+    assert len(lines) == 4
+    assert "END" in lines[1]
+    assert "bad file" in lines[1]
+    assert "1.0 MiB" in lines[2]
+
+
+def test_a_trial_shows_figures_and_limits() -> None:
+    """With the verdict."""
+    text = "\n".join(canary_lines(report()))
+    assert "REJECTED: guard: mean_abs_diff 0.6 > 0.5" in text
+    assert "exceeded" in text
+    assert canary_lines(pb.ModelReport(name="a")) == ["a has no canary"]
+
+
+def test_an_outcome_shows_the_override_and_the_notes() -> None:
+    """Or that there is none."""
+    outcome = pb.OverrideOutcome(changed=True, notes=["until restart"], model=report())
+    outcome.override.config.name = "digits"
+    outcome.override.config.traffic.primary = 1
+    lines = outcome_lines(outcome)
+    assert lines[0] == "override: traffic { primary: 1 }"
+    assert lines[-1] == "note: until restart"
+    assert outcome_lines(pb.OverrideOutcome())[0] == "nothing changed"
+
+
+def test_a_configs_outcome_is_one_line_a_model() -> None:
+    """What changed, what answers, what is wrong."""
+    reply = pb.ApplyConfigResponse()
+    reply.models.add(model="a", change=pb.ModelOutcome.ADDED, available_versions=[2, 1])
+    reply.models.add(model="b").status.message = "broken"
+    lines = apply_lines(reply)[0].splitlines()
+    assert lines[1].split() == ["a", "added", "-", "2,", "1", "-", "ok"]
+    assert lines[2].endswith("broken")
+
+
+def test_json_has_the_names_of_the_proto_files() -> None:
+    """For scripts."""
+    data = json.loads(as_json(report()))
+    assert data["canary"]["guards"][0]["name"] == "max_mean_abs_diff"
+    assert data["overridden"] is True
+
+
+@pytest.mark.parametrize(
+    ("since_s", "expected"),
+    [(0, "-"), (990, "10 s"), (400, "10 min"), (-9000, "3 h"), (-900_000, "10 d")],
+)
+def test_times_are_told_as_people_do(since_s: float, expected: str) -> None:
+    """In the largest unit that still says something."""
+    assert ago(since_s, 1000.0) == expected

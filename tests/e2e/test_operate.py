@@ -1,0 +1,244 @@
+"""Operating a real server from the command line: canary, promote, rollback, config."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.serving import (
+    PATIENCE_S,
+    Serving,
+    config_text,
+    export_scale,
+    run_tfs,
+    write_whole,
+)
+from tfs.client import Client
+from tfs.core.errors import PermissionDenied, Unimplemented
+
+pytestmark = pytest.mark.timeout(180)
+
+X = np.array([[1.0, 2.0]], dtype=np.float32)
+
+
+class Operated(Serving):
+    """A server of model "scale" with an admin socket and a state directory."""
+
+    def __init__(self, home: Path, *flags: str, extra: str = "") -> None:
+        self.base_path = home / "scale"
+        self.config = home / "models.config"
+        self.socket = home / "admin.sock"
+        if not self.config.exists():
+            self.config.write_text(config_text("scale", self.base_path, extra))
+        super().__init__(
+            f"--model_config_file={self.config}",
+            f"--admin_socket_path={self.socket}",
+            f"--state_dir={home / 'state'}",
+            *flags,
+        )
+
+    def tfs(self, *words: str, code: int = 0) -> str:
+        """Runs a command against the admin socket; returns what it printed."""
+        status, output = run_tfs(*words, f"--socket={self.socket}")
+        assert status == code, output
+        return output
+
+    def json(self, *words: str) -> Any:
+        """Runs a command and reads its JSON."""
+        return json.loads(self.tfs(*words, "--json"))
+
+    def model(self) -> Any:
+        """Returns the report of the model."""
+        return self.json("status", "scale")["models"][0]
+
+    def predicted(self) -> int | None:
+        """Returns the version that answers without being named."""
+        with Client(self.address, timeout_s=PATIENCE_S) as client:
+            return client.predict("scale", {"x": X}).version
+
+
+def until(check: Callable[[], bool], attempts: int = 200) -> None:
+    """Repeats calls to the server until one shows what is expected."""
+    for _ in range(attempts):
+        if check():
+            return
+    raise AssertionError("it never came about")
+
+
+def test_a_canary_is_teed_compared_rejected_and_started_anew(tmp_path: Path) -> None:
+    """The whole life of a trial, with real answers of real models."""
+    export_scale(tmp_path / "scale", 1)
+    with Operated(tmp_path) as server:
+        server.wait_for("scale/1 is available")
+        server.tfs("canary", "scale", "2", "--tee=1")
+        export_scale(tmp_path / "scale", 2)
+        server.wait_for("scale/2 is available")
+        with Client(server.address, timeout_s=PATIENCE_S) as client:
+
+            def compared() -> bool:
+                assert client.predict("scale", {"x": X}).version == 1
+                total = server.model()["canary"].get("total", {})
+                return float(total.get("mean_abs_diff", 0)) == 1.5
+
+            until(compared)
+            assert server.model()["canary"]["phase"] == "RUNNING"
+            guarded = ("--tee=1", "--max_mean_abs_diff=0.5")
+            server.tfs("canary", "scale", "2", *guarded)
+
+            def rejected() -> bool:
+                client.predict("scale", {"x": X})
+                return bool(server.model()["canary"]["phase"] == "REJECTED")
+
+            until(rejected)
+            assert "mean_abs_diff 1.5 > 0.5" in server.tfs("canary", "scale")
+            assert "rejected" in server.tfs("promote", "scale", code=1)
+            assert client.predict("scale", {"x": X}).version == 1
+            server.tfs("canary", "scale", "2", *guarded)
+            assert server.model()["canary"]["phase"] == "RUNNING"
+            server.tfs("canary", "scale", "--end")
+            assert "canary" not in server.model()
+
+
+def test_a_split_is_sticky_and_a_promotion_ends_it(tmp_path: Path) -> None:
+    """Callers stay on their side; then everybody gets the new version."""
+    for version in (1, 2):
+        export_scale(tmp_path / "scale", version)
+    extra = "model_version_policy { all {} } traffic { primary: 1 }"
+    with Operated(tmp_path, extra=extra) as server:
+        server.wait_for("is available")
+        server.wait_for("is available")
+        server.tfs("canary", "scale", "2", "--split=0.5")
+        import grpc
+
+        from tfs.client import requests
+
+        keys = [f"caller-{index}" for index in range(40)]
+        message = requests.predict_request(
+            requests.Target("scale", None, None, ""), {"x": X}, ()
+        )
+        with grpc.insecure_channel(server.address) as channel:
+            call = channel.unary_unary(requests.PREDICT, None, None)
+
+            def side(key: str) -> int | None:
+                metadata = (("tfs-routing-key", key),)
+                reply = call(message, timeout=PATIENCE_S, metadata=metadata)
+                return requests.read_prediction(reply).version
+
+            first = {key: side(key) for key in keys}
+            assert set(first.values()) == {1, 2}
+            assert {key: side(key) for key in keys} == first
+            server.tfs("canary", "scale", "2", "--split=0.9")
+            wider = {key: side(key) for key in keys}
+            assert all(wider[key] == 2 for key in keys if first[key] == 2)
+            assert "version 2 of scale is the primary" in server.tfs("promote", "scale")
+            assert {side(key) for key in keys} == {2}
+
+
+def test_a_rollback_outlives_damage_edits_and_a_restart(tmp_path: Path) -> None:
+    """One command; pinned until it is ended."""
+    for version in (1, 2):
+        export_scale(tmp_path / "scale", version)
+    with Operated(tmp_path) as server:
+        server.wait_for("scale/2 is available")
+        for path in (tmp_path / "scale" / "2").iterdir():
+            if path.is_file():
+                path.write_bytes(b"damaged")
+        assert "version 1 of scale is the primary" in server.tfs("rollback", "scale")
+        assert server.predicted() == 1
+        write_whole(
+            server.config,
+            config_text("scale", server.base_path, "transition: RESOURCE_PRESERVING"),
+        )
+        server.wait_for("config_applied reason='edit")
+        assert server.predicted() == 1
+        assert server.stop() == 0
+    with Operated(tmp_path) as server:
+        server.wait_for("scale/1 is available")
+        assert server.predicted() == 1
+        export_scale(tmp_path / "scale", 3)
+        server.wait_for("scale/3 is available")
+        assert server.predicted() == 1
+        shown = server.tfs("config", "show")
+        assert "overridden by rollback" in shown
+        saved = tmp_path / "shown.config"
+        saved.write_text(shown)
+        assert "unchanged" in server.tfs("reload", str(saved), "--dry_run")
+        server.tfs("rollback", "scale", "--end")
+        assert server.predicted() == 3
+
+
+def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
+    """By command, for every kind of mistake."""
+    export_scale(tmp_path / "scale", 1)
+    bad = tmp_path / "bad.config"
+    with Operated(tmp_path) as server:
+        server.wait_for("scale/1 is available")
+        before = server.json("config", "show")["effective"]
+        for text, words in (
+            ("model_config_list {", "Invalid protobuf file"),
+            ("", "the config is empty"),
+            (config_text("scale", Path("relative")), "absolute path"),
+            (
+                config_text("scale", server.base_path, "traffic { primary: -1 }"),
+                "traffic.primary",
+            ),
+            (
+                config_text("scale", server.base_path, 'model_platform: "hashmap"'),
+                "change a model's platform",
+            ),
+        ):
+            bad.write_text(text)
+            output = server.tfs("reload", str(bad), code=1)
+            assert "refused:" in output
+            assert words in output
+        shown = server.json("config", "show")
+        assert shown["effective"] == before
+        assert "change a model's platform" in shown["last_refusal"]["error"]["message"]
+        assert server.predicted() == 1
+        bad.write_text(config_text("other", tmp_path / "absent"))
+        output = server.tfs("reload", str(bad), code=1)
+        assert "applied, but" in output
+        assert "does not exist" in output
+
+
+def test_the_admin_socket_is_private_and_shows_nothing_else(tmp_path: Path) -> None:
+    """Mode 0600; no predictions through it."""
+    export_scale(tmp_path / "scale", 1)
+    with Operated(tmp_path) as server:
+        server.wait_for("scale/1 is available")
+        mode = stat.S_IMODE(server.socket.stat().st_mode)
+        assert mode == 0o600
+        with (
+            Client(f"unix:{server.socket}", timeout_s=PATIENCE_S) as client,
+            pytest.raises(Unimplemented),
+        ):
+            client.predict("scale", {"x": X})
+        status, output = run_tfs("status", f"--address={server.address}")
+        assert status == 0
+        assert "SERVING, 1 model(s)" in output
+        assert "scale" in server.tfs("models")
+
+
+def test_a_server_can_be_closed_to_loopback(tmp_path: Path) -> None:
+    """--admin_from=socket leaves the TCP port to requests alone."""
+    export_scale(tmp_path / "scale", 1)
+    with Operated(tmp_path, "--admin_from=socket") as server:
+        server.wait_for("scale/1 is available")
+        status, output = run_tfs("status", f"--address={server.address}")
+        assert status == 1
+        assert "PERMISSION_DENIED" in output
+        from tests.e2e.test_serve import reload
+
+        with (
+            Client(server.address, timeout_s=PATIENCE_S) as client,
+            pytest.raises(PermissionDenied),
+        ):
+            reload(client, config_text("scale", server.base_path))
+        assert server.predicted() == 1
+        server.tfs("status")

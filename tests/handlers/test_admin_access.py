@@ -1,0 +1,144 @@
+"""tfs.handlers.admin_access and tfs.handlers.admin: who may operate the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.core.call import Peer
+from tfs.core.errors import InvalidArgument, PermissionDenied
+from tfs.handlers.admin import admin_methods
+from tfs.handlers.admin_access import (
+    DEFAULT_ADMIN_FROM,
+    AdminAccess,
+    AdminFrom,
+    read_admin_from,
+)
+from tfs.handlers.reload_config import ReloadConfigHandler
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.testing.fake_call import FakeCall
+
+LOCAL = Peer("127.0.0.1:1", "grpc", is_loopback=True)
+SOCKET = Peer("unix:/run/tfs.sock", "grpc-unix", is_loopback=True)
+REMOTE = Peer("10.0.0.9:1", "grpc")
+KNOWN = Peer("10.0.0.9:1", "grpc", identity=("operator",))
+ADMIN = Peer("unix:/run/admin.sock", "admin", is_loopback=True)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "welcome"),
+    [
+        (DEFAULT_ADMIN_FROM, [LOCAL, SOCKET, ADMIN]),
+        (frozenset({AdminFrom.LOOPBACK}), [LOCAL, ADMIN]),
+        (frozenset({AdminFrom.SOCKET}), [SOCKET, ADMIN]),
+        (frozenset({AdminFrom.MTLS}), [KNOWN, ADMIN]),
+        (frozenset({AdminFrom.ANY}), [LOCAL, SOCKET, REMOTE, KNOWN, ADMIN]),
+        (frozenset[AdminFrom](), [ADMIN]),
+    ],
+)
+def test_callers_are_told_apart_by_their_way_in(
+    allowed: frozenset[AdminFrom], welcome: list[Peer]
+) -> None:
+    """The admin socket's permissions are its own rule; a socket is not loopback."""
+    access = AdminAccess(allowed)
+    for peer in (LOCAL, SOCKET, REMOTE, KNOWN, ADMIN):
+        if peer in welcome:
+            access.check(peer)
+        else:
+            with pytest.raises(PermissionDenied, match="--admin_from"):
+                access.check(peer)
+
+
+def test_the_flag_takes_a_list() -> None:
+    """Words and commas; anything else is named."""
+    assert read_admin_from("loopback, mtls") == {AdminFrom.LOOPBACK, AdminFrom.MTLS}
+    assert read_admin_from("") == frozenset()
+    with pytest.raises(InvalidArgument, match="'everybody' is none of"):
+        read_admin_from("everybody")
+
+
+class Refuser:
+    """A config applier that must not be reached."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"{name} was reached")
+
+
+def test_a_stranger_reloads_nothing() -> None:
+    """HandleReloadConfigRequest has the same rule; the request is not even read."""
+    call = FakeCall(b"\xff", peer=REMOTE)
+    ReloadConfigHandler(Refuser(), AdminAccess())(call)  # type: ignore[arg-type]
+    assert isinstance(call.outcome, PermissionDenied)
+
+
+class Recorder:
+    """Answers every method with an empty reply, and notes the call."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, object]] = []
+
+    def list_models(self, request: pb.ListModelsRequest, done: object) -> None:
+        self.seen.append(("list_models", request))
+        done(pb.ListModelsResponse())  # type: ignore[operator]
+
+    def get_config(self, request: pb.GetConfigRequest, done: object) -> None:
+        self.seen.append(("get_config", request))
+        done(InvalidArgument("no"))  # type: ignore[operator]
+
+    def __getattr__(self, name: str) -> object:
+        def answer(
+            request: object, caller: str, deadline_s: object, done: object
+        ) -> None:
+            self.seen.append((name, caller))
+            done(pb.PromoteResponse(version=3))  # type: ignore[operator]
+
+        return answer
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def handle(recorder: Recorder, method: str, call: FakeCall) -> None:
+    """Sends a call to a method of the service."""
+    methods = {
+        each.path: each
+        for each in admin_methods(recorder, AdminAccess())  # type: ignore[arg-type]
+    }
+    methods[f"/tfs.v1.AdminService/{method}"].handler(call)
+
+
+def test_every_method_of_the_service_is_answered(recorder: Recorder) -> None:
+    """The table and the .proto file agree."""
+    service = pb.DESCRIPTOR.services_by_name["AdminService"]
+    methods = admin_methods(recorder, AdminAccess())  # type: ignore[arg-type]
+    assert {each.path.rpartition("/")[2] for each in methods} == {
+        each.name for each in service.methods
+    }
+
+
+def test_a_request_and_its_reply_pass_through(recorder: Recorder) -> None:
+    """With who called; errors as well as replies."""
+    call = FakeCall(pb.PromoteRequest(model="a").SerializeToString())
+    handle(recorder, "Promote", call)
+    assert call.outcome == pb.PromoteResponse(version=3).SerializeToString()
+    assert recorder.seen == [("promote", "127.0.0.1:1")]
+    call = FakeCall(b"")
+    handle(recorder, "GetConfig", call)
+    assert isinstance(call.outcome, InvalidArgument)
+
+
+@pytest.mark.parametrize("peer", [REMOTE, KNOWN])
+def test_strangers_are_refused(recorder: Recorder, peer: Peer) -> None:
+    """Before the request is even read."""
+    call = FakeCall(b"\xff\xff", peer=peer)
+    handle(recorder, "ListModels", call)
+    assert isinstance(call.outcome, PermissionDenied)
+    assert recorder.seen == []
+
+
+def test_garbage_is_refused(recorder: Recorder) -> None:
+    """Bytes that are no request."""
+    call = FakeCall(b"\xff\xff")
+    handle(recorder, "ListModels", call)
+    assert isinstance(call.outcome, InvalidArgument)

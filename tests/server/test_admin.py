@@ -1,0 +1,406 @@
+"""tfs.server.admin: AdminService over a core without threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.environment import Environment, config, model
+from tfs.core.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.admin import CoreAdmin, ProcessFacts
+from tfs.server.config import parse_config_text
+
+ALL = "model_version_policy { all {} }"
+
+
+class Operator:
+    """Calls AdminService and waits for the answer."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False)
+        self.admin = CoreAdmin(env.core, env.clock, facts)
+
+    def ask(self, method: str, request: Any, settles: bool = True) -> Any:
+        """Returns the reply; raises the error."""
+        answers: list[Any] = []
+        if method in ("list_models", "get_config"):
+            getattr(self.admin, method)(request, answers.append)
+        else:
+            getattr(self.admin, method)(request, "test", None, answers.append)
+        if settles:
+            self.env.settle()
+        (answer,) = answers
+        if isinstance(answer, ServingError):
+            raise answer
+        return answer
+
+    def model(self) -> pb.ModelReport:
+        """Returns the report of a."""
+        request = pb.ListModelsRequest(models=["a"])
+        (report,) = self.ask("list_models", request).models
+        assert isinstance(report, pb.ModelReport)
+        return report
+
+    def show(self) -> pb.GetConfigResponse:
+        """Returns the running config."""
+        reply = self.ask("get_config", pb.GetConfigRequest())
+        assert isinstance(reply, pb.GetConfigResponse)
+        return reply
+
+
+def operating(*versions: int, extra: str = "", state_dir: str = "") -> Operator:
+    """Returns an operator of a server of model a."""
+    env = Environment(state_dir)
+    for version in versions:
+        env.add_version("a", version)
+    env.start(config(model("a", "", extra)))
+    return Operator(env)
+
+
+def test_models_are_listed_with_states_and_reasons() -> None:
+    """Every version, newest first, with why, where and what it answers."""
+    operator = operating(1, 2, extra=f'{ALL} version_labels {{ key: "x" value: 3 }}')
+    report = operator.model()
+    assert (report.name, report.base_path, report.primary) == ("a", "/models/a", 2)
+    assert [each.version for each in report.versions] == [2, 1]
+    newest = report.versions[0]
+    assert newest.state == 30
+    assert "all of /models/a" in newest.reason
+    assert newest.path == "/models/a/2"
+    assert [each.name for each in newest.signatures] == ["serving_default"]
+    (label,) = report.labels
+    assert not label.HasField("version")
+    assert label.pending_version == 3
+    assert not report.HasField("error")
+
+
+def test_a_version_that_failed_says_why() -> None:
+    """GetModelStatus has no room for it; this has."""
+    env = Environment()
+    env.broken.add(env.add_version("a", 1))
+    env.start(config(model("a")))
+    report = Operator(env).model()
+    assert report.versions[0].error.code == 15
+    assert "damaged" in report.versions[0].error.message
+    assert not report.HasField("primary")
+
+
+def test_a_base_path_that_is_missing_is_the_models_error() -> None:
+    """There is no version to blame."""
+    operator = operating()
+    assert "does not exist" in operator.model().error.message
+
+
+def test_a_model_that_is_not_configured_is_not_found() -> None:
+    """A typo is no empty list."""
+    operator = operating(1)
+    with pytest.raises(NotFound, match="typo"):
+        operator.ask("list_models", pb.ListModelsRequest(models=["typo"]))
+
+
+def test_the_server_reports_itself() -> None:
+    """State, versions and memory."""
+    reply = operating(1).ask("list_models", pb.ListModelsRequest())
+    assert reply.server.state == pb.ServerReport.SERVING
+    assert reply.server.tfs_version == "0.1"
+    assert reply.server.resident_bytes > 0
+    assert any("--state_dir" in note for note in reply.notes)
+
+
+def test_an_applied_config_is_told_model_by_model() -> None:
+    """Changed fields, available versions, and that it will not survive."""
+    operator = operating(1)
+    operator.env.add_version("b", 1)
+    text = config(model("a", "", "transition: RESOURCE_PRESERVING"), model("b"))
+    reply = operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
+    assert reply.applied
+    assert reply.status.code == 0
+    a, b = reply.models
+    assert (a.model, a.change, list(a.changed_fields)) == (
+        "a",
+        pb.ModelOutcome.CHANGED,
+        ["transition"],
+    )
+    assert (b.change, list(b.available_versions)) == (pb.ModelOutcome.ADDED, [1])
+    assert any("survives a restart" in note for note in reply.notes)
+    assert operator.show().base.origin == pb.APPLY_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (pb.ApplyConfigRequest(text="model_config_list {"), 3),
+        (pb.ApplyConfigRequest(), 3),
+        (pb.ApplyConfigRequest(text="model_config_list { config { name: 'b' } }"), 3),
+    ],
+)
+def test_a_refused_config_is_an_answer(
+    request_: pb.ApplyConfigRequest, code: int
+) -> None:
+    """The call succeeds; its status says why nothing changed."""
+    operator = operating(1)
+    reply = operator.ask("apply_config", request_)
+    assert not reply.applied
+    assert reply.status.code == code
+    assert operator.env.served("a") == 1
+
+
+def test_showing_and_loading_changes_nothing() -> None:
+    """The text is a config file, with the state as comments."""
+    operator = operating(
+        1,
+        2,
+        extra=f'{ALL} traffic {{ primary: 1 }} version_labels {{ key: "x" value: 1 }}',
+    )
+    shown = operator.show()
+    assert "# version 2: AVAILABLE" in shown.effective_text
+    assert "# label x: 1" in shown.effective_text
+    assert parse_config_text(shown.effective_text, "shown") == shown.effective
+    before = operator.env.log.events
+    reply = operator.ask(
+        "apply_config", pb.ApplyConfigRequest(text=shown.effective_text)
+    )
+    assert [each.change for each in reply.models] == [pb.ModelOutcome.UNCHANGED]
+    assert operator.show().effective == shown.effective
+    assert operator.env.log.events == before
+
+
+def test_what_was_refused_last_is_shown() -> None:
+    """Until something is accepted."""
+    operator = operating(1)
+    bad = pb.ApplyConfigRequest(text=config(model("a", "relative")))
+    operator.ask("apply_config", bad)
+    assert "absolute path" in operator.show().last_refusal.error.message
+    operator.ask("apply_config", pb.ApplyConfigRequest(text=config(model("a"))))
+    assert not operator.show().HasField("last_refusal")
+
+
+def canary_request(**fields: Any) -> pb.SetCanaryRequest:
+    """Returns a request to try version 2 of a."""
+    return pb.SetCanaryRequest(
+        model="a", canary=model_config_pb2.Canary(version=2, **fields)
+    )
+
+
+def test_a_trial_starts_runs_and_ends() -> None:
+    """One override; ending it gives the traffic back."""
+    operator = operating(1, extra="")
+    reply = operator.ask("set_canary", canary_request(tee_fraction=1.0))
+    assert reply.outcome.changed
+    assert reply.outcome.override.made_by == "canary"
+    assert not reply.outcome.override.persisted
+    assert reply.outcome.model.canary.phase == pb.CanaryReport.WAITING
+    operator.env.add_version("a", 2)
+    operator.env.look()
+    assert operator.env.request("a") == 1
+    report = operator.model().canary
+    assert report.phase == pb.CanaryReport.RUNNING
+    assert (report.primary, report.num_teed_requests) == (1, 1)
+    assert report.total.mean_abs_diff == 1.5
+    operator.ask("set_canary", pb.SetCanaryRequest(model="a"))
+    assert not operator.model().HasField("canary")
+
+
+def test_a_rejected_canary_shows_its_numbers() -> None:
+    """And starts anew when somebody sets it again."""
+    operator = operating(1, 2, extra=ALL)
+    guard = model_config_pb2.Guard(max_mean_abs_diff=0.5)
+    request = canary_request(tee_fraction=1.0, guard=guard)
+    operator.ask("set_canary", request)
+    operator.env.request("a")
+    report = operator.model().canary
+    assert report.phase == pb.CanaryReport.REJECTED
+    assert "mean_abs_diff 1.5 > 0.5" in report.reason
+    (shown,) = report.guards
+    assert (shown.name, shown.value, shown.exceeded) == ("max_mean_abs_diff", 1.5, True)
+    with pytest.raises(FailedPrecondition, match="rejected"):
+        operator.ask("promote", pb.PromoteRequest(model="a"))
+    operator.ask("set_canary", request)
+    assert operator.model().canary.phase == pb.CanaryReport.RUNNING
+
+
+def test_a_bad_trial_changes_nothing() -> None:
+    """What is wrong with it is told."""
+    operator = operating(1, 2, extra=f"{ALL} traffic {{ primary: 2 }}")
+    with pytest.raises(InvalidArgument, match="is the primary"):
+        operator.ask("set_canary", canary_request())
+    other = model_config_pb2.Canary(version=1, tee_fraction=2.0)
+    with pytest.raises(InvalidArgument, match="tee_fraction"):
+        operator.ask("set_canary", pb.SetCanaryRequest(model="a", canary=other))
+    assert operator.show().overrides == []
+
+
+def test_a_promotion_makes_the_canary_the_primary() -> None:
+    """The trial is over, and a newer version takes nothing away."""
+    operator = operating(1, 2, extra=ALL)
+    operator.ask("set_canary", canary_request(split_fraction=0.1))
+    assert operator.env.served("a") == 1
+    reply = operator.ask("promote", pb.PromoteRequest(model="a"))
+    assert reply.version == 2
+    assert not reply.outcome.model.HasField("canary")
+    operator.env.add_version("a", 3)
+    operator.env.look()
+    assert operator.env.served("a") == 2
+
+
+def test_a_rollback_pins_the_version_before() -> None:
+    """Under latest(1) it is loaded for that; newer versions change nothing."""
+    operator = operating(1, 2)
+    assert operator.env.available("a") == [2]
+    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    assert reply.version == 1
+    assert reply.outcome.model.primary == 1
+    assert operator.env.served("a") == 1
+    operator.env.add_version("a", 3)
+    operator.env.look()
+    assert operator.env.served("a") == 1
+    ended = operator.ask("rollback", pb.RollbackRequest(model="a", end=True))
+    assert ended.version == 3
+    assert not ended.outcome.HasField("override")
+    assert operator.env.served("a") == 3
+
+
+def test_a_rollback_works_with_the_newest_version_damaged() -> None:
+    """Nothing serves, and the version before is asked for."""
+    env = Environment()
+    env.add_version("a", 1)
+    env.broken.add(env.add_version("a", 2))
+    env.start(config(model("a")))
+    operator = Operator(env)
+    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    assert reply.version == 1
+    assert env.served("a") == 1
+
+
+def test_a_rollback_works_with_the_newest_versions_files_gone() -> None:
+    """It serves from memory, and is left behind all the same."""
+    operator = operating(1, 2)
+    operator.env.files.remove("/models/a/2")
+    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    assert reply.version == 1
+    assert operator.env.served("a") == 1
+    operator.env.look()
+    assert operator.env.served("a") == 1
+
+
+def test_a_rollback_to_a_version_that_is_damaged_says_so() -> None:
+    """What answered goes on answering."""
+    operator = operating(1, 2)
+    operator.env.broken.add("/models/a/1")
+    reply = operator.ask("rollback", pb.RollbackRequest(model="a", version=1))
+    assert any("damaged" in note for note in reply.outcome.notes)
+    assert operator.env.served("a") == 2
+
+
+def test_only_a_rollback_is_ended_as_one() -> None:
+    """A promotion is not undone by mistake."""
+    operator = operating(1, 2, extra=ALL)
+    with pytest.raises(FailedPrecondition, match="no override"):
+        operator.ask("rollback", pb.RollbackRequest(model="a", end=True))
+    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
+    with pytest.raises(FailedPrecondition, match="made by promote"):
+        operator.ask("rollback", pb.RollbackRequest(model="a", end=True))
+    operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    assert operator.env.served("a") == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("set_canary", canary_request()),
+        ("promote", pb.PromoteRequest(model="a", version=1)),
+        ("rollback", pb.RollbackRequest(model="a")),
+        ("apply_config", pb.ApplyConfigRequest(text="model_config_list {}")),
+    ],
+)
+def test_a_dry_run_changes_nothing(method: str, request_: Any, tmp_path: Path) -> None:
+    """It only says whether it could be done."""
+    operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    before = operator.show()
+    request_.validate_only = True
+    operator.ask(method, request_)
+    after = operator.show()
+    assert after.effective == before.effective
+    assert after.overrides == before.overrides
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_override_survives_a_restart(tmp_path: Path) -> None:
+    """It is in the state directory, with who made it."""
+    operator = operating(1, 2, state_dir=str(tmp_path))
+    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    assert reply.outcome.override.persisted
+    again = operating(1, 2, state_dir=str(tmp_path))
+    assert again.env.served("a") == 1
+    (override,) = again.show().overrides
+    assert (override.made_by, override.active) == ("rollback", True)
+    assert again.show().overrides_path == str(tmp_path / "overrides.pbtxt")
+
+
+def test_a_server_starts_without_damaged_overrides(tmp_path: Path) -> None:
+    """It serves what its config file says, and says what it left out."""
+    (tmp_path / "overrides.pbtxt").write_text("damaged {")
+    operator = operating(1, 2, state_dir=str(tmp_path))
+    assert operator.env.served("a") == 2
+    assert any("cannot be used" in note for note in operator.show().notes)
+
+
+def test_an_override_that_cannot_be_kept_is_not_made(tmp_path: Path) -> None:
+    """A rollback that a restart would undo is refused."""
+    state_dir = tmp_path / "file"
+    operator = operating(1, 2, extra=ALL, state_dir=str(state_dir))
+    state_dir.write_text("not a directory")
+    with pytest.raises(FailedPrecondition, match="nothing was changed"):
+        operator.ask("rollback", pb.RollbackRequest(model="a"))
+    assert operator.env.served("a") == 2
+
+
+def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:
+    """The file has caught up; nothing is left to reset."""
+    operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
+    text = config(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))
+    operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
+    assert operator.show().overrides == []
+    again = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    assert again.env.served("a") == 2
+
+
+def test_an_override_of_a_model_that_left_is_shown_inactive() -> None:
+    """It is there when the model comes back."""
+    operator = operating(1, 2, extra=ALL)
+    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
+    operator.ask("apply_config", pb.ApplyConfigRequest(text="model_config_list {}"))
+    (override,) = operator.show().overrides
+    assert not override.active
+    assert "no model a" in override.why_inactive
+    operator.ask(
+        "apply_config", pb.ApplyConfigRequest(text=config(model("a", "", ALL)))
+    )
+    assert operator.env.served("a") == 1
+
+
+def test_a_comment_cannot_become_configuration() -> None:
+    """A reason with line ends stays within its comment."""
+    env = Environment()
+    path = env.add_version("a", 1)
+    env.broken.add(path)
+    env.start(config(model("a")))
+    running = env.core.running
+    assert running is not None
+    from tfs.server.admin_reports import effective_text
+
+    report = pb.ModelReport(name="a")
+    report.error.message = "one\nconfig { name: 'evil' }\r\n\x0bmore"
+    text = effective_text(running, [report])
+    assert parse_config_text(text, "shown") == running.effective.message

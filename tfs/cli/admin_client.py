@@ -1,0 +1,101 @@
+"""How commands reach AdminService: one call, one answer, one clear error."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+DEFAULT_SOCKET: Final = "/run/tfs/admin.sock"
+DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
+SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
+
+R = TypeVar("R", covariant=True)
+
+
+class _ReplyType(Protocol[R]):
+    """A generated message class."""
+
+    def FromString(self, s: bytes, /) -> R: ...
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what every command that speaks to a server takes."""
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--socket",
+        metavar="PATH",
+        help=f"its --admin_socket_path (default: ${SOCKET_VARIABLE}, or "
+        f"{DEFAULT_SOCKET} if that is there)",
+    )
+    group.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help=f"its gRPC address, without a socket (default {DEFAULT_ADDRESS})",
+    )
+    group.add_argument(
+        "--timeout_s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="how long to wait for it (default 60)",
+    )
+    group.add_argument("--json", action="store_true", help="print the reply as JSON")
+
+
+def target_of(arguments: argparse.Namespace) -> str:
+    """Returns where the server is, as grpc has it.
+
+    Raises:
+        InvalidArgument: Both a socket and an address were given.
+
+    """
+    if arguments.socket and arguments.address:
+        raise InvalidArgument("--socket and --address exclude each other")
+    if arguments.address:
+        return str(arguments.address)
+    socket = arguments.socket or os.environ.get(SOCKET_VARIABLE, "")
+    if not socket and Path(DEFAULT_SOCKET).is_socket():
+        socket = DEFAULT_SOCKET
+    return f"unix:{Path(socket).absolute()}" if socket else DEFAULT_ADDRESS
+
+
+def ask(
+    arguments: argparse.Namespace, method: str, request: Message, reply: _ReplyType[R]
+) -> R:
+    """Calls AdminService once; blocks until the reply or the timeout.
+
+    Raises:
+        ServingError: What the server says, or that it cannot be reached.
+
+    """
+    import grpc
+
+    from tfs.client.requests import read_error
+
+    target = target_of(arguments)
+    options = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(target, options) as channel:
+        call: Any = channel.unary_unary(f"/tfs.v1.AdminService/{method}", None, None)
+        try:
+            answer = call(request.SerializeToString(), timeout=arguments.timeout_s)
+        except grpc.RpcError as rpc_error:
+            error = read_error(rpc_error)
+            if isinstance(error, Unavailable):
+                raise Unavailable(
+                    f"cannot reach a server at {target}; say where it is with "
+                    f"--socket or --address ({error.message})"
+                ) from rpc_error
+            if isinstance(error, DeadlineExceeded):
+                raise DeadlineExceeded(
+                    f"the server at {target} did not answer within "
+                    f"{arguments.timeout_s:g} s (--timeout_s)"
+                ) from rpc_error
+            raise error from rpc_error
+    return reply.FromString(answer)

@@ -1,0 +1,83 @@
+"""``tfs canary``: puts a version on trial, shows how it goes, ends it."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.report import as_json, canary_lines, emit, outcome_lines
+from tfs.core.errors import InvalidArgument
+
+_LIMITS = (
+    ("min_samples", int, "N", "requests before any limit applies"),
+    ("max_top1_disagreement", float, "SHARE", "of rows whose class is another"),
+    ("max_mean_abs_diff", float, "X", "of the outputs' elements"),
+    ("max_latency_ratio", float, "X", "the canary's mean latency over the primary's"),
+    ("max_error_rate", float, "SHARE", "of the canary's requests"),
+)
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "canary",
+        help="try a version beside the one that serves",
+        description="With VERSION: puts it on trial. Without: shows how the trial "
+        "goes. The version is loaded whatever the version policy says.",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    parser.add_argument(
+        "--tee", type=float, default=0.0, metavar="SHARE", help="of requests to copy"
+    )
+    parser.add_argument(
+        "--split",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of callers that the canary answers itself",
+    )
+    guard = parser.add_argument_group("guard: what ends the trial")
+    for name, kind, metavar, words in _LIMITS:
+        guard.add_argument(f"--{name}", type=kind, metavar=metavar, help=words)
+    parser.add_argument(
+        "--end", action="store_true", help="end the trial; the primary stays"
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="only check whether it could be done"
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does as asked, prints what came of it; 0 if the server took it."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    if arguments.version is None and not arguments.end:
+        listing = pb.ListModelsRequest(models=[arguments.model])
+        listed = ask(arguments, "ListModels", listing, pb.ListModelsResponse)
+        report = listed.models[0]
+        emit([as_json(report.canary)] if arguments.json else canary_lines(report))
+        return 0
+    if arguments.version is not None and arguments.end:
+        raise InvalidArgument("--end takes no version: it ends the trial there is")
+    request = pb.SetCanaryRequest(
+        model=arguments.model, validate_only=arguments.dry_run
+    )
+    if not arguments.end:
+        request.canary.version = arguments.version
+        request.canary.tee_fraction = arguments.tee
+        request.canary.split_fraction = arguments.split
+        for name, *_ in _LIMITS:
+            value = getattr(arguments, name)
+            if value is not None:
+                setattr(request.canary.guard, name, value)
+    reply = ask(arguments, "SetCanary", request, pb.SetCanaryResponse)
+    if arguments.json:
+        print(as_json(reply))
+    else:
+        emit(outcome_lines(reply.outcome))
+    return 0

@@ -1,0 +1,51 @@
+"""``tfs promote``: makes a version the primary."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.report import as_json, emit, outcome_lines
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "promote",
+        help="make the version on trial the primary",
+        description="Makes the version on trial, or VERSION, the one that answers "
+        "requests that name none, and ends the trial. It stays so, whatever versions "
+        "come, until tfs config reset MODEL.",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    parser.add_argument(
+        "--force", action="store_true", help="although a guard rejected it"
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="only check whether it could be done"
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Promotes, prints what came of it; 0 if the server took it."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.PromoteRequest(
+        model=arguments.model,
+        version=arguments.version,
+        force=arguments.force,
+        validate_only=arguments.dry_run,
+    )
+    reply = ask(arguments, "Promote", request, pb.PromoteResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 0
+    verb = "could be" if arguments.dry_run else "is"
+    print(f"version {reply.version} of {arguments.model} {verb} the primary")
+    emit(outcome_lines(reply.outcome))
+    return 0

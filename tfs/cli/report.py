@@ -1,0 +1,234 @@
+"""What commands print: tables for people, JSON for scripts. Pure, but for print."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+_LONGEST_CELL = 72
+
+
+def as_json(message: Message) -> str:
+    """Returns protobuf's JSON form, with the field names of the .proto files."""
+    from google.protobuf import json_format
+
+    return json_format.MessageToJson(message, preserving_proto_field_name=True)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns left-aligned columns, two blanks apart; the last one is not cut."""
+    cells = [list(heads)]
+    for row in rows:
+        texts = [" ".join(str(each).split()) for each in row]
+        cells.append([*map(_cut, texts[:-1]), *texts[-1:]])
+    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 3]}..."
+
+
+def ago(since_s: float, now_s: float | None = None) -> str:
+    """Returns how long something has been so: "12 s", "3 h"; "-" if unknown."""
+    if not since_s:
+        return "-"
+    seconds = max(0.0, (time.time() if now_s is None else now_s) - since_s)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def mebibytes(size_bytes: int) -> str:
+    """Returns a size for people."""
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
+    """Returns what there is to say of the server itself."""
+    state = type(server).State.Name(server.state)
+    where = ", ".join(each.address for each in server.listeners) or "nowhere"
+    lines = [
+        f"{state}, {num_models} model(s), up {ago(server.started_s)}, "
+        f"TFS {server.tfs_version}, torch {server.torch_version}",
+        f"listening on {where}",
+    ]
+    if server.HasField("resident_bytes"):
+        lines.append(f"resident memory {mebibytes(server.resident_bytes)}")
+    return lines
+
+
+def models_table(models: Iterable[pb.ModelReport]) -> str:
+    """Returns one line a model."""
+    rows = []
+    for model in models:
+        available = [each.version for each in model.versions if each.state == 30]
+        labels = ", ".join(
+            f"{label.label}={label.version if label.HasField('version') else '-'}"
+            for label in model.labels
+        )
+        rows.append(
+            (
+                model.name,
+                model.primary if model.HasField("primary") else "-",
+                ", ".join(map(str, available)) or "-",
+                labels or "-",
+                _canary_word(model),
+                "yes" if model.overridden else "-",
+                problem_of(model) or "-",
+            )
+        )
+    heads = ("MODEL", "PRIMARY", "AVAILABLE", "LABELS", "CANARY", "OVERRIDE", "PROBLEM")
+    return table(heads, rows)
+
+
+def _canary_word(model: pb.ModelReport) -> str:
+    if not model.HasField("canary"):
+        return "-"
+    phase = type(model.canary).Phase.Name(model.canary.phase).lower()
+    return f"{model.canary.canary.version} {phase}"
+
+
+def problem_of(model: pb.ModelReport) -> str:
+    """Returns the first thing that is wrong with a model, "" if nothing is."""
+    for version in model.versions:
+        if version.HasField("error"):
+            return f"version {version.version}: {version.error.message}"
+    if model.HasField("error"):
+        return model.error.message
+    return model.notes[0] if model.notes else ""
+
+
+def versions_table(models: Iterable[pb.ModelReport]) -> str:
+    """Returns one line a version."""
+    from tfs.core.servable_state import ManagerState
+
+    rows: list[Sequence[object]] = []
+    for model in models:
+        for each in model.versions:
+            memory = each.memory
+            place = type(each.placement).Place.Name(each.placement.place).lower()
+            rows.append(
+                (
+                    model.name,
+                    each.version,
+                    ManagerState(each.state).name,
+                    ago(each.since_s),
+                    mebibytes(memory.resident_bytes)
+                    if memory.HasField("resident_bytes")
+                    else "-",
+                    place if each.HasField("placement") else "-",
+                    each.error.message if each.HasField("error") else each.reason,
+                )
+            )
+        if not model.versions:
+            rows.append((model.name, "-", "-", "-", "-", "-", problem_of(model) or "-"))
+    heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
+    return table(heads, rows)
+
+
+def canary_lines(model: pb.ModelReport) -> list[str]:
+    """Returns how a trial goes."""
+    if not model.HasField("canary"):
+        return [f"{model.name} has no canary"]
+    report = model.canary
+    canary, total = report.canary, report.total
+    phase = type(report).Phase.Name(report.phase)
+    primary = report.primary if report.HasField("primary") else "nothing"
+    lines = [
+        f"{model.name}: version {canary.version} against {primary}: {phase}"
+        + (f": {report.reason}" if report.reason else ""),
+        f"tee {canary.tee_fraction:g}: {report.num_teed_requests} copied, "
+        f"{report.num_dropped_tees} dropped; split {canary.split_fraction:g}: "
+        f"{report.num_split_to_canary} to the canary, "
+        f"{report.num_split_to_primary} to the primary",
+        f"compared {total.num_requests} requests, {total.num_rows} rows, "
+        f"{total.num_incomparable} incomparable",
+    ]
+    figures = [
+        (name.replace("_", " "), f"{getattr(total, name):.4g}")
+        for name in (
+            "max_abs_diff",
+            "mean_abs_diff",
+            "top1_disagreement",
+            "primary_error_rate",
+            "canary_error_rate",
+            "latency_ratio",
+        )
+        if total.HasField(name)
+    ]
+    if figures:
+        lines.append(table(("FIGURE", "VALUE"), figures))
+    if report.guards:
+        rows = [
+            (
+                guard.name,
+                f"{guard.limit:.4g}",
+                f"{guard.value:.4g}" if guard.HasField("value") else "-",
+                "exceeded" if guard.exceeded else "kept",
+            )
+            for guard in report.guards
+        ]
+        lines.append(table(("GUARD", "LIMIT", "VALUE", "VERDICT"), rows))
+    return lines
+
+
+def outcome_lines(outcome: pb.OverrideOutcome) -> list[str]:
+    """Returns what became of an override."""
+    lines = []
+    if not outcome.changed:
+        lines.append("nothing changed")
+    if outcome.HasField("override"):
+        from google.protobuf import text_format
+
+        config = type(outcome.override.config)()
+        config.CopyFrom(outcome.override.config)
+        config.ClearField("name")
+        text = text_format.MessageToString(config, as_one_line=True).strip()
+        lines.append(f"override: {text}")
+    else:
+        lines.append("no override: what the configuration says holds")
+    if outcome.HasField("model"):
+        lines.append(models_table([outcome.model]))
+    return [*lines, *notes_lines(outcome.notes)]
+
+
+def notes_lines(notes: Iterable[str]) -> list[str]:
+    """Returns notes for people."""
+    return [f"note: {note}" for note in notes]
+
+
+def apply_lines(reply: pb.ApplyConfigResponse) -> list[str]:
+    """Returns what became of a configuration, model by model."""
+    rows = [
+        (
+            each.model,
+            type(each).Change.Name(each.change).lower(),
+            ", ".join(each.changed_fields) or "-",
+            ", ".join(map(str, each.available_versions)) or "-",
+            ", ".join(map(str, each.pending_versions)) or "-",
+            each.status.message or "ok",
+        )
+        for each in reply.models
+    ]
+    heads = ("MODEL", "CHANGE", "FIELDS", "AVAILABLE", "PENDING", "STATUS")
+    lines = [table(heads, rows)] if rows else []
+    return [*lines, *notes_lines(reply.notes)]
+
+
+def emit(lines: Iterable[str]) -> None:
+    """Prints lines."""
+    for line in lines:
+        print(line)

@@ -1,0 +1,55 @@
+"""``tfs rollback``: returns to an older version, and stays there."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.report import as_json, emit, outcome_lines
+from tfs.core.errors import InvalidArgument
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "rollback",
+        help="return to an older version",
+        description="Pins VERSION, or the version before the one that answers, as the "
+        "primary: whatever versions come, until --end. It waits until that version "
+        "answers, and works with the newest version's files damaged or gone.",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    parser.add_argument(
+        "--end", action="store_true", help="end the rollback: the configuration holds"
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="only check whether it could be done"
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rolls back, prints what came of it; 0 if the server took it."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    if arguments.version is not None and arguments.end:
+        raise InvalidArgument("--end takes no version: the configuration holds again")
+    request = pb.RollbackRequest(
+        model=arguments.model,
+        version=arguments.version,
+        end=arguments.end,
+        validate_only=arguments.dry_run,
+    )
+    reply = ask(arguments, "Rollback", request, pb.RollbackResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 0
+    if reply.HasField("version"):
+        verb = "could be" if arguments.dry_run else "is"
+        print(f"version {reply.version} of {arguments.model} {verb} the primary")
+    emit(outcome_lines(reply.outcome))
+    return 0

@@ -1,0 +1,40 @@
+"""``tfs status``: how a running server and its models do."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.report import as_json, emit, models_table, notes_lines, server_lines
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "status",
+        help="how a running server does",
+        description="Shows the server, and one line for each model: what answers, "
+        "what is on trial, what is wrong.",
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the status; 0 if the server answered."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.ListModelsRequest(models=arguments.models)
+    reply = ask(arguments, "ListModels", request, pb.ListModelsResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 0
+    emit(server_lines(reply.server, len(reply.models)))
+    if reply.models:
+        print()
+        print(models_table(reply.models))
+    emit(notes_lines(reply.notes))
+    return 0

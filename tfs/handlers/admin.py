@@ -1,0 +1,156 @@
+"""tfs.v1.AdminService: checks who calls, reads the request, writes the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from tfs.core.call import Call, Method
+from tfs.core.errors import ServingError
+from tfs.handlers.admin_access import AdminAccess
+from tfs.handlers.messages import parse
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+SERVICE: Final = "tfs.v1.AdminService"
+
+R = TypeVar("R")
+
+Done = Callable[[R | ServingError], None]
+"""Takes the reply, or why there is none; once, on any thread."""
+
+
+class Admin(Protocol):
+    """Operates the server. Thread-safe; never blocks, never raises.
+
+    Every method answers through ``done``, shortly before ``deadline_s`` at the latest
+    if it has to wait for models.
+    """
+
+    def list_models(
+        self, request: pb.ListModelsRequest, done: Done[pb.ListModelsResponse]
+    ) -> None:
+        """Reports models, their versions, and how they do."""
+        ...
+
+    def get_config(
+        self, request: pb.GetConfigRequest, done: Done[pb.GetConfigResponse]
+    ) -> None:
+        """Reads the configuration back."""
+        ...
+
+    def apply_config(
+        self,
+        request: pb.ApplyConfigRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.ApplyConfigResponse],
+    ) -> None:
+        """Makes a configuration the base."""
+        ...
+
+    def set_canary(
+        self,
+        request: pb.SetCanaryRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.SetCanaryResponse],
+    ) -> None:
+        """Puts a version on trial, changes the trial, or ends it."""
+        ...
+
+    def promote(
+        self,
+        request: pb.PromoteRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.PromoteResponse],
+    ) -> None:
+        """Makes a version the primary and ends its trial."""
+        ...
+
+    def rollback(
+        self,
+        request: pb.RollbackRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.RollbackResponse],
+    ) -> None:
+        """Pins an older version as the primary, until ended."""
+        ...
+
+    def reset_override(
+        self,
+        request: pb.ResetOverrideRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.ResetOverrideResponse],
+    ) -> None:
+        """Drops a model's override."""
+        ...
+
+
+def admin_methods(admin: Admin, access: AdminAccess) -> list[Method]:
+    """Returns the methods of AdminService."""
+
+    def method(
+        name: str, request_type: Any, answer: Callable[[Any, Call, Any], None]
+    ) -> Method:
+        return Method(f"/{SERVICE}/{name}", _Handler(request_type, answer, access))
+
+    def changing(answer: Callable[..., None]) -> Callable[[Any, Call, Any], None]:
+        return lambda request, call, done: answer(
+            request, call.peer.address, call.deadline_s, done
+        )
+
+    return [
+        method(
+            "ListModels",
+            pb.ListModelsRequest,
+            lambda request, _, done: admin.list_models(request, done),
+        ),
+        method(
+            "GetConfig",
+            pb.GetConfigRequest,
+            lambda request, _, done: admin.get_config(request, done),
+        ),
+        method("ApplyConfig", pb.ApplyConfigRequest, changing(admin.apply_config)),
+        method("SetCanary", pb.SetCanaryRequest, changing(admin.set_canary)),
+        method("Promote", pb.PromoteRequest, changing(admin.promote)),
+        method("Rollback", pb.RollbackRequest, changing(admin.rollback)),
+        method(
+            "ResetOverride", pb.ResetOverrideRequest, changing(admin.reset_override)
+        ),
+    ]
+
+
+class _Handler:
+    """Answers one method. Confined to the serving loop; replies come from any thread."""
+
+    def __init__(
+        self,
+        request_type: Any,
+        answer: Callable[[Any, Call, Any], None],
+        access: AdminAccess,
+    ) -> None:
+        self._request_type = request_type
+        self._answer = answer
+        self._access = access
+
+    def __call__(self, call: Call) -> None:
+        """Starts the request."""
+        try:
+            self._access.check(call.peer)
+            request = parse(self._request_type, call.message)
+        except ServingError as error:
+            call.fail(error)
+            return
+
+        def done(outcome: Message | ServingError) -> None:
+            if isinstance(outcome, ServingError):
+                call.fail(outcome)
+            else:
+                call.reply(outcome.SerializeToString())
+
+        self._answer(request, call, done)

@@ -1,0 +1,279 @@
+"""The running state as messages of tfs.v1: reads snapshots, changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from google.protobuf import text_format
+
+from tfs.core.errors import ServingError
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.stats import HistogramSnapshot
+from tfs.proto._pool import POOL
+from tfs.proto.google.rpc import status_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.canary_comparison import Figures
+from tfs.server.canary_trial import TrialRecord
+from tfs.server.config import config_text
+from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.core import Refusal
+from tfs.server.overrides import Override
+from tfs.server.running_config import Base, RunningConfig
+
+
+def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:
+    """Writes a status; None is OK."""
+    status.SetInParent()
+    if error is not None:
+        status.code = int(error.code)
+        status.message = error.message
+
+
+def version_report(state: ServableState, path: str = "") -> pb.VersionReport:
+    """Returns what the monitor knows of a version."""
+    report = pb.VersionReport(
+        version=state.id.version,
+        state=state.manager_state.value,  # type: ignore[arg-type]  # same numbers
+        reason=state.reason,
+        since_s=state.since_s,
+        path=path,
+    )
+    if state.error is not None:
+        fill_error(report.error, state.error)
+    if state.note:
+        report.notes.append(state.note)
+    if state.resident_bytes is not None:
+        report.memory.resident_bytes = state.resident_bytes
+    return report
+
+
+def label_reports(
+    wanted: Mapping[str, int],
+    meant: Mapping[str, int],
+    states: Sequence[ServableState],
+) -> list[pb.LabelReport]:
+    """Returns what labels give now, and what they wait for."""
+    available = {
+        state.id.version
+        for state in states
+        if state.manager_state is ManagerState.AVAILABLE
+    }
+    reports = []
+    for label in sorted(wanted):
+        report = pb.LabelReport(label=label)
+        version = meant.get(label)
+        if version is not None and version in available:
+            report.version = version
+        if wanted[label] not in available:
+            report.pending_version = wanted[label]
+        reports.append(report)
+    return reports
+
+
+def canary_report(
+    record: TrialRecord,
+    running: RunningConfig,
+    name: str,
+    primary: int | None,
+    is_available: bool,
+    include_stats: bool,
+) -> pb.CanaryReport:
+    """Returns where a trial stands."""
+    version = record.settings.version
+    report = pb.CanaryReport(since_s=record.since_s)
+    model = running.model_message(name)
+    if model is not None:
+        report.canary.CopyFrom(model.traffic.canary)
+    if primary is not None and primary != version:
+        report.primary = primary
+    if record.rejected:
+        report.phase = pb.CanaryReport.REJECTED
+        report.reason = record.rejected
+    elif not is_available:
+        report.phase = pb.CanaryReport.WAITING
+        report.reason = f"version {version} is not available yet"
+    elif primary is None or primary == version:
+        report.phase = pb.CanaryReport.WAITING
+        report.reason = f"no version but {version} is available to compare with"
+    else:
+        report.phase = pb.CanaryReport.RUNNING
+    report.total.CopyFrom(comparison(record.total, include_stats))
+    for signature, figures in record.by_signature.items():
+        report.by_signature[signature].CopyFrom(comparison(figures, include_stats))
+    for limit in record.limits:
+        guard = report.guards.add(
+            name=limit.name, limit=limit.limit, exceeded=limit.is_exceeded
+        )
+        if limit.value is not None:
+            guard.value = limit.value
+    report.num_teed_requests = record.num_teed
+    report.num_dropped_tees = record.num_dropped
+    report.num_split_to_primary = record.num_split_to_primary
+    report.num_split_to_canary = record.num_split_to_canary
+    return report
+
+
+def comparison(figures: Figures, include_stats: bool) -> pb.Comparison:
+    """Returns figures as a message; what was not measured is absent."""
+    report = pb.Comparison(
+        num_requests=figures.num_pairs,
+        num_rows=figures.num_rows,
+        num_incomparable=figures.num_incomparable,
+    )
+    for field in (
+        "max_abs_diff",
+        "mean_abs_diff",
+        "top1_disagreement",
+        "primary_error_rate",
+        "canary_error_rate",
+        "latency_ratio",
+    ):
+        value = getattr(figures, field)
+        if value is not None:
+            setattr(report, field, value)
+    if include_stats and figures.primary_s is not None and figures.canary_s is not None:
+        report.primary_latency_s.CopyFrom(histogram(figures.primary_s))
+        report.canary_latency_s.CopyFrom(histogram(figures.canary_s))
+    return report
+
+
+def histogram(snapshot: HistogramSnapshot) -> pb.Histogram:
+    """Returns a histogram as a message."""
+    return pb.Histogram(
+        bounds=snapshot.bounds, counts=snapshot.counts, total=snapshot.total
+    )
+
+
+def base_report(base: Base) -> pb.BaseReport:
+    """Returns where the base came from, and what it says."""
+    return pb.BaseReport(
+        origin=base.origin.value,  # type: ignore[arg-type]  # same numbers
+        path=base.path,
+        since_s=base.since_s,
+        survives_restart=base.origin.survives_restart,
+        config=base.config.message,
+        text=config_text(base.config.message),
+    )
+
+
+def override_report(
+    running: RunningConfig, name: str, override: Override, is_persisted: bool
+) -> pb.OverrideReport:
+    """Returns an override, and whether it is in force."""
+    return pb.OverrideReport(
+        config=override.config,
+        active=name in running.active,
+        why_inactive=running.why_inactive.get(name, ""),
+        made_by=override.made_by,
+        since_s=override.since_s,
+        persisted=is_persisted,
+    )
+
+
+def refusal_report(refusal: Refusal) -> pb.RefusalReport:
+    """Returns a config that was not accepted."""
+    report = pb.RefusalReport(
+        origin=refusal.origin.value,  # type: ignore[arg-type]  # same numbers
+        path=refusal.path,
+        at_s=refusal.at_s,
+    )
+    fill_error(report.error, refusal.error)
+    return report
+
+
+def apply_reply(outcome: ConfigOutcome) -> pb.ApplyConfigResponse:
+    """Returns what became of a config, model by model."""
+    reply = pb.ApplyConfigResponse(applied=outcome.is_applied, notes=outcome.notes)
+    fill_error(reply.status, outcome.error)
+    for each in outcome.models:
+        reply.models.append(_model_outcome(each))
+    return reply
+
+
+def _model_outcome(outcome: ModelOutcome) -> pb.ModelOutcome:
+    report = pb.ModelOutcome(
+        model=outcome.change.name,
+        change=outcome.change.change.value,  # type: ignore[arg-type]  # same numbers
+        changed_fields=outcome.change.fields,
+        available_versions=outcome.available,
+        pending_versions=outcome.pending,
+        overridden=outcome.change.is_overridden,
+    )
+    fill_error(report.status, outcome.error)
+    return report
+
+
+def effective_text(running: RunningConfig, models: Sequence[pb.ModelReport]) -> str:
+    """Returns the running config as a config file, its state as comments.
+
+    Loaded as a config file it changes nothing.
+    """
+    by_name = {model.name: model for model in models}
+    base = running.base
+    origin = base.origin.name.lower().replace("_", " ")
+    lines = [
+        f"# Base: {origin}{f' {base.path}' if base.path else ''}, since "
+        f"{when(base.since_s)}.",
+        "model_config_list {",
+    ]
+    for model in running.effective.message.model_config_list.config:
+        lines += [f"  # {_plain(line)}" for line in _comments(by_name, model.name)]
+        override = running.overrides.get(model.name)
+        if override is not None and model.name in running.active:
+            made_by = override.made_by or "somebody"
+            lines.append(
+                f"  # overridden by {_plain(made_by)} since {when(override.since_s)}"
+            )
+        text = text_format.MessageToString(model, descriptor_pool=POOL)
+        lines.append("  config {")
+        lines += [f"    {line}" for line in text.splitlines()]
+        lines.append("  }")
+    return "\n".join((*lines, "}", ""))
+
+
+def _comments(by_name: Mapping[str, pb.ModelReport], name: str) -> list[str]:
+    model = by_name.get(name)
+    if model is None:
+        return [name]
+    primary = model.primary if model.HasField("primary") else "none"
+    lines = [f"{name}: primary {primary}"]
+    for label in model.labels:
+        now = label.version if label.HasField("version") else "nothing yet"
+        later = (
+            f", then {label.pending_version}"
+            if label.HasField("pending_version")
+            else ""
+        )
+        lines.append(f"label {label.label}: {now}{later}")
+    if model.HasField("canary"):
+        canary = model.canary
+        phase = pb.CanaryReport.Phase.Name(canary.phase)
+        lines.append(f"canary {canary.canary.version}: {phase} {canary.reason}".strip())
+    if model.HasField("error"):
+        lines.append(f"problem: {model.error.message}")
+    for version in model.versions:
+        state = ManagerState(version.state).name
+        memory = (
+            f", {version.memory.resident_bytes / 2**20:.1f} MiB"
+            if version.memory.HasField("resident_bytes")
+            else ""
+        )
+        error = f", {version.error.message}" if version.HasField("error") else ""
+        lines.append(
+            f"version {version.version}: {state} since {when(version.since_s)} "
+            f"({version.reason}){memory}{error}"
+        )
+    return lines
+
+
+def when(time_s: float) -> str:
+    """Returns a time for people, in UTC; "unknown" for 0."""
+    if not time_s:
+        return "unknown"
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(time_s))
+
+
+def _plain(text: str) -> str:
+    """Returns one line: a comment must not end early and become config."""
+    return " ".join(text.split())
