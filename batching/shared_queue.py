@@ -54,6 +54,7 @@ class SharedQueue(Generic[TaskT]):
         "round_index",
         "run",
         "stats",
+        "takes_plainly",
         "timer_s",
         "waiting",
         "window",
@@ -82,7 +83,8 @@ class SharedQueue(Generic[TaskT]):
         )
         # The hot path asks these instead of the options.
         self.is_greedy = not options.timeout_s and not low_timeout_s
-        self.is_plain = policy.window is None and policy.padding is Padding.UP
+        self.takes_plainly = policy.window is None and policy.padding is Padding.UP
+        self.is_plain = self.takes_plainly  # and nothing is to be run again
         self.learns = bool(policy.window or options.allowed_rows or costs)
         self.max_in_flight = max_in_flight or 1 << 30
         self.padded = [
@@ -107,11 +109,15 @@ class SharedQueue(Generic[TaskT]):
         """Whether nothing of it waits or runs."""
         return not (self.waiting.num_rows or self.num_in_flight or self.retries)
 
-    def enter_round(self, round_index: int) -> None:
-        """Adds the shares of the rounds that passed; no more than one is saved up."""
+    def has_share(self, round_index: int) -> bool:
+        """Adds the shares of the rounds that passed; returns whether any is left.
+
+        No more than one round's share is saved up.
+        """
         rounds = round_index - self.round_index
         self.round_index = round_index
         self.credit_s = min(self.credit_s + rounds * self.quantum_s, self.quantum_s)
+        return self.credit_s > 0
 
     def learn(self, num_rows: int, padded_rows: int, device_s: float) -> None:
         """Takes in how long a batch took."""

@@ -307,14 +307,12 @@ class SharedBatchScheduler:
                     policy.note_idle()
                 return False
             queue = ring.popleft() if fair else self._pop_oldest()
-            if queue.round_index != self._round_index:
-                queue.enter_round(self._round_index)
-            if queue.credit_s <= 0 and fair:
+            if queue.credit_s <= 0 and fair and not queue.has_share(self._round_index):
                 self._defer(queue)
                 continue
             self._last = queue
             search = None
-            if queue.is_plain and not queue.retries:
+            if queue.is_plain:
                 tasks, rows, oldest_s = queue.waiting.take(now_s)
             else:
                 tasks, rows, oldest_s, search = self._form(queue, now_s)
@@ -344,6 +342,7 @@ class SharedBatchScheduler:
         waiting = queue.waiting
         if queue.retries:
             tasks, search, oldest_s = queue.retries.popleft()
+            queue.is_plain = queue.takes_plainly and not queue.retries
             tasks = _alive(tasks, now_s, waiting.options.name)
             return tasks, sum([task.num_rows for task in tasks]), oldest_s, search
         window = queue.window
@@ -441,11 +440,13 @@ class SharedBatchScheduler:
             self._note(queue, now_s)
         if not self._stepping:
             self._restart(now_s)
-        for task, outcome in zip(tasks, outcomes):  # noqa: B905  # equal, on the hot path
+        index = 0
+        for task in tasks:
             try:
-                task.on_done(outcome)
+                task.on_done(outcomes[index])
             except Exception:  # a caller's fault must not cost its neighbours
                 log.exception("event=on_done_failed queue=%r", queue.waiting)
+            index += 1  # noqa: SIM113  # enumerate and zip cost more on a single task
         if queue.closing:
             self._drop_if_drained(queue)
 
@@ -487,6 +488,7 @@ class SharedBatchScheduler:
 
     def _run_again(self, queue: AnyQueue, tasks: list[Any], batch: Batch[Any]) -> None:
         queue.stats.num_retries += 1
+        queue.is_plain = False
         queue.retries.append((tasks, batch.search, batch.oldest_s))
 
     def _drop_if_drained(self, queue: AnyQueue) -> None:
