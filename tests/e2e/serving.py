@@ -103,6 +103,17 @@ class Serving:
             if found:
                 return found[1] if found.groups() else found[0]
 
+    def wait_for_each(self, *patterns: str) -> None:
+        """Blocks until every pattern has matched some line, in any order.
+
+        Raises:
+            AssertionError: As :meth:`wait_for`.
+        """
+        missing = list(patterns)
+        while missing:
+            found = self.wait_for("|".join(f"(?:{each})" for each in missing))
+            missing = [each for each in missing if not re.search(each, found)]
+
     def stop(self) -> int:
         """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)

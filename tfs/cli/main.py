@@ -15,17 +15,23 @@ from tfs.cli import (
     config,
     models,
     package,
+    predict,
     promote,
     reload,
+    replay,
     rollback,
     serve,
     status,
+    warmup,
 )
 from tfs.core.errors import ServingError
 
 COMMANDS: Final = (
     serve,
     package,
+    predict,
+    warmup,
+    replay,
     status,
     models,
     reload,

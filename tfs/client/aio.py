@@ -155,6 +155,25 @@ class AsyncClient:
             requests.STATUS, message, requests.read_status, timeout_s, True
         )
 
+    async def send(
+        self,
+        method: str,
+        message: bytes,
+        *,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> bytes:
+        """Returns the serialized reply to a serialized request.
+
+        Args:
+            method: The RPC's path.
+            message: As the method wants it.
+            timeout_s: For this call, repeats included.
+            idempotent: Whether it may be repeated although it may have run.
+
+        """
+        return await self._call(method, message, bytes, timeout_s, idempotent)
+
     async def close(self) -> None:
         """Closes the channel; calls in flight are cancelled. Idempotent."""
         await self._channel.close(None)

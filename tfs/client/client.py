@@ -163,6 +163,25 @@ class Client:
             requests.STATUS, message, requests.read_status, timeout_s, True
         )
 
+    def send(
+        self,
+        method: str,
+        message: bytes,
+        *,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> bytes:
+        """Returns the serialized reply to a serialized request.
+
+        Args:
+            method: The RPC's path.
+            message: As the method wants it.
+            timeout_s: For this call, repeats included.
+            idempotent: Whether it may be repeated although it may have run.
+
+        """
+        return self._call(method, message, bytes, timeout_s, idempotent)
+
     def close(self) -> None:
         """Closes the channel and ends pauses between tries; idempotent."""
         with self._closing:

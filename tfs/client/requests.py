@@ -37,6 +37,7 @@ from tfs.proto.tensorflow_serving.apis import (
 PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
 CLASSIFY: Final = "/tensorflow.serving.PredictionService/Classify"
 REGRESS: Final = "/tensorflow.serving.PredictionService/Regress"
+MULTI_INFERENCE: Final = "/tensorflow.serving.PredictionService/MultiInference"
 METADATA: Final = "/tensorflow.serving.PredictionService/GetModelMetadata"
 STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
 

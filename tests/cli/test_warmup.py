@@ -1,0 +1,97 @@
+"""tfs.cli.warmup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import export_scale
+from tests.handlers.test_warmup import classify_log, predict_log
+from tfs.cli.main import main
+from tfs.codec.tfrecord import frame
+from tfs.core.version_directory import read_manifest, verify_files
+from tfs.handlers.warmup import WARMUP_FILE, read_warmup_requests
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    return export_scale(tmp_path / "scale", 1)
+
+
+def recorded(version: Path) -> list[str | None]:
+    return [
+        entry.WhichOneof("log_type") for entry in read_warmup_requests(str(version))
+    ]
+
+
+def test_inputs_become_a_request_of_the_signatures_dtypes(version: Path) -> None:
+    """What is recorded is what a client would send."""
+    assert main(["warmup", "record", str(version), "--input", "x=[[1, 2]]"]) == 0
+    (entry,) = read_warmup_requests(str(version))
+    tensor = entry.predict_log.request.inputs["x"]
+    assert tensor.dtype == 1
+    assert [dim.size for dim in tensor.tensor_shape.dim] == [1, 2]
+    verify_files(str(version), read_manifest(str(version)))
+
+
+def test_recording_again_replaces_unless_told_to_append(version: Path) -> None:
+    """The file is written whole; --append keeps what was there."""
+    words = ["warmup", "record", str(version), "--input", "x=[[1, 2]]"]
+    assert main(words) == main(words) == 0
+    assert recorded(version) == ["predict_log"]
+    assert main([*words, "--append"]) == 0
+    assert recorded(version) == ["predict_log"] * 2
+
+
+def test_a_log_gives_its_requests_once_each_without_answers(
+    version: Path, tmp_path: Path
+) -> None:
+    """Requests that were logged often warm up once; answers are left out."""
+    log = tmp_path / "log.tfrecord"
+    records = [predict_log(), predict_log(), classify_log(), b""]
+    log.write_bytes(b"".join(map(frame, records)))
+    assert main(["warmup", "record", str(version), "--from_log", str(log)]) == 0
+    assert recorded(version) == ["predict_log", "classify_log"]
+    (first, _) = read_warmup_requests(str(version))
+    assert not first.predict_log.HasField("response")
+    assert not first.HasField("log_metadata")
+
+
+def test_a_manifest_that_lists_the_file_lets_go_of_it(version: Path) -> None:
+    """A version stays loadable at every moment: no digest is ever wrong."""
+    file = version / WARMUP_FILE
+    file.parent.mkdir()
+    file.write_bytes(b"")
+    manifest = json.loads((version / "servable.json").read_text())
+    manifest["files"]["assets.extra/tf_serving_warmup_requests"] = {
+        "size_bytes": 0,
+        "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    }
+    (version / "servable.json").write_text(json.dumps(manifest))
+    verify_files(str(version), read_manifest(str(version)))
+    assert main(["warmup", "record", str(version), "--input", "x=[[1, 2]]"]) == 0
+    verify_files(str(version), read_manifest(str(version)))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "nothing to record"),
+        (["--input", "z=1"], "has no input z; it has x"),
+        (["--signature", "other", "--input", "x=1"], "no signature 'other'"),
+        (["--examples", "none.json"], "none.json"),
+        (["--from_log", "none"], "none: No such file"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    version: Path,
+    words: list[str],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is wrong is said, and nothing is written."""
+    assert main(["warmup", "record", str(version), *words]) == 1
+    assert problem in capsys.readouterr().err
+    assert not (version / WARMUP_FILE).exists()

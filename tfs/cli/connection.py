@@ -1,0 +1,68 @@
+"""Where a command's server is, and how it is reached."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tfs.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tfs.client import Client
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
+
+
+def add_connection_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what :func:`connect` reads."""
+    group = parser.add_argument_group("the server")
+    group.add_argument(
+        "--address",
+        default=DEFAULT_ADDRESS,
+        help=f"host:port or unix:/path (default {DEFAULT_ADDRESS})",
+    )
+    group.add_argument(
+        "--timeout_s", type=float, default=30.0, help="for each call (default 30)"
+    )
+    group.add_argument(
+        "--ca_file", metavar="PEM", help="speak TLS, and trust what these sign"
+    )
+    group.add_argument(
+        "--cert_file", metavar="PEM", help="with mutual TLS: our certificate chain"
+    )
+    group.add_argument("--key_file", metavar="PEM", help="with mutual TLS: its key")
+
+
+def connect(arguments: argparse.Namespace) -> Client:
+    """Returns a client of the server that the flags name; it connects when it calls.
+
+    Raises:
+        InvalidArgument: A certificate cannot be read, or a flag lacks its partner.
+
+    """
+    import grpc
+
+    from tfs.client import Client
+
+    credentials = None
+    if bool(arguments.cert_file) != bool(arguments.key_file):
+        raise InvalidArgument("--cert_file and --key_file go together")
+    if arguments.ca_file:
+        credentials = grpc.ssl_channel_credentials(
+            _read(arguments.ca_file),
+            _read(arguments.key_file) if arguments.key_file else None,
+            _read(arguments.cert_file) if arguments.cert_file else None,
+        )
+    elif arguments.cert_file:
+        raise InvalidArgument("--cert_file needs --ca_file")
+    return Client(
+        arguments.address, timeout_s=arguments.timeout_s, credentials=credentials
+    )
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}") from error

@@ -1,0 +1,104 @@
+"""``tfs predict``: asks a server for one prediction."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tfs.cli.connection import add_connection_flags, connect
+from tfs.cli.inputs import HELP, jsonable, read_inputs
+from tfs.core.errors import ServingError
+
+if TYPE_CHECKING:
+    from tfs.client import Client, Prediction
+
+_EPILOG = """\
+examples
+  tfs predict digits --input images=images.npy
+  tfs predict scale --input 'x=[[1, 2], [3, 4]]' --version 2 --json
+  tfs predict digits --input images=images.npy --label stable --output scores
+"""
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="ask a server for a prediction",
+        description="Asks a server for one prediction; prints the outputs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help="its name on the server")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=VALUE", help=HELP
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--version", type=int, help="ask this version")
+    which.add_argument("--label", help="ask the version this label means")
+    parser.add_argument("--signature", default="", help="other than the default one")
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="show only this output",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_connection_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    with connect(arguments) as client:
+        dtypes = _dtypes(client, arguments)
+        answer = client.predict(
+            arguments.model,
+            read_inputs(arguments.input, dtypes),
+            version=arguments.version,
+            label=arguments.label,
+            signature=arguments.signature,
+            outputs=arguments.output,
+        )
+    print(_as_json(answer) if arguments.json else _as_text(answer))
+    return 0
+
+
+def _dtypes(client: Client, arguments: argparse.Namespace) -> Mapping[str, str]:
+    """Returns what the inputs' dtypes should be, as far as the server says."""
+    if all(word.endswith(".npy") for word in arguments.input):
+        return {}
+    try:
+        found = client.metadata(
+            arguments.model, version=arguments.version, label=arguments.label
+        )
+    except ServingError:
+        return {}  # what is wrong is better said of the prediction itself
+    signature = found.signatures.get(arguments.signature or "serving_default")
+    if signature is None:
+        return {}
+    return {name: info.dtype for name, info in signature.inputs.items()}
+
+
+def _as_json(answer: Prediction) -> str:
+    return json.dumps(
+        {
+            "model": answer.model,
+            "version": answer.version,
+            "signature": answer.signature,
+            "outputs": {name: jsonable(each) for name, each in answer.outputs.items()},
+        }
+    )
+
+
+def _as_text(answer: Prediction) -> str:
+    lines = [f"{answer.model}/{answer.version} {answer.signature}"]
+    for name, array in answer.outputs.items():
+        dtype = "string" if array.dtype.kind == "O" else str(array.dtype)
+        lines += [f"{name}: {dtype} {list(array.shape)}", str(array)]
+    return "\n".join(lines)

@@ -1,0 +1,191 @@
+"""Sends logged requests again and compares the answers with those logged.
+
+Requests travel as they were logged, but for the model, version or label asked for
+instead; answers are compared by value, floats within a tolerance, and the version that
+answered is not part of the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tfs.client.arrays import read_tensor
+from tfs.client.requests import (
+    CLASSIFY,
+    MULTI_INFERENCE,
+    PREDICT,
+    REGRESS,
+    Target,
+)
+from tfs.client.results import Array
+from tfs.core.errors import InvalidArgument
+from tfs.proto.tensorflow_serving.apis import (
+    classification_pb2,
+    inference_pb2,
+    model_pb2,
+    predict_pb2,
+    prediction_log_pb2,
+    regression_pb2,
+)
+
+_METHODS: Final = {
+    "predict_log": PREDICT,
+    "classify_log": CLASSIFY,
+    "regress_log": REGRESS,
+    "multi_inference_log": MULTI_INFERENCE,
+}
+
+Values = Mapping[str, Array]
+"""What an answer says, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One logged request and its answer. Immutable.
+
+    Attributes:
+        method: The RPC's path.
+        request: Serialized, as it will be sent.
+        response: Serialized, as it was answered then.
+
+    """
+
+    method: str
+    request: bytes
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far floats may be apart. Immutable."""
+
+    relative: float = 1e-5
+    absolute: float = 1e-6
+
+
+def exchange_of(
+    entry: prediction_log_pb2.PredictionLog, instead: Target | None = None
+) -> Exchange | None:
+    """Returns what an entry logs, None if that is nothing that can be sent.
+
+    Args:
+        entry: From a request log or a warm-up file.
+        instead: Whom to ask; an empty model leaves the logged one, and a version or
+            label replaces both. The signature is always the logged one.
+
+    """
+    kind = entry.WhichOneof("log_type")
+    if kind not in _METHODS:
+        return None
+    logged = getattr(entry, kind)
+    if instead is not None:
+        if kind == "multi_inference_log":
+            specs = [task.model_spec for task in logged.request.tasks]
+        else:
+            specs = [logged.request.model_spec]
+        for spec in specs:
+            _redirect(spec, instead)
+    return Exchange(
+        _METHODS[kind],
+        logged.request.SerializeToString(),
+        logged.response.SerializeToString(),
+    )
+
+
+def difference(
+    method: str, logged: bytes, answered: bytes, tolerance: Tolerance
+) -> str:
+    """Returns how two answers differ, "" if they do not; of the first that does."""
+    before, after = values_of(method, logged), values_of(method, answered)
+    for name in before.keys() | after.keys():
+        if name not in after:
+            return f"{name} is missing"
+        if name not in before:
+            return f"{name} is new"
+        found = _difference(before[name], after[name], tolerance)
+        if found:
+            return f"{name}: {found}"
+    return ""
+
+
+def values_of(method: str, response: bytes) -> Values:
+    """Returns what an answer says, apart from who gave it.
+
+    Raises:
+        InvalidArgument: An output of a dtype that numpy does not have.
+
+    """
+    if method == PREDICT:
+        prediction = predict_pb2.PredictResponse.FromString(response)
+        return {name: read_tensor(t, name) for name, t in prediction.outputs.items()}
+    if method == CLASSIFY:
+        classified = classification_pb2.ClassificationResponse.FromString(response)
+        return _classes("", classified.result)
+    if method == REGRESS:
+        regressed = regression_pb2.RegressionResponse.FromString(response)
+        return {"values": _values(regressed.result)}
+    if method == MULTI_INFERENCE:
+        found: dict[str, Array] = {}
+        several = inference_pb2.MultiInferenceResponse.FromString(response)
+        for result in several.results:
+            name = f"{result.model_spec.signature_name} "
+            if result.HasField("classification_result"):
+                found.update(_classes(name, result.classification_result))
+            else:
+                found[f"{name}values"] = _values(result.regression_result)
+        return found
+    raise InvalidArgument(f"{method} has no answer to compare")
+
+
+def _redirect(spec: model_pb2.ModelSpec, instead: Target) -> None:
+    if instead.model:
+        spec.name = instead.model
+    if instead.version is not None:
+        spec.version.value = instead.version
+    elif instead.label is not None:
+        spec.version_label = instead.label
+
+
+def _classes(prefix: str, result: classification_pb2.ClassificationResult) -> Values:
+    rows = [each.classes for each in result.classifications]
+    labels: list[Sequence[str]] = [[one.label for one in row] for row in rows]
+    scores = [[one.score for one in row] for row in rows]
+    return {
+        f"{prefix}labels": np.array([str(labels)], dtype=object),
+        f"{prefix}scores": np.array(
+            [score for row in scores for score in row], dtype=np.float32
+        ),
+    }
+
+
+def _values(result: regression_pb2.RegressionResult) -> Array:
+    return np.array([each.value for each in result.regressions], dtype=np.float32)
+
+
+def _difference(before: Array, after: Array, tolerance: Tolerance) -> str:
+    if before.dtype != after.dtype:
+        return f"dtype {after.dtype}, was {before.dtype}"
+    if before.shape != after.shape:
+        return f"shape {list(after.shape)}, was {list(before.shape)}"
+    if before.dtype.kind not in "fc":
+        differs: Any = before != after
+        return _at(differs, before, after)
+    close = np.isclose(
+        after, before, tolerance.relative, tolerance.absolute, equal_nan=True
+    )
+    return _at(~close, before, after)
+
+
+def _at(differs: Any, before: Array, after: Array) -> str:
+    num = int(np.count_nonzero(differs))
+    if not num:
+        return ""
+    first = tuple(int(each[0]) for each in np.nonzero(differs))
+    return (
+        f"{num} of {before.size} elements differ, first at {list(first)}: "
+        f"{after[first]}, was {before[first]}"
+    )
