@@ -1,0 +1,156 @@
+"""Both clients against a real transport: deadlines, retries, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tfs.client import AsyncClient, Client, RetryPolicy
+from tfs.core.call import Call, ListenerOptions, Method
+from tfs.core.errors import (
+    Code,
+    DeadlineExceeded,
+    Internal,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
+
+PATH = "/test.Service/Ask"
+PATIENCE_S = 30.0
+QUICK = RetryPolicy(max_attempts=4, first_pause_s=0.001)
+
+Ask = Callable[..., bytes]
+
+
+class Answers:
+    """Fails as often as a test says, then answers; counts the attempts."""
+
+    def __init__(self) -> None:
+        self.errors: list[ServingError | None] = []
+        self.num_attempts = 0
+
+    def __call__(self, call: Call) -> None:
+        self.num_attempts += 1
+        if not self.errors:
+            call.reply(bytes(call.message[::-1]))
+            return
+        error = self.errors.pop(0)
+        if error is not None:  # None never answers
+            call.fail(error)
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+def address(answers: Answers) -> Iterator[str]:
+    loop = ServingLoop()
+    loop.start()
+    transport = GrpcioTransport(loop)
+    try:
+        (found,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")], {PATH: Method(PATH, answers)}
+        )
+        yield found
+    finally:
+        transport.close()
+        loop.close()
+
+
+@contextmanager
+def blocking(address: str) -> Iterator[Ask]:
+    with Client(address, timeout_s=PATIENCE_S, retry=QUICK) as client:
+        yield lambda **words: client.send(PATH, b"abc", **words)
+
+
+@contextmanager
+def asynchronous(address: str) -> Iterator[Ask]:
+    async def ask(**words: object) -> bytes:
+        client = AsyncClient(address, timeout_s=PATIENCE_S, retry=QUICK)
+        async with client:
+            return await client.send(PATH, b"abc", **words)  # type: ignore[arg-type]
+
+    yield lambda **words: asyncio.run(ask(**words))
+
+
+@pytest.fixture(params=[blocking, asynchronous], ids=["sync", "asyncio"])
+def ask(request: pytest.FixtureRequest, address: str) -> Iterator[Ask]:
+    with request.param(address) as made:
+        yield made
+
+
+def test_a_call_is_answered(ask: Ask, answers: Answers) -> None:
+    """One attempt, when all is well."""
+    assert ask() == b"cba"
+    assert answers.num_attempts == 1
+
+
+def test_a_hint_is_followed(ask: Ask, answers: Answers) -> None:
+    """A call that was turned away with RetryInfo did not run: it is sent again."""
+    answers.errors = [Unavailable("full", retry_after_s=0.001)] * 3
+    assert ask() == b"cba"
+    assert answers.num_attempts == 4
+
+
+def test_attempts_are_bounded(ask: Ask, answers: Answers) -> None:
+    """The last error is the caller's, with the server's words and hint."""
+    answers.errors = [Unavailable("full", retry_after_s=0.001)] * 9
+    with pytest.raises(Unavailable) as caught:
+        ask()
+    assert answers.num_attempts == QUICK.max_attempts
+    assert caught.value.message == "full"
+    assert caught.value.retry_after_s == 0.001
+
+
+def test_a_hint_beyond_the_deadline_ends_the_call_now(
+    ask: Ask, answers: Answers
+) -> None:
+    """Waiting for what cannot come in time helps nobody."""
+    answers.errors = [Unavailable("full", retry_after_s=10 * PATIENCE_S)]
+    with pytest.raises(Unavailable):
+        ask()
+    assert answers.num_attempts == 1
+
+
+@pytest.mark.parametrize(("idempotent", "attempts"), [(False, 1), (True, 2)])
+def test_without_a_hint_only_idempotent_calls_are_repeated(
+    ask: Ask, answers: Answers, idempotent: bool, attempts: int
+) -> None:
+    """A call that broke may have run; only its caller knows whether that matters."""
+    answers.errors = [Unavailable("lost")] * (attempts if not idempotent else 1)
+    if idempotent:
+        assert ask(idempotent=True) == b"cba"
+    else:
+        with pytest.raises(Unavailable):
+            ask()
+    assert answers.num_attempts == attempts
+
+
+def test_other_errors_are_not_repeated(ask: Ask, answers: Answers) -> None:
+    """An INTERNAL error would come again; its class tells its code."""
+    answers.errors = [Internal("m/3: broken")]
+    with pytest.raises(Internal, match="broken"):
+        ask(idempotent=True)
+    assert answers.num_attempts == 1
+
+
+def test_a_deadline_ends_the_call(ask: Ask, answers: Answers) -> None:
+    """A server that never answers costs no more than the timeout."""
+    answers.errors = [None]
+    with pytest.raises(DeadlineExceeded) as caught:
+        ask(timeout_s=0.2)
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("kind", [blocking, asynchronous], ids=["sync", "asyncio"])
+def test_a_server_that_is_not_there_is_unavailable(kind: Callable[..., object]) -> None:
+    """The way to the server fails with the same errors as the server."""
+    with kind("127.0.0.1:1") as ask, pytest.raises(Unavailable):  # type: ignore[attr-defined]
+        ask(timeout_s=5.0)
