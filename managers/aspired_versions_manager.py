@@ -36,7 +36,7 @@ from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
 from managers.version_policy.availability_preserving import availability_preserving
-from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
@@ -121,7 +121,7 @@ class AspiredVersionsManager:
         resource_tracker: ResourceTracker | None = None,
     ) -> None:
         self._options = options or AspiredVersionsManagerOptions()
-        self._clock = clock or MonotonicClock()
+        self._clock = steady(clock or MonotonicClock())
         self._load_executor = load_executor or InlineExecutor()
         self._unload_executor = unload_executor or InlineExecutor()
         release = self._options.release_memory
@@ -171,9 +171,9 @@ class AspiredVersionsManager:
         """Returns the function for sources to call; does nothing once closed.
 
         A version that is aspired again with the loader it has, or with one that
-        compares equal, stays as it is. One that comes with another loader is
-        reloaded: the new one replaces it as a new version would. Error items are
-        compared by code and message.
+        compares equal, stays as it is; so does one that comes back before it was
+        unloaded. One that comes with another loader is reloaded: the new one replaces
+        it as a new version would. Error items are compared by code and message.
         """
         return self._aspire
 
@@ -288,7 +288,10 @@ class AspiredVersionsManager:
                 for name in {**dirty, **pending}:
                     self._flush(name)
                     self._plan(name)
-                if not self._begin_actions() and not self.has_mail:
+                has_begun = self._begin_actions()
+                # Looked at again after every change: what ended may have made room
+                # for a load that waits.
+                if not (has_begun or dirty or pending or self.has_mail):
                     return next_s
 
     @property
@@ -306,6 +309,11 @@ class AspiredVersionsManager:
             or self._basic.num_deferred
             or self.has_mail
         )
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether ``close`` was called: everything goes."""
+        return self._is_closing
 
     @property
     def has_mail(self) -> bool:
@@ -349,10 +357,13 @@ class AspiredVersionsManager:
         reason = aspired.reason
         kept: set[int] = set()
         for harness in self._basic.harnesses(aspired.name):
-            if not harness.is_aspired:
-                continue
             data_now = wanted.get(harness.id.version)
-            if data_now is None:
+            if not harness.is_aspired:
+                if data_now and _can_return(harness, data_now):
+                    harness.is_aspired = True
+                    harness.reason = reason
+                    kept.add(harness.id.version)
+            elif data_now is None:
                 self._unaspire(harness, reason or "no longer aspired")
             elif harness.holds(data_now):
                 kept.add(harness.id.version)
@@ -440,6 +451,11 @@ class AspiredVersionsManager:
         # Asked again at once: a policy answers one action at a time.
         with self._inbox:
             self._dirty[action.id.name] = None
+
+
+def _can_return(harness: LoaderHarness, data: LoaderData) -> bool:
+    """Whether a version that is aspired again can simply go on serving."""
+    return harness.state is HarnessState.READY and harness.holds(data)
 
 
 def _must_wait(action: Action, versions: Sequence[HarnessSnapshot]) -> bool:

@@ -43,7 +43,7 @@ from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap, retire
-from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import (
     Cancelled,
     FailedPrecondition,
@@ -156,7 +156,7 @@ class BasicManager:
         self._bus = event_bus
         self._load_executor = load_executor
         self._unload_executor = unload_executor
-        self._clock = clock or MonotonicClock()
+        self._clock = steady(clock or MonotonicClock())
         self._tracker = tracker
         self._retry = retry or RetryOptions()
         self._releaser = releaser

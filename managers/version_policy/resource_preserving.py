@@ -29,7 +29,7 @@ def resource_preserving(versions: Sequence[HarnessSnapshot]) -> Action | None:
     unaspired = [v for v in versions if not v.is_aspired]
     stale = [v for v in unaspired if v.state is HarnessState.READY]
     if stale:
-        return unload(min(stale, key=age), "no longer aspired; unload before load")
+        return unload(min(stale, key=age), "unloads come before loads")
     if any(v.state not in END_STATES for v in unaspired):
         return None
     new = highest_aspired_new(versions)

@@ -9,6 +9,7 @@ import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.version_policy.action import Action, ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
@@ -27,7 +28,7 @@ from tfs.core.manager import acquire_as, available_as
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState
-from tfs.testing.fake_loader import FakeServable
+from tfs.testing.fake_loader import FakeLoader, FakeServable
 from tfs.testing.sequencer import Sequencer
 
 A, END = ManagerState.AVAILABLE, ManagerState.END
@@ -728,3 +729,49 @@ def test_action_kinds_are_two() -> None:
     """Policies can only load and unload."""
     assert {kind.value for kind in ActionKind} == {"load", "unload"}
     assert HarnessState.NEW.value == "new"
+
+
+class SameFiles(FakeLoader):
+    """A loader that knows which files it loads: equal to others of the same."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameFiles) and other.id == self.id
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_version_that_comes_back_in_time_goes_on_serving(empty: Environment) -> None:
+    """A rollback to what still serves loads nothing, if the loader is the same."""
+    first = SameFiles(ServableId("S3", 1), log=empty.log)
+    empty.aspire("S3", first)
+    empty.settle()
+    bad = empty.loader("S3", 2, errors=[InvalidArgument("corrupt")])
+    empty.aspire("S3", bad)
+    empty.settle()
+    assert empty.available("S3") == (1,)
+    again = SameFiles(ServableId("S3", 1), log=empty.log)
+    empty.aspire("S3", again, reason="edit: specific(1)")
+    empty.settle()
+    assert empty.available("S3") == (1,)
+    assert (first.num_loads, first.num_unloads, again.num_loads) == (1, 0, 0)
+    empty.aspire("S3")
+    empty.settle()
+    assert first.num_unloads == 1
+
+
+def test_load_that_waits_for_memory_goes_on_when_there_is_room() -> None:
+    """A step that makes room also decides the loads that waited for it."""
+    for pools in POOLS:
+        env = Environment(pools, tracker=ResourceTracker.ram(10))
+        env.aspire("big", env.loader("big", 1, ram_bytes=10))
+        env.settle()
+        handle = env.manager.acquire(ServableRequest.latest("big"))
+        env.aspire("big")
+        env.settle()
+        env.aspire("small", env.loader("small", 1, ram_bytes=5))
+        env.settle()
+        assert env.available("small") == ()
+        handle.release()
+        env.settle()
+        assert env.available("small") == (1,)
+        assert env.close()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
+
+_PAUSE_AFTER_FAULT_S: Final = 0.05  # a wait that fails must not become a busy loop
 
 
 class Clock(Protocol):
@@ -49,3 +54,47 @@ class MonotonicClock:
         if remaining_s > 0:
             # threading refuses waits beyond its maximum; early returns are allowed.
             condition.wait(min(remaining_s, 3600.0))
+
+
+class SteadyClock:
+    """Another clock, whose faults it covers with the last time it told. Thread-safe.
+
+    For what must not end half-way: a version that is loaded has to be published
+    whatever the time is.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now_s = 0.0
+        self._wall_s = 0.0
+
+    def now(self) -> float:
+        """Returns monotonic seconds, those last told if the clock fails."""
+        try:
+            self._now_s = max(self._now_s, self._clock.now())
+        except Exception:
+            log.exception("event=clock_failed")
+        return self._now_s
+
+    def wall_s(self) -> float:
+        """Returns seconds since the epoch, those last told if the clock fails."""
+        try:
+            self._wall_s = self._clock.wall_s()
+        except Exception:
+            log.exception("event=clock_failed")
+        return self._wall_s
+
+    def wait(
+        self, condition: threading.Condition, deadline_s: float | None = None
+    ) -> None:
+        """Blocks as :meth:`Clock.wait` says; returns early if the clock fails."""
+        try:
+            self._clock.wait(condition, deadline_s)
+        except Exception:
+            log.exception("event=clock_failed")
+            condition.wait(_PAUSE_AFTER_FAULT_S)
+
+
+def steady(clock: Clock) -> SteadyClock:
+    """Returns ``clock`` made steady, itself if it is already."""
+    return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)

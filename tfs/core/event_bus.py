@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.clock import Clock, MonotonicClock, steady
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class EventBus(Generic[E]):
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or MonotonicClock()
+        self._clock = steady(clock or MonotonicClock())
         self._delivery = threading.Lock()  # guards the list and orders events
         self._subscriptions: list[Subscription[E]] = []
 

@@ -181,6 +181,11 @@ class FakeLoader:
             raise Internal(f"{self.id.slashed} is not loaded")
         return self._servable
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it holds a servable now."""
+        return self._servable is not None
+
     def check(self, is_kept: bool, breach: str) -> None:
         """Notes and raises a breach of the loader's contract."""
         if not is_kept:
