@@ -1,0 +1,158 @@
+"""Prints docs/lifecycle.md from the tables: python -m tests.managers.lifecycle_page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from managers.loader_harness import END_STATES, TRANSITIONS, HarnessState
+from managers.retry import PERMANENT_CODES, RetryOptions
+from tests.managers.version_policy import (
+    test_availability_preserving,
+    test_resource_preserving,
+)
+from tfs.core.servable_state import ManagerState
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
+
+MEANINGS = {
+    HarnessState.NEW: "managed, nothing asked for",
+    HarnessState.LOAD_REQUESTED: "waits for a thread, an estimate or memory",
+    HarnessState.LOAD_APPROVED: "memory is reserved",
+    HarnessState.LOADING: "the loader runs, or waits for its next attempt",
+    HarnessState.READY: "loaded and published",
+    HarnessState.UNLOAD_REQUESTED: "chosen to go",
+    HarnessState.QUIESCING: "withdrawn; requests that hold it finish",
+    HarnessState.QUIESCED: "nothing holds it; waits for a thread",
+    HarnessState.UNLOADING: "the loader frees it",
+    HarnessState.DISABLED: "over; memory given back",
+    HarnessState.ERROR: "over; holds why",
+}
+
+PUBLISHED = {
+    ManagerState.START: (
+        "when it is first managed",
+        "nothing",
+    ),
+    ManagerState.LOADING: (
+        "before its loader runs, once, whatever the number of attempts",
+        "memory is reserved",
+    ),
+    ManagerState.AVAILABLE: (
+        "after it can be requested, before any other version is unloaded for it; "
+        "again when something is noted about it",
+        "whoever has seen it can request the version",
+    ),
+    ManagerState.UNLOADING: (
+        "before it can no longer be requested",
+        "whoever has not seen it may still request the version",
+    ),
+    ManagerState.END: (
+        "after its memory is free, or when it failed, with the error",
+        "nothing of it is left",
+    ),
+}
+
+
+def lifecycle_page() -> str:
+    """Returns the page."""
+    retry = RetryOptions()
+    permanent = ", ".join(sorted(code.name for code in PERMANENT_CODES))
+    return "\n".join(
+        [
+            "# The life of a version",
+            "",
+            "Printed from the tables in `managers/` by",
+            "`python -m tests.managers.lifecycle_page`; a test keeps it fresh.",
+            "",
+            "## Published states",
+            "",
+            "What status, logs and the event bus show "
+            "(`tfs/core/servable_state.py`). START, LOADING, AVAILABLE,",
+            "UNLOADING, END is the order; what fails goes to END from wherever it is.",
+            "",
+            "| state | number | published | promise |",
+            "|---|---|---|---|",
+            *(
+                f"| {state.name} | {state.value} | {when} | {promise} |"
+                for state, (when, promise) in PUBLISHED.items()
+            ),
+            "",
+            "Every state carries why it came about (the source's reason, the policy's,",
+            "an edit), the error if there is one, and notes. A version whose files",
+            "changed stays AVAILABLE while the new contents load beside the old ones;",
+            "if they fail, it stays AVAILABLE with their error.",
+            "",
+            "## States of a loader harness",
+            "",
+            "The manager's own, finer bookkeeping (`managers/loader_harness.py`).",
+            "Any other move raises and changes nothing.",
+            "",
+            "| state | meaning | goes to |",
+            "|---|---|---|",
+            *(
+                f"| {state.value} | {MEANINGS[state]} | {_targets(state)} |"
+                for state in HarnessState
+            ),
+            "",
+            "## Order and threads",
+            "",
+            "- Deciding happens in one place, `AspiredVersionsManager.step()`, on the",
+            "  manager's thread; loading and unloading on two pools of their own.",
+            "- A published serving map never changes; requests read it without a lock",
+            "  and pin the version they use.",
+            "- Unloading: UNLOADING is published, the version leaves the map, its last",
+            "  pin goes, then it is destroyed, on the unload pool, then END.",
+            "- A pause before a retry, a pin and a wait for memory hold no thread.",
+            "- Loads that wait for memory are decided in order; one that can never fit,",
+            "  or finds no room while nothing loads or unloads, ends with",
+            "  RESOURCE_EXHAUSTED, and the other versions serve on.",
+            f"- A failed load is tried {retry.max_num_retries} more times, the first",
+            f"  time after {retry.interval_s:g} s, then after pauses twice as long, up",
+            f"  to {retry.max_interval_s:g} s (the flags say otherwise);",
+            f"  {permanent} are not tried again.",
+            "- Giving up a version ends its pause at once; an attempt that runs is",
+            "  let finish, and what it loaded is unloaded.",
+            "- An aspired version is never unloaded. One that comes back while its",
+            "  former self is still on its way out is loaded after that is gone.",
+            "",
+            "## Transition policies",
+            "",
+            "`availability_preserving` (default): load first, then unload.",
+            "",
+            *_policy_table(
+                test_availability_preserving.UPSTREAM
+                | test_availability_preserving.OURS
+            ),
+            "",
+            "`resource_preserving`: unload first, then load.",
+            "",
+            *_policy_table(
+                test_resource_preserving.UPSTREAM | test_resource_preserving.OURS
+            ),
+            "",
+            "t: aspired, f: not; `1b` is version 1 with changed contents.",
+            "",
+        ]
+    )
+
+
+def _targets(state: HarnessState) -> str:
+    if state in END_STATES:
+        return "nowhere"
+    return ", ".join(s.value for s in HarnessState if s in TRANSITIONS[state])
+
+
+def _policy_table(rows: dict[str, tuple[str, str]]) -> list[str]:
+    return [
+        "| case | versions | next |",
+        "|---|---|---|",
+        *(f"| {case} | {given} | {answer} |" for case, (given, answer) in rows.items()),
+    ]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--stdout"]:
+        sys.stdout.write(lifecycle_page())
+    else:
+        PAGE.write_text(lifecycle_page())
