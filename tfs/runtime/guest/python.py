@@ -21,6 +21,7 @@ import math
 import os
 import sys
 import types
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,8 +66,7 @@ class Version:
         path: The version directory, absolute.
         device: Where to compute: "cpu" or "cuda[:i]".
         weights: Tensors by name, on ``device``; empty without a weights file. On the
-            CPU those of ``weights.safetensors`` are shared with other interpreters
-            until they are written to.
+            CPU they are shared with other interpreters until they are written to.
 
     """
 
@@ -223,8 +223,13 @@ def _weights(
                 return weights, lambda: 0
             return weights, lambda: num_written_pages(mapping) or 0
         if CHECKPOINT in files.files:
+            path = files[CHECKPOINT].path
             loaded = torch.load(
-                files[CHECKPOINT].path, map_location=source.device, weights_only=True
+                path,
+                map_location=source.device,
+                weights_only=True,
+                # Mapped privately; what torch wrote before 1.6 cannot be.
+                mmap=source.device == "cpu" and zipfile.is_zipfile(path),
             )
             return loaded, lambda: 0
     except Exception as error:

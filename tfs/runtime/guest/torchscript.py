@@ -1,6 +1,6 @@
 """Platform ``torchscript``: a scripted or traced module, ``model.pt``. No Python runs.
 
-Its tensors are read into memory of the interpreter: TorchScript's reader maps none.
+Its weights are views of the archive's bytes, shared by all interpreters.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from tfs.core.errors import DataLoss
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.shared_weights import share_weights
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
 
 ARCHIVE = "model.pt"
@@ -39,4 +40,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         ) from error
     if module.training:
         module.eval()
-    return TorchCallable(source, methods_of(source, module))
+    written_pages = share_weights(
+        [*module.parameters(), *module.buffers()], files[ARCHIVE]
+    )
+    return TorchCallable(source, methods_of(source, module), written_pages)

@@ -1,0 +1,84 @@
+"""Gives back copies of weights that a loader made of an archive held in memory.
+
+TorchScript's loader reads tensors into memory of its own. The same bytes lie in the
+version's sealed file, which every interpreter maps: a tensor whose elements are found
+there is pointed at the map, and its copy is freed.
+
+Of no use for torch.export: what its loader keeps beside the program (metadata of the
+graph) holds on to the copies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import zipfile
+from collections.abc import Callable, Iterable
+
+import torch
+
+from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+
+_MIN_BYTES = 64 << 10  # below, a comparison costs more than the page it frees
+_ALIGNMENT = 16
+_LOCAL_HEADER_BYTES = 30
+
+_compare = ctypes.CDLL(None).memcmp
+_compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def share_weights(
+    tensors: Iterable[torch.Tensor], file: SealedFile
+) -> Callable[[], int]:
+    """Points tensors at the archive's bytes where they are the same.
+
+    Only dense tensors on the CPU that own their whole storage, and records stored
+    plainly. Blocks for one comparison of the weights.
+
+    Returns:
+        What counts the pages that were written to since.
+
+    """
+    records = _records(file)
+    mapping = file.map()
+    anchor = (ctypes.c_char * 1).from_buffer(mapping)
+    address = ctypes.addressof(anchor)
+    del anchor
+    for tensor in tensors:
+        size_bytes = tensor.nbytes
+        if (
+            size_bytes < _MIN_BYTES
+            or tensor.device.type != "cpu"
+            or not tensor.is_contiguous()
+            or tensor.untyped_storage().nbytes() != size_bytes
+        ):
+            continue
+        for offset in records.get(size_bytes, ()):
+            if _compare(tensor.data_ptr(), address + offset, size_bytes) == 0:
+                tensor.data = _view(mapping, offset, tensor)
+                break
+    return lambda: num_written_pages(mapping) or 0
+
+
+def _view(mapping: mmap.mmap, offset: int, like: torch.Tensor) -> torch.Tensor:
+    flat = torch.frombuffer(
+        mapping, dtype=like.dtype, count=like.numel(), offset=offset
+    )
+    return flat.view(like.shape)
+
+
+def _records(file: SealedFile) -> dict[int, list[int]]:
+    """Returns the offsets of the archive's plain, aligned records by their size."""
+    found: dict[int, list[int]] = {}
+    with open(file.path, "rb") as opened, zipfile.ZipFile(opened) as archive:
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size < _MIN_BYTES:
+                continue
+            opened.seek(info.header_offset)
+            header = opened.read(_LOCAL_HEADER_BYTES)
+            name_bytes = int.from_bytes(header[26:28], "little")
+            extra_bytes = int.from_bytes(header[28:30], "little")
+            offset = info.header_offset + len(header) + name_bytes + extra_bytes
+            if offset % _ALIGNMENT == 0:
+                found.setdefault(info.file_size, []).append(offset)
+    return found
