@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from batching.cost_table import CostTable
 from batching.options import QueuePolicy
-from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import InvalidArgument
 
 _DEFAULT_MAX_BATCH_SIZE = 1000

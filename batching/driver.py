@@ -18,7 +18,7 @@ from batching.cost_table import CostTable
 from batching.options import QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Cancelled, ServingError, Unavailable, serving_error
 from tfs.core.executor import Executor, ThreadExecutor

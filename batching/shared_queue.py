@@ -12,7 +12,8 @@ from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
 from batching.options import Padding, QueuePolicy
 from batching.queue_stats import QueueStats
-from tfs.core.batch_queue import BatchQueue, Task
+from tfs.core.batch_queue import BatchQueue
+from tfs.core.batch_task import Task
 
 TaskT = TypeVar("TaskT", bound=Task)
 

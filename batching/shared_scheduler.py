@@ -29,7 +29,9 @@ from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
 from batching.queue_stats import SAMPLE, SHORT_S
 from batching.shared_queue import SharedQueue
-from tfs.core.batch_queue import BatchQueue, BatchQueueOptions, Join, Split, Task
+from tfs.core.batch_queue import BatchQueue
+from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch_task import Join, Split, Task
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
     DeadlineExceeded,

@@ -9,7 +9,7 @@ import pytest
 from batching.options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, PuppetRunner, join_outcomes, split_task
-from tfs.core.batch_queue import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.testing.fake_clock import FakeClock
 

@@ -13,7 +13,7 @@ from batching.options import Order, Padding, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, PuppetRunner, join_outcomes, split_task
-from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,

@@ -14,7 +14,7 @@ from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, join_outcomes, split_task
 from tests.batching.simulation import VirtualClock
-from tfs.core.batch_queue import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 
 

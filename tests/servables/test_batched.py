@@ -15,7 +15,7 @@ from batching.batching_options import BatchingOptions, options_from_parameters
 from batching.options import QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.core.conformance.servable import SERVABLE_CHECKS, ServableCheck
-from tfs.core.batch_queue import BatchQueueOptions
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import (
     Cancelled,

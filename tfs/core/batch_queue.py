@@ -12,203 +12,23 @@ front of a part of a model.
 
 from __future__ import annotations
 
-import enum
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Generic, cast
 
+from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch_task import Join, Split, Task, TaskT
 from tfs.core.errors import (
     DeadlineExceeded,
     InvalidArgument,
     ServingError,
     Unavailable,
-    serving_error,
 )
+from tfs.core.split_task import SplitTask
 
 _NEVER = math.inf
 _NOW = -math.inf
-
-
-class Cancellation(Protocol):
-    """Says whether somebody still waits; :class:`tfs.core.servable.CancelToken`."""
-
-    @property
-    def error(self) -> ServingError | None:
-        """None while somebody waits; then why nobody does."""
-        ...
-
-
-class Task(Protocol):
-    """What a queue must know of a task; :class:`tfs.core.servable.InferenceTask`.
-
-    The queue stores tasks themselves: nothing is allocated per task.
-    """
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of a batch that it fills; never changes."""
-        ...
-
-    @property
-    def deadline_s(self) -> float | None:
-        """On the caller's clock; None for none. Never changes."""
-        ...
-
-    @property
-    def cancel(self) -> Cancellation:
-        """Read when a batch is taken."""
-        ...
-
-    # Any: what a task ends with, besides a ServingError, is its own business, and a
-    # callable that takes more than errors is no Callable[[object], None].
-    @property
-    def on_done(self) -> Callable[[Any], None]:
-        """Takes the outcome or a ServingError, once. Quick, does not raise."""
-        ...
-
-
-TaskT = TypeVar("TaskT", bound=Task)
-
-Split: TypeAlias = Callable[[TaskT, int, int, Callable[[Any], None]], TaskT]
-"""``split(task, start, stop, on_done)``: a task of those rows that ends in on_done."""
-
-Join: TypeAlias = Callable[[TaskT, Sequence[Any]], Any]
-"""``join(task, outcomes)``: the outcome of a task from its parts', in row order."""
-
-
-class Mixing(enum.Enum):
-    """Whether tasks of low priority share a batch with others.
-
-    ISOLATE: never. PAD_TO_ALLOWED: they fill a batch of high priority up to the next
-    allowed size. PAD_TO_MAX: up to the largest batch. In these three, tasks of low
-    priority make no batch due while others wait. MERGE: both classes count alike for
-    when a batch is due; high priority comes first in it.
-    """
-
-    ISOLATE = "isolate"
-    PAD_TO_ALLOWED = "pad-to-allowed"
-    PAD_TO_MAX = "pad-to-max"
-    MERGE = "merge"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LowPriority:
-    """How the second class of a queue is treated. Immutable.
-
-    Attributes:
-        max_rows: Most rows of it that wait; None: only the queue's limit holds.
-        timeout_s: As the queue's, for batches of this class alone.
-        mixing: Whether it shares batches.
-        ageing_s: A task that waited as long goes before those of high priority, so
-            that it cannot starve; None for never.
-
-    """
-
-    max_rows: int | None = None
-    timeout_s: float = 0.0
-    mixing: Mixing = Mixing.PAD_TO_MAX
-    ageing_s: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        if self.max_rows is not None and self.max_rows < 1:
-            raise InvalidArgument(
-                f"low priority: max_rows must be positive; was {self.max_rows}"
-            )
-        if self.timeout_s < 0:
-            raise InvalidArgument(
-                f"low priority: timeout_s must be non-negative; was {self.timeout_s}"
-            )
-        if self.ageing_s is not None and self.ageing_s < 0:
-            raise InvalidArgument(
-                f"low priority: ageing_s must be non-negative; was {self.ageing_s}"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchQueueOptions:
-    """What a queue admits and when its batches go. Immutable.
-
-    Attributes:
-        name: Names the queue in errors.
-        max_batch_rows: Most rows of one batch.
-        max_task_rows: Most rows of one task. None: a batch's; with ``splits``, what
-            the queue holds.
-        max_rows: Most rows that wait; None: ten batches.
-        timeout_s: Longest that the oldest task waits for a batch to fill. 0: a batch
-            goes as soon as somebody takes it, so nobody ever waits for a window.
-        allowed_rows: Sizes a batch is padded to, ascending, the last one
-            ``max_batch_rows``; empty: any size.
-        splits: Whether a task may be spread over several batches, to fill them.
-        low: The class of low priority; None: there is none, priorities are ignored.
-
-    """
-
-    name: str = "batch queue"
-    max_batch_rows: int = 32
-    max_task_rows: int | None = None
-    max_rows: int | None = None
-    timeout_s: float = 0.0
-    allowed_rows: tuple[int, ...] = ()
-    splits: bool = False
-    low: LowPriority | None = field(default_factory=LowPriority)
-
-    def __post_init__(self) -> None:
-        for what in ("max_batch_rows", "max_task_rows", "max_rows"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InvalidArgument(
-                    f"{self.name}: {what} must be positive; was {value}"
-                )
-        if not self.timeout_s >= 0:
-            raise InvalidArgument(
-                f"{self.name}: timeout_s must be non-negative; was {self.timeout_s}"
-            )
-        if not self.splits and self.task_rows_limit > self.max_batch_rows:
-            raise InvalidArgument(
-                f"{self.name}: max_task_rows {self.max_task_rows} exceeds "
-                f"max_batch_rows {self.max_batch_rows}; allow splitting"
-            )
-        allowed = self.allowed_rows
-        if not allowed:
-            return
-        if any(a >= b for a, b in pairwise(allowed)):
-            raise InvalidArgument(
-                f"{self.name}: allowed_batch_sizes entries must be monotonically "
-                f"increasing; were {list(allowed)}"
-            )
-        if allowed[0] < 1:
-            raise InvalidArgument(
-                f"{self.name}: allowed_batch_sizes must be positive; "
-                f"were {list(allowed)}"
-            )
-        if allowed[-1] != self.max_batch_rows:
-            raise InvalidArgument(
-                f"{self.name}: Last entry in allowed_batch_sizes must match "
-                f"max_batch_size; last entry was {allowed[-1]}; expected "
-                f"{self.max_batch_rows}"
-            )
-
-    @property
-    def rows_limit(self) -> int:
-        """``max_rows`` with its default filled in."""
-        return self.max_rows or 10 * self.max_batch_rows
-
-    @property
-    def task_rows_limit(self) -> int:
-        """``max_task_rows`` with its default filled in."""
-        if self.max_task_rows is not None:
-            return self.max_task_rows
-        return self.rows_limit if self.splits else self.max_batch_rows
-
-    def next_allowed(self, num_rows: int) -> int:
-        """Returns the smallest allowed size that holds ``num_rows``."""
-        allowed = self.allowed_rows
-        index = bisect_left(allowed, num_rows)
-        return allowed[index] if index < len(allowed) else num_rows
 
 
 class BatchQueue(Generic[TaskT]):
@@ -666,10 +486,10 @@ class BatchQueue(Generic[TaskT]):
 
     def _split_head(self, tasks: deque[TaskT], rows: int) -> TaskT | None:
         head: object = tasks[0]
-        if not isinstance(head, _SplitTask):
+        if not isinstance(head, SplitTask):
             assert self._split is not None
             assert self._join is not None
-            head = _SplitTask(tasks[0], self._split, self._join)
+            head = SplitTask(tasks[0], self._split, self._join)
             tasks[0] = cast(TaskT, head)
             self._num_splits += 1
             self.num_split += 1
@@ -683,7 +503,7 @@ class BatchQueue(Generic[TaskT]):
         lost = 0
         for index in range(len(batch) - 1, -1, -1):
             split: object = batch[index]
-            if not isinstance(split, _SplitTask):
+            if not isinstance(split, SplitTask):
                 continue
             self._num_splits -= 1
             rows = split.num_rows
@@ -728,7 +548,7 @@ class BatchQueue(Generic[TaskT]):
         return DeadlineExceeded(f"{self.options.name}: deadline {what}")
 
     def _end(self, task: TaskT, error: ServingError) -> None:
-        if isinstance(task, _SplitTask):
+        if isinstance(task, SplitTask):
             self._num_splits -= 1
         task.on_done(error)
 
@@ -738,87 +558,3 @@ class BatchQueue(Generic[TaskT]):
 
 def _deadline_of(task: Task) -> float:
     return _NEVER if task.deadline_s is None else task.deadline_s
-
-
-class _SplitTask:
-    """The rest of a task of which parts were taken; ends it when all parts ended.
-
-    Stands in the queue in the task's place, and is its own ``cancel``: once a part
-    has failed, the rest is of no use.
-    """
-
-    __slots__ = (
-        "_error",
-        "_join",
-        "_next_row",
-        "_num_open",
-        "_outcomes",
-        "_split",
-        "_task",
-        "deadline_s",
-        "num_rows",
-    )
-
-    def __init__(self, task: Task, split: Split[Any], join: Join[Any]) -> None:
-        self.num_rows = task.num_rows
-        self.deadline_s = task.deadline_s
-        self._task = task
-        self._split = split
-        self._join = join
-        self._next_row = 0
-        self._num_open = 0
-        self._outcomes: list[object] = []
-        self._error: ServingError | None = None
-
-    @property
-    def cancel(self) -> _SplitTask:
-        return self
-
-    @property
-    def error(self) -> ServingError | None:
-        return self._error or self._task.cancel.error
-
-    def take(self, rows: int) -> Task | None:
-        """Returns a task of the next ``rows`` rows; None if splitting failed."""
-        index = len(self._outcomes)
-        start = self._next_row
-        try:
-            part: Task = self._split(
-                self._task,
-                start,
-                start + rows,
-                lambda outcome: self._end_part(index, outcome),
-            )
-        except Exception as error:
-            self._error = serving_error(error, "splitting a task over batches failed")
-            return None
-        self._outcomes.append(None)
-        self._next_row += rows
-        self.num_rows -= rows
-        self._num_open += 1
-        return part
-
-    def on_done(self, error: ServingError | None) -> None:
-        """Ends what was not taken."""
-        self._error = self._error or error
-        self.num_rows = 0
-        self._end_if_over()
-
-    def _end_part(self, index: int, outcome: object) -> None:
-        self._outcomes[index] = outcome
-        self._num_open -= 1
-        if isinstance(outcome, ServingError) and self._error is None:
-            self._error = outcome
-        self._end_if_over()
-
-    def _end_if_over(self) -> None:
-        if self._num_open or self.num_rows:
-            return
-        if self._error is not None:
-            self._task.on_done(self._error)
-            return
-        try:
-            outcome = self._join(self._task, self._outcomes)
-        except Exception as error:
-            outcome = serving_error(error, "joining the parts of a task failed")
-        self._task.on_done(outcome)

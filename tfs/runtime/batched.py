@@ -34,7 +34,8 @@ from typing import Any, Final
 
 import torch
 
-from tfs.core.batch_queue import BatchQueue, BatchQueueOptions
+from tfs.core.batch_queue import BatchQueue
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import CancelToken

@@ -1,0 +1,141 @@
+"""What a batch queue admits, and when its batches go."""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tfs.core.errors import InvalidArgument
+
+
+class Mixing(enum.Enum):
+    """Whether tasks of low priority share a batch with others.
+
+    ISOLATE: never. PAD_TO_ALLOWED: they fill a batch of high priority up to the next
+    allowed size. PAD_TO_MAX: up to the largest batch. In these three, tasks of low
+    priority make no batch due while others wait. MERGE: both classes count alike for
+    when a batch is due; high priority comes first in it.
+    """
+
+    ISOLATE = "isolate"
+    PAD_TO_ALLOWED = "pad-to-allowed"
+    PAD_TO_MAX = "pad-to-max"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowPriority:
+    """How the second class of a queue is treated. Immutable.
+
+    Attributes:
+        max_rows: Most rows of it that wait; None: only the queue's limit holds.
+        timeout_s: As the queue's, for batches of this class alone.
+        mixing: Whether it shares batches.
+        ageing_s: A task that waited as long goes before those of high priority, so
+            that it cannot starve; None for never.
+
+    """
+
+    max_rows: int | None = None
+    timeout_s: float = 0.0
+    mixing: Mixing = Mixing.PAD_TO_MAX
+    ageing_s: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InvalidArgument(
+                f"low priority: max_rows must be positive; was {self.max_rows}"
+            )
+        if self.timeout_s < 0:
+            raise InvalidArgument(
+                f"low priority: timeout_s must be non-negative; was {self.timeout_s}"
+            )
+        if self.ageing_s is not None and self.ageing_s < 0:
+            raise InvalidArgument(
+                f"low priority: ageing_s must be non-negative; was {self.ageing_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchQueueOptions:
+    """What a queue admits and when its batches go. Immutable.
+
+    Attributes:
+        name: Names the queue in errors.
+        max_batch_rows: Most rows of one batch.
+        max_task_rows: Most rows of one task. None: a batch's; with ``splits``, what
+            the queue holds.
+        max_rows: Most rows that wait; None: ten batches.
+        timeout_s: Longest that the oldest task waits for a batch to fill. 0: a batch
+            goes as soon as somebody takes it, so nobody ever waits for a window.
+        allowed_rows: Sizes a batch is padded to, ascending, the last one
+            ``max_batch_rows``; empty: any size.
+        splits: Whether a task may be spread over several batches, to fill them.
+        low: The class of low priority; None: there is none, priorities are ignored.
+
+    """
+
+    name: str = "batch queue"
+    max_batch_rows: int = 32
+    max_task_rows: int | None = None
+    max_rows: int | None = None
+    timeout_s: float = 0.0
+    allowed_rows: tuple[int, ...] = ()
+    splits: bool = False
+    low: LowPriority | None = field(default_factory=LowPriority)
+
+    def __post_init__(self) -> None:
+        for what in ("max_batch_rows", "max_task_rows", "max_rows"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidArgument(
+                    f"{self.name}: {what} must be positive; was {value}"
+                )
+        if not self.timeout_s >= 0:
+            raise InvalidArgument(
+                f"{self.name}: timeout_s must be non-negative; was {self.timeout_s}"
+            )
+        if not self.splits and self.task_rows_limit > self.max_batch_rows:
+            raise InvalidArgument(
+                f"{self.name}: max_task_rows {self.max_task_rows} exceeds "
+                f"max_batch_rows {self.max_batch_rows}; allow splitting"
+            )
+        allowed = self.allowed_rows
+        if not allowed:
+            return
+        if any(a >= b for a, b in pairwise(allowed)):
+            raise InvalidArgument(
+                f"{self.name}: allowed_batch_sizes entries must be monotonically "
+                f"increasing; were {list(allowed)}"
+            )
+        if allowed[0] < 1:
+            raise InvalidArgument(
+                f"{self.name}: allowed_batch_sizes must be positive; "
+                f"were {list(allowed)}"
+            )
+        if allowed[-1] != self.max_batch_rows:
+            raise InvalidArgument(
+                f"{self.name}: Last entry in allowed_batch_sizes must match "
+                f"max_batch_size; last entry was {allowed[-1]}; expected "
+                f"{self.max_batch_rows}"
+            )
+
+    @property
+    def rows_limit(self) -> int:
+        """``max_rows`` with its default filled in."""
+        return self.max_rows or 10 * self.max_batch_rows
+
+    @property
+    def task_rows_limit(self) -> int:
+        """``max_task_rows`` with its default filled in."""
+        if self.max_task_rows is not None:
+            return self.max_task_rows
+        return self.rows_limit if self.splits else self.max_batch_rows
+
+    def next_allowed(self, num_rows: int) -> int:
+        """Returns the smallest allowed size that holds ``num_rows``."""
+        allowed = self.allowed_rows
+        index = bisect_left(allowed, num_rows)
+        return allowed[index] if index < len(allowed) else num_rows

@@ -1,0 +1,55 @@
+"""What a batch queue must know of a task, and how a large one becomes several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from tfs.core.errors import ServingError
+
+
+class Cancellation(Protocol):
+    """Says whether somebody still waits; :class:`tfs.core.servable.CancelToken`."""
+
+    @property
+    def error(self) -> ServingError | None:
+        """None while somebody waits; then why nobody does."""
+        ...
+
+
+class Task(Protocol):
+    """What a queue must know of a task; :class:`tfs.core.servable.InferenceTask`.
+
+    The queue stores tasks themselves: nothing is allocated per task.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a batch that it fills; never changes."""
+        ...
+
+    @property
+    def deadline_s(self) -> float | None:
+        """On the caller's clock; None for none. Never changes."""
+        ...
+
+    @property
+    def cancel(self) -> Cancellation:
+        """Read when a batch is taken."""
+        ...
+
+    # Any: what a task ends with, besides a ServingError, is its own business, and a
+    # callable that takes more than errors is no Callable[[object], None].
+    @property
+    def on_done(self) -> Callable[[Any], None]:
+        """Takes the outcome or a ServingError, once. Quick, does not raise."""
+        ...
+
+
+TaskT = TypeVar("TaskT", bound=Task)
+
+Split: TypeAlias = Callable[[TaskT, int, int, Callable[[Any], None]], TaskT]
+"""``split(task, start, stop, on_done)``: a task of those rows that ends in on_done."""
+
+Join: TypeAlias = Callable[[TaskT, Sequence[Any]], Any]
+"""``join(task, outcomes)``: the outcome of a task from its parts', in row order."""
