@@ -112,6 +112,24 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "text ModelServerConfig; re-read when it changes",
     ),
     Flag(
+        "model_repository",
+        "model_repository",
+        str,
+        "serve every model of this directory, as they come and go",
+    ),
+    Flag(
+        "remote_cache_dir",
+        "remote_cache_dir",
+        str,
+        "where versions behind URLs are copied to (default: a temporary directory)",
+    ),
+    Flag(
+        "remote_cache_max_bytes",
+        "remote_cache_max_bytes",
+        int,
+        "copies that nothing uses are removed beyond this; 0 is no bound",
+    ),
+    Flag(
         "model_config_file_poll_wait_seconds",
         "model_config_file_poll_wait_s",
         _poll_wait,
@@ -266,7 +284,6 @@ NOT_BUILT: Final[dict[str, str]] = {
     "use_alts_credentials": "Google's ALTS",
     "platform_config_file": "platform configuration",
     "monitoring_config_file": "exporting of metrics",
-    "model_repository": "model repositories",
 }
 """Flags whose room is not built yet: refused, never ignored."""
 

@@ -329,23 +329,15 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
     unbuilt = unbuilt_runtime(settings)
     if unbuilt:
         raise Unimplemented(
-            f"{where}.{unbuilt}: choosing interpreters is not built yet"
+            f"{where}.{unbuilt}: {settings.backend.name} is not built yet"
         )
     return settings
 
 
 def unbuilt_runtime(settings: RuntimeSettings) -> str:
     """Returns the field whose room is not built yet, "" if all are."""
-    if settings.backend not in (Backend.AUTO, Backend.INLINE):
+    if settings.backend is Backend.DLMOPEN:
         return "backend"
-    if settings.must_isolate:
-        return "isolation"
-    if settings.num_interpreters:
-        return "num_interpreters"
-    if settings.device != "cpu":
-        return "device"
-    if settings.intra_op_threads:
-        return "intra_op_threads"
     return ""
 
 

@@ -17,7 +17,9 @@ from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
 from sources.adapter import Convert, UnarySourceAdapter
+from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.model_repository import ModelRepository
 from sources.remote_storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.scan import ServableToMonitor
@@ -106,6 +108,7 @@ class ServerCore:
         comparisons: Compares what canaries answer. None makes one of one thread.
         state_dir: Where overrides are kept; "" keeps them in memory.
         file_system: Where base paths lie; None is any that there is.
+        fetching: Makes versions behind URLs local; None takes paths as they are.
 
     """
 
@@ -125,8 +128,10 @@ class ServerCore:
         comparisons: Executor | None = None,
         state_dir: str = "",
         file_system: FileSystem | None = None,
+        fetching: FetchingSourceAdapter | None = None,
     ) -> None:
         self._manager = manager
+        self._fetching = fetching
         self._file_system = file_system or AnyFileSystem()
         self._source = FileSystemSource(
             source_options,
@@ -167,9 +172,14 @@ class ServerCore:
         self._subscription = bus.subscribe(self._note_state)
 
     def _wire(self) -> None:
-        self._source.set_aspired_versions_callback(
-            self._router.aspired_versions_callback()
-        )
+        into_router = self._router.aspired_versions_callback()
+        if self._fetching is None:
+            self._source.set_aspired_versions_callback(into_router)
+        else:
+            self._source.set_aspired_versions_callback(
+                self._fetching.aspired_versions_callback()
+            )
+            self._fetching.set_aspired_versions_callback(into_router)
         for port, adapter in zip(
             self._router.output_ports, self._adapters, strict=True
         ):
@@ -251,6 +261,8 @@ class ServerCore:
         self._executor.close(deadline_s)
         self._served.close()
         self._source.close()
+        if self._fetching is not None:
+            self._fetching.close()
         for adapter in self._adapters:
             adapter.close()
         done = self._manager.close(deadline_s)
@@ -261,6 +273,30 @@ class ServerCore:
         for waiter in waiters:
             self._finish(waiter, Aborted("the server is shutting down"))
         return done
+
+    def watch_repository(self, path: str) -> None:
+        """Serves every model of a directory of models, as they come and go.
+
+        Call it once, before ``start``. Each change of the directory is a new base,
+        under the overrides as any other.
+        """
+
+        def take(models: Sequence[ServableToMonitor]) -> None:
+            message = Message()
+            message.model_config_list.SetInParent()
+            for model in models:
+                message.model_config_list.config.add(
+                    name=model.name, base_path=model.base_path
+                )
+            self.apply(
+                message,
+                Origin.MODEL_REPOSITORY,
+                f"models of {path}",
+                _log_outcome,
+                path=path,
+            )
+
+        self._source.watch_repository(ModelRepository(path), on_models=take)
 
     def on_change(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` on the serving loop after states or the config changed."""
@@ -716,3 +752,8 @@ def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:
         listed = ", ".join(sorted(new.active))
         notes.append(f"overrides stay laid over the configuration of: {listed}")
     return tuple(notes)
+
+
+def _log_outcome(outcome: ConfigOutcome) -> None:
+    if outcome.error is not None:
+        log.error("event=config_problem problem=%s", outcome.error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
@@ -34,6 +35,8 @@ from tfs.server.interpreters import (
     InterpretersOptions,
     default_num_interpreters,
 )
+from tfs.server.model_settings import Backend as RuntimeBackend
+from tfs.server.model_settings import RuntimeSettings
 from tfs.server.options import ServerOptions
 
 log = logging.getLogger(__name__)
@@ -113,10 +116,41 @@ class ModelFleet:
         self._subscription = bus.subscribe(self._take_state)
 
     def loader(
-        self, make: Callable[[LoadContext], Loader[Servable]], path: str
+        self,
+        make: Callable[[LoadContext], Loader[Servable]],
+        path: str,
+        runtime: RuntimeSettings | None = None,
     ) -> Loader[Servable]:
-        """Returns a loader that places what ``make``'s loader loads."""
-        return PlacedLoader(make, path, LoadContext(_no_interpreter), self._places)
+        """Returns a loader that places what ``make``'s loader loads.
+
+        What the model's own ``runtime`` config says comes before the server's options.
+        """
+        places, context = self._places, LoadContext(_no_interpreter)
+        if runtime is not None and runtime != RuntimeSettings():
+            places = self._places_of(runtime)
+            context = replace(
+                context,
+                device=runtime.device,
+                intra_op_threads=runtime.intra_op_threads or 1,
+            )
+        return PlacedLoader(make, path, context, places)
+
+    def _places_of(self, runtime: RuntimeSettings) -> Places:
+        placement = replace(
+            self._places.placement,
+            isolation_required=runtime.must_isolate,
+            device=runtime.device,
+        )
+        if runtime.backend is not RuntimeBackend.AUTO:
+            placement = replace(placement, backend=_BACKENDS[runtime.backend])
+        num = runtime.num_interpreters
+
+        def interpreter(backend: Backend) -> Interpreter:
+            if not num:
+                return self._interpreter(backend)
+            return self._interpreters.of(backend, num_processes=num)
+
+        return replace(self._places, placement=placement, interpreter=interpreter)
 
     def close(self, deadline_s: float) -> None:
         """Ends measuring and every interpreter; call it when all is unloaded."""
@@ -196,6 +230,12 @@ class ModelFleet:
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         self._manager.report_servable_error(servable_id, FailedPrecondition(reason))
+
+
+_BACKENDS: Final = {
+    RuntimeBackend.INLINE: Backend.INLINE,
+    RuntimeBackend.PROCESS: Backend.PROCESS,
+}
 
 
 def _no_interpreter(_: ModelSource) -> Interpreter:

@@ -6,6 +6,7 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -16,8 +17,11 @@ from managers.aspired_versions_manager import (
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
 from sources.adapter import Convert
+from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system_options import FileSystemSourceOptions
+from sources.remote_storage import RemoteFileSystem
 from sources.storage_path import StoragePath
+from sources.version_cache import VersionCache, VersionCacheOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventBus
@@ -42,7 +46,7 @@ from tfs.server.core import ServerCore
 from tfs.server.log_collector import file_collectors
 from tfs.server.log_writer import LogWriter
 from tfs.server.model_fleet import ModelFleet
-from tfs.server.model_settings import DETECT, ModelSettings
+from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.request_logs import RequestLogs
 from tfs.server.running_config import Origin
@@ -55,6 +59,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LOAD_THREADS: Final = 4
 DEFAULT_UNLOAD_THREADS: Final = 4
+FETCH_THREADS: Final = 2
 
 
 class ModelServer:
@@ -82,7 +87,9 @@ class ModelServer:
             source_options=source_options(options),
             clock=self._clock,
             platforms=warmed(
-                loader_makers(options, self._fleet),
+                loader_makers(
+                    options, self._fleet, lambda name: self.core.runtime_settings(name)
+                ),
                 WarmupOptions(
                     options.enable_model_warmup, max(1, options.num_warmup_iterations)
                 ),
@@ -95,7 +102,10 @@ class ModelServer:
             post=self._loop.post,
             schedule=self._call_at,
             state_dir=options.state_dir,
+            fetching=self._make_fetching(options),
         )
+        if options.model_repository:
+            self.core.watch_repository(options.model_repository)
         self._health = HealthHandler(self)
         self.core.on_change(self._health.refresh)
         self._gate = RequestGate(
@@ -150,6 +160,8 @@ class ModelServer:
         )
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
+        if self._options.model_repository:
+            origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
         self.core.start(config, origin, path)
         return addresses
 
@@ -173,6 +185,9 @@ class ModelServer:
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
         self._fleet.close(deadline_s)
+        self._fetchers.close(deadline_s)
+        if self._own_cache is not None:
+            self._own_cache.cleanup()
         self._loop.close(deadline_s)
         self._request_logs.close()
         self._log_writer.close()
@@ -193,6 +208,20 @@ class ModelServer:
                 }
             )
         )
+
+    def _make_fetching(self, options: ServerOptions) -> FetchingSourceAdapter:
+        """Returns what makes versions behind URLs local; it takes nothing until then."""
+        self._fetchers = ThreadExecutor(FETCH_THREADS, "fetch", self._clock)
+        self._own_cache: tempfile.TemporaryDirectory[str] | None = None
+        root = options.remote_cache_dir
+        if not root:
+            self._own_cache = tempfile.TemporaryDirectory(prefix="tfs-cache-")
+            root = self._own_cache.name
+        cache = VersionCache(
+            VersionCacheOptions(root, options.remote_cache_max_bytes or None),
+            RemoteFileSystem(),
+        )
+        return FetchingSourceAdapter(cache, self._fetchers)
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:
@@ -262,16 +291,19 @@ def source_options(options: ServerOptions) -> FileSystemSourceOptions:
 
 
 def loader_makers(
-    options: ServerOptions, fleet: ModelFleet
+    options: ServerOptions,
+    fleet: ModelFleet,
+    runtime_of: Callable[[str], RuntimeSettings],
 ) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
     """Returns what turns a version directory into a loader, by platform name."""
     registry = default_registry(allow_model_code=options.allow_model_code)
 
     def maker(name: str) -> Convert[StoragePath, Loader[object]]:
-        def convert(_: ServableId, storage: StoragePath) -> Loader[object]:
+        def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
             return fleet.loader(
                 lambda context: registry.loader(storage.path, context, name),
                 storage.path,
+                runtime_of(servable_id.name),
             )
 
         return convert

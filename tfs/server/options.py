@@ -42,6 +42,12 @@ class ServerOptions:
         model_name: Single-model mode: its name.
         model_base_path: Single-model mode: absolute path of its directory.
         model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
+        model_repository: Absolute path or URL of a directory of models, each served
+            under its directory's name as it comes and goes.
+        remote_cache_dir: Where versions behind URLs are copied to; "" is a temporary
+            directory.
+        remote_cache_max_bytes: Copies that nothing uses are removed beyond this; 0 is
+            no bound.
         model_config_file_poll_wait_s: How often the file is looked at.
         file_system_poll_wait_s: How often base paths are listed where the file system
             gives no events; 0 lists once at the start and after each new config.
@@ -94,6 +100,9 @@ class ServerOptions:
     model_name: str = "default"
     model_base_path: str = ""
     model_config_file: str = ""
+    model_repository: str = ""
+    remote_cache_dir: str = ""
+    remote_cache_max_bytes: int = 0
     model_config_file_poll_wait_s: float = 1.0
     file_system_poll_wait_s: float = 1.0
     num_load_threads: int = 0
@@ -142,10 +151,20 @@ class ServerOptions:
             f"--admin_socket_path must be absolute: {self.admin_socket_path}",
         )
         _require(
-            bool(self.model_base_path or self.model_config_file),
+            bool(
+                self.model_base_path or self.model_config_file or self.model_repository
+            ),
             "Both --model_base_path and --model_config_file are empty! Name a "
-            "directory of versions (--model_name=M --model_base_path=/abs/path) or a "
-            "config file.",
+            "directory of versions (--model_name=M --model_base_path=/abs/path), a "
+            "config file, or a --model_repository.",
+        )
+        _require(
+            not (self.model_repository and self.model_config_file),
+            "--model_repository and --model_config_file exclude each other.",
+        )
+        _require(
+            not self.remote_cache_dir or self.remote_cache_dir.startswith("/"),
+            f"--remote_cache_dir must be absolute: {self.remote_cache_dir}",
         )
         for name in (
             "num_load_threads",
@@ -155,6 +174,7 @@ class ServerOptions:
             "max_in_flight_per_model",
             "num_interpreters",
             "load_probe_budget_s",
+            "remote_cache_max_bytes",
         ):
             value = getattr(self, name)
             _require(value >= 0, f"--{name} must not be negative: {value}")

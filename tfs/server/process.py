@@ -60,6 +60,8 @@ def run_server(options: ServerOptions, say: Say) -> int:
             addresses = server.start(config)
             for address in addresses:
                 say(f"tfs: listening on {address}")
+            if options.model_repository:
+                say(f"tfs: serving the models of {options.model_repository}")
             for settings in config.models.values():
                 say(f"tfs: serving {settings.name} from {settings.base_path}")
             if options.model_config_file:
@@ -88,6 +90,9 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
     if path:
         text = read_config_file(path)
         return text, read_config_text(text, path)
+    if options.model_repository:
+        # The models come with the first look at the directory.
+        return "", read_config_text("model_config_list {}", options.model_repository)
     base_path = options.model_base_path
     if not base_path.startswith("/") and "://" not in base_path:
         raise InvalidArgument(

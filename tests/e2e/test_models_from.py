@@ -1,0 +1,97 @@
+"""Where models come from, and where they run, through a real server process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.serving import (
+    PATIENCE_S,
+    Serving,
+    config_text,
+    export_scale,
+    run_tfs,
+)
+from tfs.client import Client
+from tfs.core.errors import NotFound
+
+pytestmark = pytest.mark.timeout(120)
+
+X = np.array([[1.0, 2.0]], dtype=np.float32)
+
+
+def test_a_repository_serves_what_lies_in_it(tmp_path: Path) -> None:
+    """Models appear with their directories; another one may join at any time."""
+    repository = tmp_path / "models"
+    export_scale(repository / "one", 1)
+    with (
+        Serving(f"--model_repository={repository}") as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("one/1 is available")
+        export_scale(repository / "two", 3)
+        server.wait_for("two/3 is available")
+        assert client.predict("two", {"x": X}).outputs["y"].tolist() == [[3, 6]]
+        shutil.rmtree(repository / "one")
+        server.wait_for("servable_end servable=one/1")
+        with pytest.raises(NotFound):
+            client.predict("one", {"x": X})
+        assert client.predict("two", {"x": X}).version == 3
+        assert server.stop() == 0
+
+
+def test_a_base_path_may_be_a_url(tmp_path: Path) -> None:
+    """Versions behind a URL are copied, verified and served from the copy."""
+    export_scale(tmp_path / "scale", 2)
+    with (
+        Serving(
+            "--model_name=scale",
+            f"--model_base_path=file://{tmp_path}/scale",
+            f"--remote_cache_dir={tmp_path}/cache",
+        ) as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("scale/2 is available")
+        assert client.predict("scale", {"x": X}).outputs["y"].tolist() == [[2, 4]]
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("runtime", "place"),
+    [
+        ("backend: PROCESS num_interpreters: 1", "process"),
+        ("isolation: REQUIRED", "process"),
+        ("backend: INLINE intra_op_threads: 2", "inline"),
+    ],
+)
+def test_a_model_may_say_where_it_runs(
+    tmp_path: Path, runtime: str, place: str
+) -> None:
+    """The model's own runtime config comes before the server's measuring."""
+    export_scale(tmp_path / "scale", 1)
+    config = tmp_path / "models.config"
+    config.write_text(
+        config_text("scale", tmp_path / "scale", f"runtime {{ {runtime} }}")
+    )
+    with (
+        Serving(
+            f"--model_config_file={config}", "--load_probe_budget_s=0", measures=True
+        ) as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for(f"event=placed servable=scale/1 note='runs in {place}")
+        server.wait_for("scale/1 is available")
+        assert client.predict("scale", {"x": X}).outputs["y"].tolist() == [[1, 2]]
+        assert server.stop() == 0
+
+
+def test_a_backend_that_is_not_built_is_refused(tmp_path: Path) -> None:
+    """What has no room yet is refused by name at the start."""
+    config = tmp_path / "models.config"
+    config.write_text(config_text("m", tmp_path, "runtime { backend: DLMOPEN }"))
+    code, output = run_tfs("serve", "--any_port", f"--model_config_file={config}")
+    assert code == 1
+    assert "DLMOPEN is not built yet" in output
