@@ -275,15 +275,16 @@ class SharedBatchScheduler:
                 queue.timer_s = _NEVER
                 if due_s < _NEVER:
                     self._set_timer(queue, due_s)
-        if self._ring or self._last is not None:
+        if self._ring or self._last is not None or self._later:
             # These wait for the device; their tasks' deadlines do not.
-            for queue in (*self._ring, *([self._last] if self._last else ())):
+            held = [*self._ring, *[entry[2] for entry in self._later]]
+            if self._last is not None:
+                held.append(self._last)
+            for queue in held:
                 if queue.waiting.next_deadline_s < _NEVER:
                     self._sweep(queue, now_s)
-                    wake_s = min(
-                        wake_s,
-                        max(queue.waiting.next_deadline_s, queue.next_sweep_s),
-                    )
+                    expiry_s = max(queue.waiting.next_deadline_s, queue.next_sweep_s)
+                    wake_s = min(wake_s, expiry_s)
         return None if wake_s == _NEVER else wake_s
 
     def _dispatch(self, now_s: float) -> bool:
@@ -384,13 +385,14 @@ class SharedBatchScheduler:
     def _start_next_round(self, now_s: float) -> bool:
         """Fills the empty ring with those whose round comes next, if there are any."""
         later = self._later
-        if not later:
-            return False
-        self._round_index = later[0][0]
-        while later and later[0][0] <= self._round_index:
-            queue = heapq.heappop(later)[2]
-            queue.in_ring = False
-            self._note(queue, now_s)
+        while later and not self._ring:  # all of a round may have nothing due by now
+            self._round_index = later[0][0]
+            while later and later[0][0] <= self._round_index:
+                queue = heapq.heappop(later)[2]
+                queue.in_ring = False
+                self._note(queue, now_s)
+                if queue.closing:
+                    self._drop_if_drained(queue)
         return bool(self._ring)
 
     def _finish(

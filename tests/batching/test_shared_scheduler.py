@@ -242,6 +242,23 @@ def test_a_queue_alone_gets_everything() -> None:
     assert len(runner.sizes) == 3
 
 
+def test_rounds_pass_over_queues_that_have_nothing_due() -> None:
+    """A queue whose tasks left while it waited for its round holds up nobody."""
+    at = Fixture(quantum_s=0.001)
+    first, first_runner = at.add(max_batch_rows=1)
+    second, second_runner = at.add(max_batch_rows=1)
+    (_, gone) = at.submit(first, 1, 1)
+    at.submit(second, 1, 1)
+    at.step()
+    at.clock.advance(0.01)
+    first_runner.finish()  # owes ten rounds
+    at.clock.advance(0.1)
+    gone.cancel.cancel(Cancelled("gone"))
+    first.waiting.drop_dead(at.clock.now())
+    second_runner.finish()  # owes a hundred, and is all there is
+    assert len(second_runner.sizes) == 2
+
+
 def test_a_full_queue_does_not_block_others() -> None:
     """shared_batch_scheduler_test: OneFullQueueDoesntBlockOtherQueues."""
     at = Fixture(num_batch_threads=2)

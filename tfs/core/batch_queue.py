@@ -64,6 +64,7 @@ class BatchQueue(Generic[TaskT]):
         "_max_low_rows",
         "_max_rows",
         "_max_task_rows",
+        "_may_split",
         "_num_skipped_sweeps",
         "_num_splits",
         "_split",
@@ -95,6 +96,7 @@ class BatchQueue(Generic[TaskT]):
         self.num_cancelled = 0
         self.num_evicted = 0
         self.num_split = 0
+        self._may_split = options.splits
         self._split = split
         self._join = join
         self._max_batch_rows = options.max_batch_rows
@@ -293,7 +295,7 @@ class BatchQueue(Generic[TaskT]):
         room = self._max_batch_rows
         if max_rows is not None and max_rows < room:
             room = max_rows
-        if self._low or self._num_splits or self.options.splits:
+        if self._low or self._may_split:
             return self._take_any(room, now_s)
         # The same as _take_any for one class and whole tasks: batches may be of one
         # task each, so that every call shows.
@@ -473,7 +475,7 @@ class BatchQueue(Generic[TaskT]):
                 room -= rows
                 batch.append(task)
             else:
-                if room and self._split is not None and self.options.splits:
+                if room and self._may_split:
                     part = self._split_head(tasks, room)
                     if part is None:
                         continue  # its error is set: it leaves as dead
