@@ -59,10 +59,13 @@ class Certificates:
         path.write_text(self.config_text(mutual=mutual))
         return path
 
+    def client_pem(self) -> tuple[bytes, bytes]:
+        """Returns the client's key and certificate chain."""
+        chain = b"".join(each.bytes() for each in self._client.cert_chain_pems)
+        return self._client.private_key_pem.bytes(), chain
+
     def client_credentials(self, *, named: bool = False) -> grpc.ChannelCredentials:
         """Returns what trusts the authority, with a client certificate if ``named``."""
         if not named:
             return grpc.ssl_channel_credentials(self.authority)
-        chain = b"".join(each.bytes() for each in self._client.cert_chain_pems)
-        key = self._client.private_key_pem.bytes()
-        return grpc.ssl_channel_credentials(self.authority, key, chain)
+        return grpc.ssl_channel_credentials(self.authority, *self.client_pem())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.certificates import Certificates
 from tests.e2e.serving import PATIENCE_S, Serving, config_text, export_scale
 from tfs.cli.main import main
 from tfs.client import Client
@@ -113,3 +114,34 @@ def test_a_log_is_replayed_and_answers_are_compared(
         printed = capsys.readouterr().out
         assert "record 0: y: 4 of 4 elements differ, first at [0, 0]: 1.0" in printed
         assert main(["replay", *files, address, "--version=1", "--rtol=2"]) == 0
+
+
+def test_a_tls_port_and_a_unix_socket_are_served_side_by_side(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--ssl_config_file secures the port; the socket stays plain, as upstream's."""
+    made = Certificates()
+    authority, key, cert = (tmp_path / name for name in ("ca", "key", "cert"))
+    authority.write_bytes(made.authority)
+    for path, pem in zip((key, cert), made.client_pem(), strict=True):
+        path.write_bytes(pem)
+    base_path = tmp_path / "scale"
+    export_scale(base_path, 1)
+    socket = tmp_path / "tfs.sock"
+    with Serving(
+        "--model_name=scale",
+        f"--model_base_path={base_path}",
+        f"--ssl_config_file={made.write_config(tmp_path, mutual=True)}",
+        f"--grpc_socket_path={socket}",
+    ) as server:
+        server.wait_for("scale/1 is available")
+        words = ["predict", "scale", "--input", "x=[[1, 2]]", "--json"]
+        tls = [f"--ca_file={authority}", f"--cert_file={cert}", f"--key_file={key}"]
+        assert main([*words, f"--address={server.address}", *tls]) == 0
+        assert main([*words, f"--address=unix:{socket}"]) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert json.loads(first) == json.loads(second)
+        plain = [*words, f"--address={server.address}", "--timeout_s=3"]
+        assert main(plain) == 1
+        assert "UNAVAILABLE" in capsys.readouterr().err
+        assert server.stop() == 0

@@ -1,0 +1,291 @@
+"""What every transport must do for every peer, as functions; docs/transports.md.
+
+``python -m tests.frontends.features`` prints the page: a feature is listed as working
+only because the function beside its name passes in the suite, and as refused only
+because the refusal is tested.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.certificates import CLIENT_NAME, Certificates
+from tests.frontends.peers import PEERS, H2Peer, Peer, Trust
+from tfs.core.call import (
+    Call,
+    Handler,
+    ListenerOptions,
+    Method,
+    TlsOptions,
+    Transport,
+)
+from tfs.core.errors import Code, Unavailable
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
+from tfs.proto.google.rpc import error_details_pb2, status_pb2
+
+PATH: Final = "/test.Service/Ask"
+LIMIT_BYTES: Final = 1 << 20
+
+
+def _grpcio(loop: ServingLoop, max_message_bytes: int) -> Transport:
+    return GrpcioTransport(loop, GrpcioOptions(max_message_bytes=max_message_bytes))
+
+
+def _express(loop: ServingLoop, max_message_bytes: int) -> Transport:
+    limits = ConnectionLimits(max_message_bytes=max_message_bytes)
+    return ExpressTransport(loop, ExpressOptions(limits=limits))
+
+
+TRANSPORTS: Final[dict[str, Callable[[ServingLoop, int], Transport]]] = {
+    "grpcio": _grpcio,
+    "express": _express,
+}
+
+
+@contextlib.contextmanager
+def served(
+    transport: str,
+    handler: Handler,
+    *,
+    address: str = "127.0.0.1:0",
+    tls: TlsOptions | None = None,
+    max_message_bytes: int = 64 << 20,
+) -> Iterator[str]:
+    """Serves one method; yields the address."""
+    loop = ServingLoop()
+    loop.start()
+    made = TRANSPORTS[transport](loop, max_message_bytes)
+    try:
+        (found,) = made.start(
+            [ListenerOptions("grpc", address, tls=tls)], {PATH: Method(PATH, handler)}
+        )
+        yield found
+    finally:
+        made.close()
+        loop.close()
+
+
+def _echo(call: Call) -> None:
+    call.reply(bytes(call.message))
+
+
+def tcp(transport: str, peer: Peer) -> None:
+    with served(transport, _echo) as address:
+        assert peer.call(address, PATH, b"abc").message == b"abc"
+
+
+def unix_socket(transport: str, peer: Peer) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"unix:{folder}/tfs.sock"
+        with served(transport, _echo, address=path) as address:
+            assert peer.call(address, PATH, b"abc").message == b"abc"
+        assert not Path(folder, "tfs.sock").exists()
+
+
+def large_message(transport: str, peer: Peer) -> None:
+    message = bytes(range(256)) * (20 << 10)
+    with served(transport, _echo) as address:
+        assert peer.call(address, PATH, message).message == message
+
+
+def gzip_request(transport: str, peer: Peer) -> None:
+    message = b"abc" * 10_000
+    with served(transport, _echo) as address:
+        assert peer.call(address, PATH, message, gzip=True).message == message
+
+
+def gzip_bomb(transport: str, peer: Peer) -> None:
+    message = bytes(8 * LIMIT_BYTES)
+    with served(transport, _echo, max_message_bytes=LIMIT_BYTES) as address:
+        answer = peer.call(address, PATH, message, gzip=True)
+        assert answer.code == Code.RESOURCE_EXHAUSTED
+        assert peer.call(address, PATH, b"abc").message == b"abc"
+
+
+def request_limit(transport: str, peer: Peer) -> None:
+    with served(transport, _echo, max_message_bytes=LIMIT_BYTES) as address:
+        answer = peer.call(address, PATH, bytes(LIMIT_BYTES + 1))
+        assert answer.code == Code.RESOURCE_EXHAUSTED
+        assert peer.call(address, PATH, b"abc").message == b"abc"
+
+
+def reply_limit(transport: str, peer: Peer) -> None:
+    def too_much(call: Call) -> None:
+        call.reply(bytes(LIMIT_BYTES + 1))
+
+    with served(transport, too_much, max_message_bytes=LIMIT_BYTES) as address:
+        assert peer.call(address, PATH, b"abc").code == Code.RESOURCE_EXHAUSTED
+
+
+def deadline(transport: str, peer: Peer) -> None:
+    with served(transport, lambda call: None) as address:
+        answer = peer.call(address, PATH, b"", timeout_s=0.2)
+        assert answer.code == Code.DEADLINE_EXCEEDED
+
+
+def retry_info(transport: str, peer: Peer) -> None:
+    def full(call: Call) -> None:
+        call.fail(Unavailable("full", retry_after_s=1.5))
+
+    with served(transport, full) as address:
+        answer = peer.call(address, PATH, b"")
+    assert answer.code == Code.UNAVAILABLE
+    details = answer.trailers["grpc-status-details-bin"]
+    if isinstance(peer, H2Peer):  # nobody has decoded it yet
+        details = base64.b64decode(bytes(details) + b"==")  # type: ignore[arg-type]
+    (detail,) = status_pb2.Status.FromString(details).details  # type: ignore[arg-type]
+    delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+    assert (delay.seconds, delay.nanos) == (1, 500_000_000)
+
+
+def metadata(transport: str, peer: Peer) -> None:
+    def read(call: Call) -> None:
+        found = dict(call.metadata)
+        assert found["tfs-routing-key"] == "me"
+        assert found["some-bin"] == b"\x00\xff"
+        call.reply(b"read")
+
+    sent: tuple[tuple[str, str | bytes], ...] = (
+        ("tfs-routing-key", "me"),
+        ("some-bin", b"\x00\xff"),
+    )
+    with served(transport, read) as address:
+        assert peer.call(address, PATH, b"", metadata=sent).message == b"read"
+
+
+def unknown_method(transport: str, peer: Peer) -> None:
+    with served(transport, _echo) as address:
+        answer = peer.call(address, "/test.Service/Other", b"")
+        assert answer.code == Code.UNIMPLEMENTED
+
+
+def ping(transport: str, peer: Peer) -> None:
+    assert isinstance(peer, H2Peer)  # the others never show us their PINGs
+    with served(transport, _echo) as address:
+        assert peer.ping(address)
+
+
+def tls(transport: str, peer: Peer) -> None:
+    made = Certificates()
+    with served(transport, _echo, tls=made.tls()) as address:
+        trust = Trust(made.authority)
+        assert peer.call(address, PATH, b"abc", trust=trust).message == b"abc"
+        assert peer.call(address, PATH, b"abc", timeout_s=2.0).code != Code.OK
+
+
+def mutual_tls(transport: str, peer: Peer) -> None:
+    def who(call: Call) -> None:
+        call.reply(" ".join(call.peer.identity).encode())
+
+    made = Certificates()
+    with served(transport, who, tls=made.tls(mutual=True)) as address:
+        trust = Trust(made.authority, *made.client_pem())
+        names = peer.call(address, PATH, b"", trust=trust).message.decode()
+        assert CLIENT_NAME in names.split()
+        nobody = Trust(made.authority)
+        answer = peer.call(address, PATH, b"", trust=nobody, timeout_s=2.0)
+        assert answer.code != Code.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One row of the matrix.
+
+    Attributes:
+        name: For people.
+        check: Fails if the transport does not do it for the peer.
+        peers: Names of the peers it can be shown with.
+        refused_by: Transports that refuse it with a clear error when they start.
+        missing_in: Transports that do not do it.
+
+    """
+
+    name: str
+    check: Callable[[str, Peer], None]
+    peers: tuple[str, ...] = tuple(peer.name for peer in PEERS)
+    refused_by: tuple[str, ...] = ()
+    missing_in: tuple[str, ...] = ()
+
+
+FEATURES: Final = (
+    Feature("unary calls over TCP", tcp),
+    Feature("unary calls over a Unix socket", unix_socket),
+    Feature("messages of 5 MiB both ways", large_message),
+    Feature("gzip requests", gzip_request),
+    Feature("gzip requests that unpack beyond the limit are refused", gzip_bomb),
+    Feature("requests beyond `--max_message_bytes` are refused", request_limit),
+    Feature(
+        "replies beyond `--max_message_bytes` are refused",
+        reply_limit,
+        missing_in=("express",),
+    ),
+    Feature("deadlines", deadline),
+    Feature("errors with RetryInfo", retry_info),
+    Feature("metadata, binary values too", metadata),
+    Feature("unknown methods are UNIMPLEMENTED", unknown_method),
+    Feature("keep-alive: PINGs are answered without a call", ping, ("h2",)),
+    Feature("TLS, plain text refused", tls, refused_by=("express",)),
+    Feature(
+        "mutual TLS, client's names known, strangers refused",
+        mutual_tls,
+        refused_by=("express",),
+    ),
+)
+
+_HEAD = """\
+# The transports
+
+Two implementations speak gRPC; `--grpc_transport` chooses, `auto` chooses for you. Nothing
+behind them knows which it is: a method, an error or a health check is the same through
+both. **grpcio** is Google's library, the reference. **express** is our own HTTP/2 server,
+for a fraction of the CPU. TLS (`--ssl_config_file`) chooses grpcio.
+
+Every entry below is a test in `tests/frontends/test_features.py`: *yes* is a check that
+passes, *no* one that fails, *refused* an error at the start that says what to do, *-*
+cannot be seen from that client. Streaming, cancellation, draining and hostile peers are
+tested per transport, in `tests/core/conformance/transport.py` and
+`tests/frontends/express`.
+
+"""
+_TAIL = """
+Replies are never compressed. Keep-alive by the server: express asks a client that was
+silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arguments`
+says (`grpc.keepalive_time_ms=...`). A Unix socket is never encrypted, as in TensorFlow
+Serving: the permissions of the file (0660) and of its directory protect it.
+
+This page is printed by `python -m tests.frontends.features > docs/transports.md`.
+"""
+
+
+def page() -> str:
+    """Returns docs/transports.md."""
+    columns = [(transport, peer.name) for transport in TRANSPORTS for peer in PEERS]
+    lines = [
+        "| feature | " + " | ".join(f"{t}, {p} client" for t, p in columns) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
+    for feature in FEATURES:
+        cells = []
+        for transport, peer in columns:
+            if transport in feature.refused_by:
+                cells.append("refused")
+            elif transport in feature.missing_in:
+                cells.append("no")
+            else:
+                cells.append("yes" if peer in feature.peers else "-")
+        lines.append(f"| {feature.name} | {' | '.join(cells)} |")
+    return _HEAD + "\n".join(lines) + "\n" + _TAIL
+
+
+if __name__ == "__main__":
+    print(page(), end="")

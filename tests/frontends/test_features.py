@@ -1,0 +1,42 @@
+"""Every feature of tests.frontends.features, for every transport and peer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.features import FEATURES, TRANSPORTS, Feature, page
+from tests.frontends.peers import PEERS, Peer
+from tfs.core.errors import ServingError
+
+CASES = [
+    pytest.param(
+        transport, feature, peer, id=f"{transport}-{feature.check.__name__}-{peer.name}"
+    )
+    for transport in TRANSPORTS
+    for feature in FEATURES
+    for peer in PEERS
+    if peer.name in feature.peers
+]
+
+
+@pytest.mark.parametrize(("transport", "feature", "peer"), CASES)
+def test_a_transport_does_what_the_page_says(
+    transport: str, feature: Feature, peer: Peer
+) -> None:
+    """What is listed works; what is refused says so before anything is served."""
+    if transport in feature.refused_by:
+        with pytest.raises(ServingError, match="--grpc_transport=grpcio"):
+            feature.check(transport, peer)
+    elif transport in feature.missing_in:
+        with pytest.raises(AssertionError):
+            feature.check(transport, peer)
+    else:
+        feature.check(transport, peer)
+
+
+def test_the_page_is_what_the_tests_say() -> None:
+    """docs/transports.md is printed, not written."""
+    committed = Path(__file__).parents[2] / "docs" / "transports.md"
+    assert committed.read_text(encoding="utf-8") == page()
