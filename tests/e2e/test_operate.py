@@ -242,3 +242,42 @@ def test_a_server_can_be_closed_to_loopback(tmp_path: Path) -> None:
             reload(client, config_text("scale", server.base_path))
         assert server.predicted() == 1
         server.tfs("status")
+
+
+def test_a_model_says_where_it_runs_and_may_choose(tmp_path: Path) -> None:
+    """Placement and batching are reported; a config can ask for a process."""
+    export_scale(tmp_path / "scale", 1)
+    extra = "runtime { backend: PROCESS isolation: REQUIRED num_interpreters: 1 }"
+    with Operated(tmp_path, extra=extra) as server:
+        server.wait_for("scale/1 is available")
+
+        def is_placed() -> bool:
+            (version,) = server.json("models", "scale")["models"][0]["versions"]
+            return bool(version.get("placement", {}).get("place") == "PROCESS")
+
+        until(is_placed)
+        (version,) = server.json("models", "--stats")["models"][0]["versions"]
+        assert "isolation" in version["placement"]["why"]
+        assert version["signatures"][0]["name"] == "serving_default"
+        assert server.predicted() == 1
+
+
+def test_a_repositorys_models_are_the_base(tmp_path: Path) -> None:
+    """Directories come and go; an override stays laid over them."""
+    repository = tmp_path / "models"
+    for version in (1, 2):
+        export_scale(repository / "scale", version)
+    socket = tmp_path / "admin.sock"
+    with Serving(
+        f"--model_repository={repository}", f"--admin_socket_path={socket}"
+    ) as server:
+        server.wait_for("scale/2 is available")
+        status, output = run_tfs("rollback", "scale", f"--socket={socket}")
+        assert status == 0, output
+        export_scale(repository / "other", 1)
+        server.wait_for("other/1 is available")
+        with Client(server.address, timeout_s=PATIENCE_S) as client:
+            assert client.predict("scale", {"x": X}).version == 1
+            assert client.predict("other", {"x": X}).version == 1
+        status, output = run_tfs("config", "show", f"--socket={socket}")
+        assert f"# Base: model repository {repository}" in output

@@ -6,7 +6,7 @@ import pytest
 
 from sources.version_policy import All, Latest, Specific
 from tests.server.environment import config, model
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
 from tfs.server.config import (
     config_text,
     parse_config_text,
@@ -57,6 +57,10 @@ def settings(extra: str) -> ModelSettings:
         ),
         ("runtime { backend: INLINE }", {"runtime": RuntimeSettings(Backend.INLINE)}),
         ('runtime { device: "cpu" }', {"runtime": RuntimeSettings()}),
+        (
+            "runtime { backend: PROCESS isolation: REQUIRED num_interpreters: 2 }",
+            {"runtime": RuntimeSettings(Backend.PROCESS, True, 2)},
+        ),
     ],
 )
 def test_fields_are_read(extra: str, expected: dict[str, object]) -> None:
@@ -135,6 +139,16 @@ def test_bad_request_logging_is_refused(fields: str, words: str) -> None:
         settings(f"logging_config {{ {fields} }}")
     assert words in caught.value.message
     assert "model a" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["backend: DLMOPEN"],
+)
+def test_a_choice_that_is_not_built_is_refused(fields: str) -> None:
+    """Running a model elsewhere than asked for would be worse."""
+    with pytest.raises(Unimplemented, match=r"model a: runtime\."):
+        settings(f"runtime {{ {fields} }}")
 
 
 def test_a_canary_does_not_cost_the_primary_its_place() -> None:

@@ -236,6 +236,9 @@ class CoreAdmin:
                     describe(report, servable, include_stats)
                 except Exception:
                     log.exception("event=describe_failed servable=%s", state.id.slashed)
+        if report.HasField("placement"):
+            settings = self._core.runtime_settings(state.id.name)
+            report.placement.device = settings.device
         return report
 
     def _override_report(

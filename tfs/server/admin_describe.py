@@ -1,0 +1,88 @@
+"""What the rooms below know of a loaded version, for AdminService."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tfs.core.servable import Servable
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.servables.batched import BatchedServable
+from tfs.servables.batching_report import QueueReport
+from tfs.servables.placed_servable import PlacedServable
+from tfs.server.admin_reports import histogram
+
+# What tfs.servables.placed_loader says of a version in its state's note.
+_PLACED: Final = re.compile(r"runs in (front|inline|process|dlmopen): (.*)", re.DOTALL)
+
+
+def describe_placement(
+    report: pb.VersionReport, servable: Servable, include_stats: bool
+) -> None:
+    """Adds where the version runs, and why."""
+    del servable, include_stats
+    for note in report.notes:
+        found = _PLACED.match(note)
+        if found is not None:
+            report.placement.CopyFrom(
+                pb.PlacementReport(
+                    place=found[1].upper(),
+                    why=found[2],
+                )
+            )
+
+
+def describe_batching(
+    report: pb.VersionReport, servable: Servable, include_stats: bool
+) -> None:
+    """Adds which signatures are batched, how, and what came of it."""
+    target = servable.target if isinstance(servable, PlacedServable) else servable
+    if not isinstance(target, BatchedServable):
+        for signature in report.signatures:
+            signature.batching.enabled = False
+            signature.batching.why = "not asked for, or nothing was measured"
+        return
+    queues: dict[str, list[QueueReport]] = {}
+    for queue in target.report():
+        queues.setdefault(queue.signature, []).append(queue)
+    for signature in report.signatures:
+        why = target.unbatched.get(signature.name, "")
+        batching = signature.batching
+        batching.enabled = not why
+        batching.why = why
+        for queue in queues.get(signature.name, ()):
+            parameters = batching.parameters
+            parameters.max_batch_size.value = queue.max_batch_rows
+            parameters.batch_timeout_micros.value = round(queue.timeout_s * 1e6)
+            parameters.allowed_batch_sizes[:] = queue.allowed_rows
+            if include_stats:
+                batching.queues.append(_queue_stats(queue))
+
+
+def _queue_stats(queue: QueueReport) -> pb.QueueStats:
+    num_left = (
+        queue.num_refused_tasks
+        + queue.num_expired_tasks
+        + queue.num_cancelled_tasks
+        + queue.num_evicted_tasks
+    )
+    return pb.QueueStats(
+        input_names=queue.input_names,
+        num_waiting_tasks=queue.num_waiting_tasks,
+        num_waiting_rows=queue.num_waiting_rows,
+        num_tasks=queue.num_waiting_tasks + queue.num_completed_tasks + num_left,
+        num_completed_tasks=queue.num_completed_tasks - queue.num_failed_tasks,
+        num_rejected_tasks=queue.num_refused_tasks + queue.num_evicted_tasks,
+        num_expired_tasks=queue.num_expired_tasks,
+        num_cancelled_tasks=queue.num_cancelled_tasks,
+        num_failed_tasks=queue.num_failed_tasks,
+        num_split_tasks=queue.num_split_tasks,
+        num_batches=queue.num_batches,
+        num_rows=queue.num_rows,
+        num_padding_rows=queue.num_padding_rows,
+        num_retried_batches=queue.num_retried_batches,
+        batch_rows=histogram(queue.batch_rows),
+        batch_fill=histogram(queue.batch_fill),
+        wait_s=histogram(queue.wait_s),
+        execution_s=histogram(queue.execution_s),
+    )
