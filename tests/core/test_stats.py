@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfs.core.stats import Counter, Histogram, Stats, exponential_bounds
+from tfs.core.stats import (
+    Counter,
+    Histogram,
+    HistogramSnapshot,
+    Stats,
+    exponential_bounds,
+)
 
 
 def in_threads(num: int, work: Callable[[], object], times: int) -> None:
@@ -135,3 +141,17 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
         (("model", "b"),),
     }
     assert [labels for _, labels, _ in stats.histograms()] == [(("model", "b"),)]
+
+
+def test_a_histogram_kept_elsewhere_is_read_when_asked_for() -> None:
+    """Who counts with one writer needs no cell per thread; forgetting works alike."""
+    stats = Stats()
+    counts = [1, 2]
+    stats.histogram_source(
+        "rows", lambda: HistogramSnapshot((1.0,), tuple(counts), 9.0), model="m"
+    )
+    counts[0] = 5
+    ((name, labels, found),) = stats.histograms()
+    assert (name, labels, found.counts) == ("rows", (("model", "m"),), (5, 2))
+    stats.forget(model="m")
+    assert list(stats.histograms()) == []
