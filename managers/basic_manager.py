@@ -98,6 +98,7 @@ class _Managed:
         "note",
         "reserved",
         "resident_bytes",
+        "since_s",
     )
 
     def __init__(self, harness: LoaderHarness) -> None:
@@ -108,6 +109,7 @@ class _Managed:
         self.fault: ServingError | None = None
         self.note = ""
         self.resident_bytes: int | None = None
+        self.since_s: float | None = None  # when it first became AVAILABLE
         self.is_started = False  # its START was published
         self.is_executing = False  # counted in _num_executing
         self.is_ended = False  # its load failed and that was published
@@ -788,12 +790,15 @@ class BasicManager:
     ) -> ServableState:
         harness = managed.harness
         is_available = manager_state is ManagerState.AVAILABLE
+        since_s = self._clock.wall_s()
+        if is_available:  # published again when something is noted
+            since_s = managed.since_s = managed.since_s or since_s
         return ServableState(
             id=harness.id,
             manager_state=manager_state,
             error=managed.fault if is_available else harness.snapshot().error,
             reason=harness.reason,
-            since_s=self._clock.wall_s(),
+            since_s=since_s,
             resident_bytes=managed.resident_bytes,
             note=managed.note,
         )
@@ -806,7 +811,7 @@ class BasicManager:
             manager_state=ManagerState.AVAILABLE,
             error=now.error or elder.fault,
             reason=heir.harness.reason,
-            since_s=self._clock.wall_s(),
+            since_s=elder.since_s or self._clock.wall_s(),
             resident_bytes=elder.resident_bytes,
             note=note,
         )

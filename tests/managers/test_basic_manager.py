@@ -647,6 +647,29 @@ def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
     assert released == [start_s, start_s + 2.0]
 
 
+def test_state_says_since_when_it_holds(world: World) -> None:
+    """What is noted later does not make an available version younger."""
+    world.load(world.loader("S3", 1))
+    world.settle()
+    since_s = world.clock.wall_s()
+    world.clock.advance(60.0)
+    world.manager.annotate(S3_1, note="inline: 0.2 ms", resident_bytes=4096)
+    world.manager.report_error(S3_1, FailedPrecondition("quarantined"))
+    state = world.monitor.state(S3_1)
+    assert state is not None
+    assert (state.since_s, state.note, state.resident_bytes) == (
+        since_s,
+        "inline: 0.2 ms",
+        4096,
+    )
+    assert state.error is not None
+    world.begin_unload(S3_1)
+    world.settle()
+    state = world.monitor.state(S3_1)
+    assert state is not None
+    assert (state.since_s, state.error) == (world.clock.wall_s(), None)
+
+
 # -- resources: a total of 10 ----------------------------------------------------------
 
 
