@@ -210,7 +210,10 @@ def test_resources_are_equal_by_all_their_parts() -> None:
 def test_fitting_is_bound_entries_first_and_then_each_unbound_one(
     wanted: str, room: str, fits: bool
 ) -> None:
-    """An unbound entry needs one instance with enough left (LessThanOrEqual...)."""
+    """An unbound entry needs one instance with enough left.
+
+    LessThanOrEqual Empty, OneEntry, TwoEntries, ImplicitZero and Unbound upstream.
+    """
     assert DEVICES.fits(parse(wanted), parse(room)) is fits
 
 

@@ -274,7 +274,10 @@ def test_listing_leaves_out_what_failed_and_what_was_unloaded(world: World) -> N
 
 
 def test_second_manage_is_refused_and_the_first_stays(world: World) -> None:
-    """The first loader is kept (AlreadyManagedError, MultipleManageCallsUsesFirst...)."""
+    """The first loader is kept.
+
+    AlreadyManagedError and MultipleManageCallsUsesFirstServable upstream.
+    """
     first = world.loader("S3", 1, value="first")
     world.manage(first)
     with pytest.raises(FailedPrecondition, match="is already being managed"):

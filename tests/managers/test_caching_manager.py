@@ -91,7 +91,10 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def test_request_loads_what_it_asks_for(world: World) -> None:
-    """One request, several requests (ServableHandleSingleRequest, ...Multiple...)."""
+    """One request or several, each version loaded once.
+
+    ServableHandleSingleRequest and ServableHandleMultipleRequests upstream.
+    """
     assert world.value(ServableRequest.specific("a", 30)) == 30
     assert world.value(ServableRequest.specific("a", 31)) == 31
     assert world.value(ServableRequest.specific("a", 30)) == 30
@@ -230,7 +233,10 @@ def test_close_waits_for_pins_until_its_deadline() -> None:
 
 
 def test_path_prefix_factory_serves_version_zero() -> None:
-    """prefix/name is version 0, others are errors (PathPrefixLoaderFactoryTest)."""
+    """prefix/name is version 0, others are errors.
+
+    PathPrefixLoaderFactoryTest Basic and VersionOtherThanZeroYieldsError upstream.
+    """
     paths: list[str] = []
 
     def make_loader(servable_id: ServableId, path: str) -> Loader[object]:

@@ -247,7 +247,10 @@ def test_closed_waiter_hears_nothing() -> None:
 
 
 def test_blocking_wait_returns_what_was_reached() -> None:
-    """A thread sleeps until it is decided (WaitUntil...FullFunctionality)."""
+    """A thread sleeps until it is decided.
+
+    WaitUntilServablesReachStateFullFunctionality upstream.
+    """
     world = World()
     requests = [ServableRequest.specific("a", 1), ServableRequest.latest("b")]
     outcome: list[tuple[bool, Mapping[ServableId, ManagerState]]] = []
