@@ -65,6 +65,8 @@ def test_two_places_are_one_too_many() -> None:
         (["rollback", "m", "1", "--end"], "--end takes no version"),
         (["canary", "m", "1", "--end"], "--end takes no version"),
         (["reload", "/absent.config"], "Failed to read"),
+        (["status", "--cert", "/c.pem"], "need --ca"),
+        (["status", "--ca", "/absent.pem"], "cannot read /absent.pem"),
         (["config", "validate", "/absent.config"], "Failed to read"),
     ],
 )

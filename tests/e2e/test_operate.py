@@ -105,12 +105,16 @@ def test_a_canary_is_teed_compared_rejected_and_started_anew(tmp_path: Path) -> 
             assert "canary" not in server.model()
 
 
-def test_a_split_is_sticky_and_a_promotion_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_a_split_is_sticky_and_a_promotion_ends_it(
+    tmp_path: Path, transport: str
+) -> None:
     """Callers stay on their side; then everybody gets the new version."""
     for version in (1, 2):
         export_scale(tmp_path / "scale", version)
     extra = "model_version_policy { all {} } traffic { primary: 1 }"
-    with Operated(tmp_path, extra=extra) as server:
+    flag = f"--grpc_transport={transport}"
+    with Operated(tmp_path, flag, extra=extra) as server:
         server.wait_for("is available")
         server.wait_for("is available")
         server.tfs("canary", "scale", "2", "--split=0.5")
@@ -207,10 +211,13 @@ def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
         assert "does not exist" in output
 
 
-def test_the_admin_socket_is_private_and_shows_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_the_admin_socket_is_private_and_shows_nothing_else(
+    tmp_path: Path, transport: str
+) -> None:
     """Mode 0600; no predictions through it."""
     export_scale(tmp_path / "scale", 1)
-    with Operated(tmp_path) as server:
+    with Operated(tmp_path, f"--grpc_transport={transport}") as server:
         server.wait_for("scale/1 is available")
         mode = stat.S_IMODE(server.socket.stat().st_mode)
         assert mode == 0o600

@@ -353,3 +353,22 @@ def test_closing_ends_every_wait(env: Environment) -> None:
     outcomes = env.apply(model("a"), model("b"), settles=False)
     env.core.close(env.clock.now() + 1)
     assert isinstance(one(outcomes).error, Aborted)
+
+
+def test_looking_at_all_models_leaves_the_loop_time(env: Environment) -> None:
+    """After a look that took long, the next one waits ten times as long."""
+    looks: list[float] = []
+
+    def look() -> None:
+        looks.append(env.clock.now())
+        env.clock.advance(0.005)
+
+    env.core.on_change(look)
+    env.apply(model("a"), model("b"))
+    assert len(looks) == 1
+    assert env.timers
+    env.clock.advance(0.05)
+    env.expire()
+    assert len(looks) == 2
+    assert looks[1] - looks[0] >= 0.05
+    assert env.core.has_settled()

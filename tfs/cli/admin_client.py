@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 
 if TYPE_CHECKING:
+    import grpc
     from google.protobuf.message import Message
 
 DEFAULT_SOCKET: Final = "/run/tfs/admin.sock"
@@ -39,6 +40,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"its gRPC address, without a socket (default {DEFAULT_ADDRESS})",
     )
+    group.add_argument(
+        "--ca", metavar="FILE", help="PEM: speak TLS, and trust these authorities"
+    )
+    group.add_argument(
+        "--cert", metavar="FILE", help="PEM: who we are, for --admin_from=mtls"
+    )
+    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
     group.add_argument(
         "--timeout_s",
         type=float,
@@ -80,8 +88,7 @@ def ask(
     from tfs.client.requests import read_error
 
     target = target_of(arguments)
-    options = [("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(target, options) as channel:
+    with _channel(arguments, target) as channel:
         call: Any = channel.unary_unary(f"/tfs.v1.AdminService/{method}", None, None)
         try:
             answer = call(request.SerializeToString(), timeout=arguments.timeout_s)
@@ -99,3 +106,26 @@ def ask(
                 ) from rpc_error
             raise error from rpc_error
     return reply.FromString(answer)
+
+
+def _channel(arguments: argparse.Namespace, target: str) -> grpc.Channel:
+    import grpc
+
+    options = [("grpc.max_receive_message_length", -1)]
+    if not arguments.ca:
+        if arguments.cert or arguments.key:
+            raise InvalidArgument("--cert and --key need --ca: without it no TLS")
+        return grpc.insecure_channel(target, options)
+    credentials = grpc.ssl_channel_credentials(
+        *(_pem(path) for path in (arguments.ca, arguments.key, arguments.cert))
+    )
+    return grpc.secure_channel(target, credentials, options)
+
+
+def _pem(path: str | None) -> bytes | None:
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error

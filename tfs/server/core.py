@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.state_monitor import ServableStateMonitor
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 
 OnOutcome = Callable[[ConfigOutcome], None]
 
+_RECHECK_REST: Final = 10  # times as long as a look at all models took
 _MOVING = (ManagerState.START, ManagerState.LOADING)
 
 
@@ -167,6 +169,7 @@ class ServerCore:
         self._post = post
         self._schedule = schedule
         self._is_recheck_posted = False
+        self._rechecks_after_s = 0.0
         self._on_change: list[Callable[[], None]] = []
         self._wire()
         self._subscription = bus.subscribe(self._note_state)
@@ -612,6 +615,7 @@ class ServerCore:
     def recheck(self) -> None:
         """Tells whoever waits for a config if its models have settled. On the loop."""
         self._is_recheck_posted = False
+        begun_s = self._clock.now()
         with self._waiter_lock:
             waiters = list(self._waiters)
         for waiter in waiters:
@@ -621,6 +625,8 @@ class ServerCore:
                 self._finish(waiter, error_of(settled))
         for fn in self._on_change:
             fn()
+        ended_s = self._clock.now()
+        self._rechecks_after_s = ended_s + _RECHECK_REST * (ended_s - begun_s)
 
     def _wait(self, waiter: _Waiter, deadline_s: float | None) -> None:
         with self._waiter_lock:
@@ -706,9 +712,17 @@ class ServerCore:
         self._post_recheck()
 
     def _post_recheck(self) -> None:
-        """Asks for one recheck, however many changes a round of the loop brings."""
-        if not self._is_recheck_posted:
-            self._is_recheck_posted = True
+        """Asks for one recheck, however many changes a round of the loop brings.
+
+        While a thousand models load, looking at all of them after each event would
+        be most of what the loop does: it rests between two looks.
+        """
+        if self._is_recheck_posted:
+            return
+        self._is_recheck_posted = True
+        if self._schedule is not None and self._clock.now() < self._rechecks_after_s:
+            self._schedule(self._rechecks_after_s, self.recheck)
+        else:
             self._post(self.recheck)
 
     def _override_notes(self, new: RunningConfig, name: str) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import random
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
@@ -90,7 +89,7 @@ class ServedModels:
             elif (route := self._routes.routes.get(name)) is None:
                 if not name:
                     raise InvalidArgument("ModelSpec has no name specified.")
-                return cast("ServableHandle[Servable]", self._map.acquire(name))
+                return self._map.acquire(name)  # type: ignore[return-value]
             else:
                 return self._acquire_routed(name, route, client_id, call)
         if not name:
@@ -106,8 +105,8 @@ class ServedModels:
         return version
 
     def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
-        handle = self._map.acquire_version(name, version)
-        return cast("ServableHandle[Servable]", handle)
+        # The manager's handles are of any object; a server's are all servables.
+        return self._map.acquire_version(name, version)  # type: ignore[return-value]
 
     def _acquire_routed(
         self,
@@ -133,7 +132,7 @@ class ServedModels:
                 if now is route:
                     raise
                 if now is None:
-                    return cast("ServableHandle[Servable]", self._map.acquire(name))
+                    return self._map.acquire(name)  # type: ignore[return-value]
                 route = now
                 continue
             return handle if trial is None else trial.observe(handle, is_canary)
