@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -64,12 +65,17 @@ class Serving:
         assert self._process is not None
         return self._process
 
+    @classmethod
+    def of(cls, process: subprocess.Popen[str]) -> Self:
+        """Returns the server that a process is; ``close`` ends it."""
+        serving = cls()
+        serving._attach(process)
+        return serving
+
     def __enter__(self) -> Self:
-        self._process = start_tfs(
-            "serve", "--grpc_host=127.0.0.1", "--any_port", *self._flags
+        self._attach(
+            start_tfs("serve", "--grpc_host=127.0.0.1", "--any_port", *self._flags)
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
         self.address = self.wait_for(r"listening on (\S+)")
         return self
 
@@ -79,6 +85,10 @@ class Serving:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process, however it stands; idempotent."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
@@ -119,6 +129,11 @@ class Serving:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
+    def _attach(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -138,6 +153,14 @@ def start_tfs(*words: str) -> subprocess.Popen[str]:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
+
+
+def free_port() -> int:
+    """Returns a loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def run_tfs(*words: str) -> tuple[int, str]:

@@ -276,6 +276,7 @@ def serving_error(error: BaseException, context: str) -> ServingError:
 
 WHEN: Final[tuple[tuple[str, type[ServingError], str], ...]] = (
     ("batch queue full, in-flight limit reached", Unavailable, "RetryInfo"),
+    ("too many large requests wait to be decoded", Unavailable, "RetryInfo"),
     ("server draining", Unavailable, ""),
     ("memory, message or receive budget used up", ResourceExhausted, ""),
     ("deadline passed, in the queue or while computing", DeadlineExceeded, ""),

@@ -1,0 +1,76 @@
+"""Prints docs/flags.md from tfs.cli.flags: python -m tests.cli.flags_page."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, Flag
+from tfs.server.options import ServerOptions
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "flags.md"
+
+_HEAD = """\
+# The flags of `tfs serve`
+
+`--flag=value` and `--flag value` are the same; a boolean flag alone is true. Flags that
+TensorFlow Serving has keep their names and meaning, so that start scripts work unchanged.
+An unknown flag is an error.
+
+| flag | default | what it does |
+|---|---|---|
+"""
+
+_NOT_BUILT = """
+## Refused
+
+TensorFlow Serving has these; what they ask for is not built. Leave them out, or set them to
+false or nothing.
+
+"""
+
+_IGNORED = """
+## Accepted, without meaning here
+
+One warning line names those that were given.
+
+"""
+
+_TAIL = """
+This page is printed by `python -m tests.cli.flags_page`.
+"""
+
+
+def page() -> str:
+    """Returns docs/flags.md."""
+    defaults = {field.name: field.default for field in fields(ServerOptions)}
+    rows = "".join(_row(flag, defaults[flag.field]) for flag in FLAGS)
+    refused = "".join(f"- `--{name}`: {room}\n" for name, room in NOT_BUILT.items())
+    ignored = "".join(f"- `--{name}`\n" for name in sorted(WITHOUT_MEANING))
+    return _HEAD + rows + _NOT_BUILT + refused + _IGNORED + ignored + _TAIL
+
+
+def _row(flag: Flag, default: object) -> str:
+    if flag.name.endswith("_micros") and isinstance(default, float):
+        default = int(default * 1e6)
+    what = re.sub(r" \(default [^()]*\)$", "", flag.help).replace("|", "&#124;")
+    return f"| `--{flag.name}` | {_shown(default)} | {what} |\n"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, frozenset | tuple | set):
+        return ", ".join(sorted(map(_shown, value)))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
