@@ -180,7 +180,7 @@ class Model:
 
 def swap_for(serving_map: ServingMap, stop: threading.Event) -> int:
     """Swaps one servable's version 100 times a second; returns how often."""
-    clock = MonotonicClock()
+    unpinned = threading.Event()
     version = 1
     current = serving_map.acquire("swapped")
     current.release()
@@ -188,8 +188,10 @@ def swap_for(serving_map: ServingMap, stop: threading.Event) -> int:
         version += 1
         fresh = ServableHandle[object](ServableId("swapped", version), Model())
         serving_map.publish(fresh)
-        retire(serving_map, current, lambda: None)
-        current.wait_unpinned(clock)
+        unpinned.clear()
+        if not retire(serving_map, current, unpinned.set):
+            while current.num_pins:  # as a manager does: woken, or looking again
+                unpinned.wait(0.001)
         model = current.servable
         assert isinstance(model, Model)
         model.is_alive = False

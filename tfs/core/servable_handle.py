@@ -56,6 +56,7 @@ class ServableHandle(Generic[T]):
 
     __slots__ = (
         "_drained",
+        "_has_waiter",
         "_on_unpinned",
         "_pins",
         "id",
@@ -71,6 +72,7 @@ class ServableHandle(Generic[T]):
         self.live = True
         self._pins: deque[None] = deque()
         self._drained = threading.Condition()  # guards nothing; wakes wait_unpinned
+        self._has_waiter = False
         self._on_unpinned: Callable[[], None] | None = None
         self.pin: Callable[[None], None] = self._pins.append
         self.release: Callable[[], None] = self._pins.pop
@@ -110,6 +112,7 @@ class ServableHandle(Generic[T]):
 
         """
         recheck_s = FIRST_RECHECK_S
+        self._has_waiter = True  # before looking at the pins: see _release_and_wake
         with self._drained:
             while self._pins:
                 now_s = clock.now()
@@ -126,8 +129,11 @@ class ServableHandle(Generic[T]):
     def _release_and_wake(self) -> None:
         self._pins.pop()
         if not self._pins:
-            with self._drained:
-                self._drained.notify_all()
+            # No lock where nobody waits: its holder might have been descheduled, and
+            # this is a request's thread.
+            if self._has_waiter:
+                with self._drained:
+                    self._drained.notify_all()
             if self._on_unpinned is not None:
                 self._on_unpinned()
 
