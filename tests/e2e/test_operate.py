@@ -229,6 +229,7 @@ def test_the_admin_socket_is_private_and_shows_nothing_else(
         status, output = run_tfs("status", f"--address={server.address}")
         assert status == 0
         assert "SERVING, 1 model(s)" in output
+        assert f"listening on {server.address}, unix:{server.socket}" in output
         assert "scale" in server.tfs("models")
 
 

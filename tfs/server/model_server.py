@@ -140,7 +140,7 @@ class ModelServer:
         doors = listeners(self._options)
         self._loop.start()
         self._log_writer.start()
-        addresses = self._transport.start(
+        addresses = self._addresses = self._transport.start(
             doors,
             method_table(
                 self.core.served,
