@@ -27,6 +27,7 @@ from tfs.server.config import (
 )
 from tfs.server.config_file import ConfigFileWatch, read_config_file
 from tfs.server.config_outcome import ConfigOutcome
+from tfs.server.malloc import set_thresholds
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
 from tfs.server.running_config import Origin
@@ -50,6 +51,7 @@ def run_server(options: ServerOptions, say: Say) -> int:
         ServingError: The config is wrong or a port is taken; nothing was served.
 
     """
+    set_thresholds()  # before anything large is allocated
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock)

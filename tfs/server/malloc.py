@@ -1,0 +1,105 @@
+"""Tells glibc to keep the memory of large messages instead of giving it back at once.
+
+By default glibc maps large blocks freshly, unmaps them when they are freed, and shrinks
+the heap whenever as much is free at its end as two of them take (it starts at 128 KB
+and follows what it sees). A server whose requests and replies are images or larger then
+pays for page faults on most of them, again and again. With the thresholds below such
+blocks come from the heap and stay there. What a version used is returned when it is
+unloaded, by ``malloc_trim`` (:mod:`managers.memory`), whatever the thresholds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+Mallopt = Callable[[int, int], int]
+"""mallopt(parameter, value); 0 if that was refused."""
+
+# From malloc.h.
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+
+_TUNABLES: Final = "GLIBC_TUNABLES"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One of malloc's parameters. Immutable.
+
+    Attributes:
+        parameter: mallopt's number of it.
+        variable: The environment variable by which an operator sets it.
+        tunable: Its name in GLIBC_TUNABLES.
+        size_bytes: What we set.
+
+    """
+
+    parameter: int
+    variable: str
+    tunable: str
+    size_bytes: int
+
+
+THRESHOLDS: Final = (
+    # The most that glibc takes: larger blocks are mapped, and unmapped when freed.
+    Threshold(
+        _M_MMAP_THRESHOLD,
+        "MALLOC_MMAP_THRESHOLD_",
+        "glibc.malloc.mmap_threshold",
+        32 << 20,
+    ),
+    Threshold(
+        _M_TRIM_THRESHOLD,
+        "MALLOC_TRIM_THRESHOLD_",
+        "glibc.malloc.trim_threshold",
+        256 << 20,
+    ),
+    # Address space, not memory: a page counts once it is written.
+    Threshold(_M_TOP_PAD, "MALLOC_TOP_PAD_", "glibc.malloc.top_pad", 64 << 20),
+)
+
+
+def set_thresholds(
+    mallopt: Mallopt | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[Threshold, ...]:
+    """Sets the thresholds that the operator has not set; for the whole process.
+
+    Does nothing without glibc. Thread-safe, but meant for the start.
+
+    Args:
+        mallopt: glibc's unless given.
+        environment: Where the operator's settings are.
+
+    Returns:
+        Those that are in force now because of this call.
+
+    """
+    mallopt = mallopt or _find_mallopt()
+    if mallopt is None:
+        return ()
+    tunables = environment.get(_TUNABLES, "")
+    return tuple(
+        threshold
+        for threshold in THRESHOLDS
+        if threshold.variable not in environment
+        and f"{threshold.tunable}=" not in tunables
+        and mallopt(threshold.parameter, threshold.size_bytes)
+    )
+
+
+def _find_mallopt() -> Mallopt | None:
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version  # noqa: B018 - other libraries have no such function
+        function = libc.mallopt
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int]
+    function.restype = ctypes.c_int
+    found: Mallopt = function
+    return found
