@@ -26,7 +26,7 @@ STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.stamp-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL = $(PIP) install -c constraints.txt
-BENCH_AREAS := skeleton batching runtime core
+BENCH_AREAS := skeleton batching runtime core rpc
 
 .PHONY: help venv demo serve test check format proto test-clients stress bench clean
 
@@ -98,6 +98,6 @@ bench-%: $(BENCH_STAMP)
 	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*)
 
 clean: ## remove what these targets made, the environment included
-	@rm -rf $(VENV) bench-results build dist demo-models
+	@rm -rf $(VENV) .tools bench-results build dist demo-models
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -32,6 +32,7 @@ class ServerProcess:
         announcement: a regular expression with one group, the target, searched for in
             each line of standard output.
         env: added to this process's environment.
+        cores: where it may run, with all its threads and children; anywhere by default.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class ServerProcess:
         announcement: str = r"listening on (\S+)",
         env: Mapping[str, str] | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        cores: Collection[int] | None = None,
     ) -> None:
         self._command = list(command)
         self._announcement = re.compile(announcement)
         self._env = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
         self._start_timeout_s = start_timeout_s
+        self._cores = cores
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self.target = ""
@@ -67,6 +70,9 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
         )
         try:
+            if self._cores is not None:
+                # It has one thread yet; those to come inherit this.
+                os.sched_setaffinity(self._process.pid, self._cores)
             self.target = self._wait_for_announcement()
         except BaseException:
             self._end()
