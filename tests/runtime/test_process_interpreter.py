@@ -444,6 +444,23 @@ def test_workers_end_with_the_zygote_and_come_back(tmp_path: Path) -> None:
         assert is_gone(pid)
 
 
+def test_the_end_of_the_zygote_is_no_crash_of_the_model(tmp_path: Path) -> None:
+    """A model that ran when its worker's parent was killed is not quarantined."""
+    with process_host() as host:
+        interpreter = host.interpreter(
+            ProcessOptions(crashes=CrashPolicy(max_crashes=1))
+        )
+        loaded = interpreter.load(package(tmp_path, Scale()))
+        running = ask(loaded, {"x": floats((60, 0))}, "slow")
+        until(lambda: interpreter.num_pending == 1, "the call")
+        assert host.zygote.pid is not None
+        os.kill(host.zygote.pid, signal.SIGKILL)
+        error = running.error()
+        assert isinstance(error, Internal)
+        assert "ended with the zygote" in error.message
+        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
 HOST_PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path

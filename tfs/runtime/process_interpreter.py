@@ -488,7 +488,7 @@ class ProcessInterpreter:
 
         def on_forked(outcome: Forked | str) -> None:
             if isinstance(outcome, Forked):
-                link.attach(outcome.pid, outcome.pidfd)
+                link.attach(outcome.pid, outcome.pidfd, outcome.zygote_pid)
             if link is not self._link:  # closed meanwhile
                 link.close()
             elif isinstance(outcome, Forked):
@@ -569,7 +569,11 @@ class ProcessInterpreter:
         def on_status(status: int | None) -> None:
             timer.cancel()
             self._zygote.unwatch_death(link.pid)
-            if link is self._link:
+            if link is not self._link:
+                return
+            if status is None and self._zygote.pid != link.zygote_pid:
+                self._on_death(link, "ended with the zygote", is_innocent=True)
+            else:
                 self._on_death(link, describe_status(status))
 
         when_s = self._loop.clock.now() + _STATUS_WAIT_S
@@ -583,7 +587,10 @@ class ProcessInterpreter:
             self._loop.unwatch(self._link.control.fileno())
             self._link.kill()
 
-    def _on_death(self, link: WorkerLink, how: str) -> None:
+    def _on_death(
+        self, link: WorkerLink, how: str, *, is_innocent: bool = False
+    ) -> None:
+        """Fails what ran, blames the model for it unless innocent, and starts anew."""
         self._on_replies(link)  # what it had finished is good
         now_s = self._loop.clock.now()
         self._last_end = how
@@ -601,7 +608,7 @@ class ProcessInterpreter:
         self._drop_link()
         self._move(WorkerState.DEAD)
         culprit = failed[-1].model if failed else mapping
-        if culprit is not None:
+        if culprit is not None and not is_innocent:
             self._blame(culprit, how, now_s)
         self._respawn()
         for call in failed:

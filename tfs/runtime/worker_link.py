@@ -35,6 +35,7 @@ class WorkerLink:
         self.tensors.setblocking(False)
         self.pid = -1
         self.pidfd = -1
+        self.zygote_pid = -1
         self._closed = False
 
     @property
@@ -48,10 +49,11 @@ class WorkerLink:
             self._their_tensors.fileno(),
         )
 
-    def attach(self, pid: int, pidfd: int) -> None:
+    def attach(self, pid: int, pidfd: int, zygote_pid: int) -> None:
         """Takes the forked process over."""
         self.pid = pid
         self.pidfd = pidfd
+        self.zygote_pid = zygote_pid
         self._their_control.close()
         self._their_tensors.close()
 

@@ -44,10 +44,14 @@ _ONE_THREAD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A new worker; the receiver owns ``pidfd``."""
+    """A new worker; the receiver owns ``pidfd``.
+
+    ``zygote_pid`` is its parent, with which it ends.
+    """
 
     pid: int
     pidfd: int
+    zygote_pid: int
 
 
 class _ForkRequest:
@@ -230,7 +234,8 @@ class ZygoteClient:
                     self._send(request)
             case {"forked": int(token), "pid": int(pid)}:
                 request = self._sent.pop(token)
-                request.on_done(Forked(pid, fds.pop()))
+                assert self.pid is not None
+                request.on_done(Forked(pid, fds.pop(), self.pid))
             case {"failed": int(token), "why": str(why)}:
                 self._sent.pop(token).on_done(why)
             case {"died": int(pid), "status": int(status)}:
