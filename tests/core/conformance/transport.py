@@ -458,6 +458,23 @@ def a_unix_socket_is_a_listener(make: MakeTransport) -> None:
     assert peer.address.startswith("unix:")  # type: ignore[attr-defined]
 
 
+def a_live_unix_socket_is_taken(make: MakeTransport) -> None:
+    """A server does not push another off its socket, but replaces a dead one's."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tfs.sock")
+        listener = ListenerOptions("admin", f"unix:{path}")
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(path)
+        with running(make, {ECHO: _echo}, [listener]) as run:
+            with (
+                pytest.raises(Unavailable, match=path),
+                running(make, {ECHO: _echo}, [listener]),
+            ):
+                pass
+            with connected(run.addresses[0]) as client:
+                assert client.unary(ECHO)(b"x", timeout=PATIENCE_S) == b"x"
+
+
 def all_listeners_are_bound_or_none(make: MakeTransport) -> None:
     """An address in use is UNAVAILABLE, named, and leaves nothing open."""
     with socket.socket() as taken, socket.socket() as probe:
@@ -566,6 +583,7 @@ TRANSPORT_CHECKS: tuple[TransportCheck, ...] = (
     a_listener_shows_its_services_only,
     a_peer_names_its_listener,
     a_unix_socket_is_a_listener,
+    a_live_unix_socket_is_taken,
     all_listeners_are_bound_or_none,
     draining_finishes_what_was_taken,
     draining_gives_up_at_its_deadline,

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 import os
-import stat
+import socket
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -169,7 +169,6 @@ class GrpcioTransport:
                 server = grpc.aio.server(options=self._channel_arguments())
                 handler = _GenericHandler(self, listener, methods)
                 server.add_generic_rpc_handlers((handler,))
-                _remove_stale_socket(listener.address)
                 self._servers.append(server)
                 addresses.append(_bind(server, listener))
         finally:
@@ -526,6 +525,9 @@ def _peer(context: Any, listener: str) -> Peer:
 
 def _bind(server: Any, listener: ListenerOptions) -> str:
     address = listener.address
+    # grpcio replaces whatever socket file it finds, that of a live server as well.
+    if address.startswith("unix:") and _is_answering(address.removeprefix("unix:")):
+        raise _cannot_listen(listener)
     try:
         if listener.tls is None:
             port = server.add_insecure_port(address)
@@ -554,25 +556,13 @@ def _cannot_listen(listener: ListenerOptions) -> Unavailable:
     )
 
 
-def _remove_stale_socket(address: str) -> None:
-    """Removes the socket file a killed server left; a live one is left alone."""
-    if not address.startswith("unix:"):
-        return
-    path = address.removeprefix("unix:")
-    try:
-        is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return
-    if is_socket and not _is_answering(path):
-        os.unlink(path)
-
-
 def _is_answering(path: str) -> bool:
-    import socket
-
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(path)
+        except BlockingIOError:  # alive, with a full backlog
+            return True
         except OSError:
             return False
     return True
