@@ -701,11 +701,12 @@ class ServerCore:
     def _note_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
         log.info(
-            "event=servable_%s servable=%s reason=%r error=%s",
+            "event=servable_%s servable=%s reason=%r error=%s note=%r",
             state.manager_state.name.lower(),
             state.id.slashed,
             state.reason,
             state.error or "none",
+            state.note,
         )
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.UNLOADING):
             self._served.refresh(state.id.name)

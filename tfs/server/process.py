@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime
+from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config import (
     ServerConfig,
@@ -55,7 +56,7 @@ def run_server(options: ServerOptions, say: Say) -> int:
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock)
-    subscription = server.bus.subscribe(lambda event: _say_available(say, event))
+    subscription = server.bus.subscribe(Announcer(say).take)
     watch: ConfigFileWatch | None = None
     with _SignalInbox() as inbox:
         try:
@@ -140,10 +141,27 @@ def _watch_config(
     )
 
 
-def _say_available(say: Say, event: EventAndTime[ServableState]) -> None:
-    state = event.event
-    if state.manager_state is ManagerState.AVAILABLE:
-        say(f"tfs: {state.id.slashed} is available")
+class Announcer:
+    """Tells the operator which versions answer, and when one stops doing so.
+
+    AVAILABLE is published again whenever more is known about a version; only what
+    changes for its clients is a line. Confined to the event bus's delivery.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._told: dict[ServableId, str] = {}
+
+    def take(self, event: EventAndTime[ServableState]) -> None:
+        """Takes a state from the bus."""
+        state = event.event
+        if state.manager_state is not ManagerState.AVAILABLE:
+            self._told.pop(state.id, None)
+            return
+        what = "is available" if state.error is None else f"fails: {state.error}"
+        if self._told.get(state.id) != what:
+            self._told[state.id] = what
+            self._say(f"tfs: {state.id.slashed} {what}")
 
 
 def _drain(
