@@ -329,7 +329,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{flag.name}",
             default=None,
-            metavar=flag.name.rpartition("_")[2].upper(),
+            metavar=_metavar(flag),
             help=flag.help,
             **words,  # type: ignore[arg-type]
         )
@@ -337,6 +337,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", nargs="?", const="true", default=None, help=argparse.SUPPRESS
         )
+
+
+def _metavar(flag: Flag) -> str:
+    if flag.read is _bool:
+        return "BOOL"
+    last = flag.name.rpartition("_")[2]
+    if flag.read in (int, _at_least_0) and last not in ("port", "bytes"):
+        return "N"
+    return last.upper()
 
 
 def read_flags(arguments: argparse.Namespace) -> ServerOptions:

@@ -57,10 +57,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
     )
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.add_argument(
+        "--version",
+        action="store_true",
+        dest="wants_versions",
+        help="print versions and exit",
+    )
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command"
+    )
     for command in COMMANDS:
         command.add_parser(subparsers)
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # argparse would put the usage of every flag in front of this line.
+        called = f"tfs {arguments.command}" if arguments.command else "tfs"
+        print(
+            f"{called}: unknown argument {unknown[0]}; {called} --help lists all",
+            file=sys.stderr,
+        )
+        return 2
+    if arguments.wants_versions:
+        from tfs.server.versions import version_lines
+
+        print("\n".join(version_lines()))
+        return 0
     run = getattr(arguments, "run", None)
     if run is None:
         parser.print_help()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from tfs.cli.flags import add_flags, read_flags
@@ -18,6 +19,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve models",
+        allow_abbrev=False,  # a flag of a later release must not change its meaning
         description="Serves the versions of one model, or of those in a config file.",
         epilog="SIGTERM drains and exits 0; a second one ends at once.",
     )
@@ -45,6 +47,8 @@ def _run(arguments: argparse.Namespace) -> int:
         stream=sys.stderr,
         format="%(asctime)s %(levelname).1s %(name)s %(message)s",
     )
+    # torch.package warns of its own use of it, which no operator can change.
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
     from tfs.server.process import run_server
 
