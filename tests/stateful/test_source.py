@@ -49,6 +49,9 @@ class SourceMachine(RuleBasedStateMachine):
         self.by_hand: dict[str, dict[int, float]] = {name: {} for name in NAMES}
         self.base_paths: set[str] = set()
         self.expected: dict[str, list[int] | None] = dict.fromkeys(NAMES)
+        # Directories that the last look at a base path showed: one that was gone in
+        # between is a new one, whatever its number.
+        self.listed: dict[str, set[int]] = {name: set() for name in NAMES}
         self.told: dict[str, AspiredVersions[StoragePath]] = {}
         self.calls: list[str] = []
 
@@ -160,6 +163,7 @@ class SourceMachine(RuleBasedStateMachine):
         if was_told:
             assert self.told.pop(name).versions == ()
         self.expected[name] = None
+        self.listed[name] = set()
         self.source.poll_once()
         assert name not in self.told
         self.compare()
@@ -218,6 +222,8 @@ class SourceMachine(RuleBasedStateMachine):
                     servable.pinned,
                 ).versions
             )
+            if name in self.base_paths:
+                self.listed[name] = self.committed[name] | self.by_hand[name].keys()
             before = self.expected[name]
             unknown = name not in self.base_paths
             if unknown or (not chosen and not self.may_empty(name)):
@@ -233,7 +239,8 @@ class SourceMachine(RuleBasedStateMachine):
             return True
         # What is aspired already stays so while its files change.
         is_still = self.clock.now() - self.by_hand[name][version] >= SETTLE_S
-        return is_still or version in (self.expected[name] or ())
+        is_known = version in self.listed[name]
+        return is_still or (is_known and version in (self.expected[name] or ()))
 
     @invariant()
     def payloads_name_their_directories(self) -> None:
