@@ -6,7 +6,6 @@ import pytest
 
 from tests.handlers.served import OneModel
 from tfs.core.errors import (
-    FailedPrecondition,
     Internal,
     InvalidArgument,
     ServingError,
@@ -77,8 +76,8 @@ def test_each_example_gets_its_value() -> None:
     ("signature", "kind", "words"),
     [
         ("other", InvalidArgument, "No signature was found with the name: other"),
-        ("regress", FailedPrecondition, "Expected classification signature"),
-        ("", FailedPrecondition, "Was: tensorflow/serving/predict"),
+        ("regress", InvalidArgument, "Expected classification signature"),
+        ("", InvalidArgument, "Was: tensorflow/serving/predict"),
     ],
 )
 def test_a_signature_that_does_not_classify_is_refused(

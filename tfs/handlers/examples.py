@@ -36,7 +36,6 @@ from tfs.codec.regression import write_regression_response, write_regression_res
 from tfs.core.call import Call
 from tfs.core.errors import (
     Code,
-    FailedPrecondition,
     InvalidArgument,
     ServingError,
     Unimplemented,
@@ -381,7 +380,7 @@ def _find_signature(
     if signature is None:
         raise InvalidArgument(f"{missing}: {spec.signature_key}")
     if signature.method is not method:
-        raise FailedPrecondition(
+        raise InvalidArgument(
             f"Expected {_NOUN[method]} signature method_name to be "
             f"{method.method_name}. Was: {signature.method.method_name}"
         )
