@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +13,10 @@ from sources.router import (
     SourceRouter,
     StaticSourceRouter,
 )
+from tests.core.conformance import TARGET_CHECKS, TargetCheck, check_name
 from tfs.core.errors import InvalidArgument
 from tfs.core.servable_data import AspiredVersions
+from tfs.core.source import Target
 from tfs.testing.recording_target import RecordingTarget
 
 
@@ -161,3 +164,16 @@ def test_a_bad_table_is_refused_and_the_old_one_stays(
         router.update_routes({"foo": 0, "bar": port_index})
     assert router.routes == {"foo": 1}
     assert routed(router, "foo") == [[], ["foo"], []]
+
+
+@pytest.mark.parametrize("check", TARGET_CHECKS, ids=check_name)
+def test_a_router_is_a_target(check: TargetCheck) -> None:
+    """Sources may call it from several threads, and after it was closed."""
+
+    def make() -> tuple[Target[object], Callable[[], object]]:
+        router: SourceRouter[object] = SourceRouter(2, lambda a: int(a.name == "s1"))
+        for port in router.output_ports:
+            port.set_aspired_versions_callback(lambda _: None)
+        return router, router.close
+
+    check(make)
