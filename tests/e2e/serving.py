@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import signal
 import socket
@@ -56,7 +55,10 @@ class Serving:
         self._flags = flags if measures else (*quick, *flags)
         self.address = ""
         self.lines: list[str] = []
-        self._arrived: queue.Queue[str | None] = queue.Queue()
+        # Guards the lines and what is known of them; wakes wait_for.
+        self._changed = threading.Condition()
+        self._is_ended = False
+        self._looked_at: dict[str, int] = {}
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -99,19 +101,25 @@ class Serving:
     def wait_for(self, pattern: str) -> str:
         """Blocks until a line matches; returns its first group, or the match.
 
+        Looks at all lines from the start on, but at none twice for one pattern: what
+        was waited for before in other words does not hide anything.
+
         Raises:
             AssertionError: The server ended, or was silent too long.
         """
-        while True:
-            try:
-                line = self._arrived.get(timeout=PATIENCE_S)
-            except queue.Empty:
-                raise AssertionError(f"no {pattern!r} in: {self.lines}") from None
-            if line is None:
-                raise AssertionError(f"server ended before {pattern!r}: {self.lines}")
-            found = re.search(pattern, line)
-            if found:
-                return found[1] if found.groups() else found[0]
+        with self._changed:
+            while True:
+                index = self._looked_at.get(pattern, 0)
+                self._looked_at[pattern] = len(self.lines)
+                for offset, line in enumerate(self.lines[index:]):
+                    found = re.search(pattern, line)
+                    if found:
+                        self._looked_at[pattern] = index + offset + 1
+                        return found[1] if found.groups() else found[0]
+                if self._is_ended:
+                    raise AssertionError(f"ended before {pattern!r}: {self.lines}")
+                if not self._changed.wait(PATIENCE_S):
+                    raise AssertionError(f"no {pattern!r} in: {self.lines}")
 
     def wait_for_each(self, *patterns: str) -> None:
         """Blocks until every pattern has matched some line, in any order.
@@ -119,10 +127,8 @@ class Serving:
         Raises:
             AssertionError: As :meth:`wait_for`.
         """
-        missing = list(patterns)
-        while missing:
-            found = self.wait_for("|".join(f"(?:{each})" for each in missing))
-            missing = [each for each in missing if not re.search(each, found)]
+        for pattern in patterns:
+            self.wait_for(pattern)
 
     def stop(self) -> int:
         """Sends SIGTERM; returns the exit code."""
@@ -137,9 +143,12 @@ class Serving:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-            self._arrived.put(line)
-        self._arrived.put(None)
+            with self._changed:
+                self.lines.append(line.rstrip())
+                self._changed.notify_all()
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
 
 
 def start_tfs(*words: str) -> subprocess.Popen[str]:

@@ -225,6 +225,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("state_dir", "state_dir", str, "where overrides and profiles are kept"),
     Flag(
+        "model_memory_limit_bytes",
+        "model_memory_limit_bytes",
+        int,
+        "main memory for all models; a version that does not fit is refused",
+    ),
+    Flag(
         "interpreter_backend",
         "interpreter_backend",
         Backend,

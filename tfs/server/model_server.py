@@ -14,6 +14,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
+from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
 from sources.adapter import Convert
@@ -284,6 +285,11 @@ def make_manager(
         ),
         unload_executor=ThreadExecutor(
             options.num_unload_threads or DEFAULT_UNLOAD_THREADS, "unload", clock
+        ),
+        resource_tracker=(
+            ResourceTracker.ram(options.model_memory_limit_bytes)
+            if options.model_memory_limit_bytes
+            else None
         ),
     )
 

@@ -72,6 +72,8 @@ class ServerOptions:
         num_decode_threads: Large or unusual requests decoded at the same time.
         max_queued_decodes: Of those, how many may wait or be decoded.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
+        model_memory_limit_bytes: Main memory for all models; a version that does not
+            fit is refused, the others serve on. 0 is no limit.
         interpreter_backend: Where models run: AUTO measures each version.
         num_interpreters: Processes (and in-process threads) that run models; 0 is one
             per core.
@@ -121,6 +123,7 @@ class ServerOptions:
     num_decode_threads: int = 2
     max_queued_decodes: int = 256
     state_dir: str = ""
+    model_memory_limit_bytes: int = 0
     interpreter_backend: Backend = Backend.AUTO
     num_interpreters: int = 0
     interpreter_call_timeout_s: float = 30.0
@@ -175,6 +178,7 @@ class ServerOptions:
             "num_interpreters",
             "load_probe_budget_s",
             "remote_cache_max_bytes",
+            "model_memory_limit_bytes",
         ):
             value = getattr(self, name)
             _require(value >= 0, f"--{name} must not be negative: {value}")

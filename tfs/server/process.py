@@ -7,6 +7,7 @@ manager unload, interpreters, loop.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,10 @@ def run_server(options: ServerOptions, say: Say) -> int:
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock)
+    # What was imported stays: later collections, which unloads need, skip it. With
+    # torch imported they would hold up every thread for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
     subscription = server.bus.subscribe(Announcer(say).take)
     watch: ConfigFileWatch | None = None
     with _SignalInbox() as inbox:
