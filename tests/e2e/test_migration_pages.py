@@ -33,17 +33,23 @@ def export(page: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_torchserve_pages_servable_answers(tmp_path: Path) -> None:
-    """What the page makes of a handler works as the page says."""
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_the_torchserve_pages_servable_answers(tmp_path: Path, transport: str) -> None:
+    """What the page makes of a handler works; so many strings are decoded elsewhere."""
     export("migrating-from-torchserve.md", tmp_path)
     with Serving(
-        "--model_name=sentiment", f"--model_base_path={tmp_path}/models/sentiment"
+        "--model_name=sentiment",
+        f"--model_base_path={tmp_path}/models/sentiment",
+        f"--grpc_transport={transport}",
     ) as server:
         server.wait_for("sentiment/1 is available")
         with Client(server.address, timeout_s=PATIENCE_S) as client:
             found = client.predict("sentiment", {"text": ["bad", "good good bad"]})
+            many = client.predict("sentiment", {"text": ["good"] * 20_000})
     assert found.outputs["label"].tolist() == [b"bad", b"good"]
     assert found.outputs["score"].tolist() == pytest.approx([0.7310586] * 2)
+    assert set(many.outputs["label"].tolist()) == {b"good"}
+    assert many.outputs["label"].shape == (20_000,)
 
 
 def test_the_mosec_pages_servable_answers(tmp_path: Path) -> None:
