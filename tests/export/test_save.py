@@ -16,6 +16,7 @@ from torch.package.package_importer import PackageImporter
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.two_ways import TwoWays
+from tests.models.with_part import WithPart
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.export import DependencyReport, PackageRules, SignatureOptions, explain, save
@@ -326,4 +327,31 @@ def test_batching_parameters_are_read_before_anything_is_written(
             AddsOne(), torch.rand(2, 3), tmp_path / "base",
             batching_parameters="max_batch_sise { value: 8 }",
         )  # fmt: skip
+    assert not (tmp_path / "base").exists()
+
+
+def test_module_with_a_batched_part_is_saved_with_its_concurrency(
+    tmp_path: Path,
+) -> None:
+    """The part is packaged with it, and the manifest says how to run it."""
+    path = save(WithPart(), torch.rand(2, 3), tmp_path, concurrency=4)
+    assert read_manifest(path).entry["concurrency"] == 4
+
+
+@pytest.mark.parametrize(
+    ("platform", "concurrency"),
+    [("torch_package", 0), ("torch_package", 1000), ("torch_export", 2)],
+)
+def test_concurrency_that_cannot_be_is_refused(
+    tmp_path: Path, platform: str, concurrency: int
+) -> None:
+    """Graphs have no part that could be joined."""
+    with pytest.raises(InvalidArgument):
+        save(
+            AddsOne(),
+            torch.ones(2, 3),
+            tmp_path / "base",
+            platform=platform,
+            concurrency=concurrency,
+        )
     assert not (tmp_path / "base").exists()

@@ -111,3 +111,24 @@ def test_the_reason_carries_the_numbers() -> None:
     reason = place(AUTO, profile(0.01, 1.25, 0.0123)).reason
     assert "12300 us" in reason
     assert "1.25 < 1.7" in reason
+
+
+@pytest.mark.parametrize(
+    ("options", "measured", "backend"),
+    [
+        (AUTO, None, Backend.PROCESS),
+        (AUTO, profile(0.01, 1.2, 0.02), Backend.INLINE),
+        (AUTO, profile(0.01, None, 100e-6), Backend.INLINE),
+        (AUTO, profile(0.031, 2.0, 0.02), Backend.PROCESS),
+        (
+            PlacementOptions(isolation_required=True),
+            profile(0.01, 2.0, 0.02),
+            Backend.PROCESS,
+        ),
+    ],
+)
+def test_a_version_that_takes_several_requests_runs_inline_where_it_may(
+    options: PlacementOptions, measured: ModelProfile | None, backend: Backend
+) -> None:
+    """Only there do they meet; isolation and slow imports come first."""
+    assert place(options, measured, concurrency=4).backend is backend

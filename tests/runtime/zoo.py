@@ -9,6 +9,8 @@ import time
 
 import torch
 
+from tfs.runtime.batched import batched
+
 COUNTER = 0
 
 
@@ -83,6 +85,22 @@ class Scale(torch.nn.Module):
 
     def pid(self, x: torch.Tensor) -> torch.Tensor:
         return torch.full_like(x, os.getpid(), dtype=torch.int64)
+
+
+class Joined(torch.nn.Module):
+    """y = 2 x + 1, computed for concurrent requests together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(2, 2)
+        with torch.no_grad():
+            self.net.weight.copy_(2 * torch.eye(2))
+            self.net.bias.fill_(1)
+        self.part = batched(self.net, max_batch_size=8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.part(x)
+        return y
 
 
 class Weighted(torch.nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -221,3 +222,44 @@ def test_an_unloaded_version_has_no_servable(host: Host, version: Path) -> None:
     loader.unload()
     with pytest.raises(FailedPrecondition):
         _ = loader.servable
+
+
+def concurrent_version(folder: Path) -> Path:
+    scale = Path(export_scale(folder / "scale", 1))
+    manifest = scale / "servable.json"
+    form = json.loads(manifest.read_text())
+    form["entry"]["concurrency"] = 4
+    manifest.write_text(json.dumps(form))
+    return scale
+
+
+def test_a_version_that_joins_requests_itself_gets_them_on_one_interpreter(
+    host: Host, tmp_path: Path
+) -> None:
+    """It is not batched before it, and its status says so; its profile still counts."""
+    path = concurrent_version(tmp_path)
+    know(host, path, SLOW)
+    loader = host.loader(path)
+    loader.load(ID)
+    assert host.num_models(Backend.INLINE) == 1
+    assert host.batched == []
+    assert host.notes == [
+        "runs in inline: it takes 4 requests at once and joins them; "
+        "its requests are not joined before it"
+    ]
+    assert answers(loader.servable)
+    loader.unload()
+
+
+def test_a_version_that_joins_requests_itself_is_measured_in_a_process_first(
+    tmp_path: Path,
+) -> None:
+    """Code never seen keeps out of the server process, and is batched as others are."""
+    host = Host()
+    path = concurrent_version(tmp_path)
+    loader = host.loader(path)
+    loader.load(ID)
+    assert host.num_models(Backend.PROCESS) == 1
+    assert host.batched == [(Backend.PROCESS, False)]
+    loader.unload()
+    host.close()

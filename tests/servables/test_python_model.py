@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,42 @@ def test_estimate_counts_everything_beside_the_code(tmp_path: Path) -> None:
     (more,) = (q for r, q in large.items())
     (less,) = (q for r, q in small.items())
     assert more - less == 2 << 20
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_class_says_how_many_requests_it_takes_at_once(
+    tmp_path: Path, saved: bool
+) -> None:
+    """A number in the class, whether or not the version has a manifest."""
+    place = tmp_path / "servable.py"
+    place.write_text(
+        SORTING.read_text().replace(
+            "    def load(", "    concurrency = 8\n\n    def load("
+        )
+    )
+    path = save_python(place, tmp_path / "base") if saved else str(tmp_path)
+    assert PythonModel().describe(path).entry == {"concurrency": 8}
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("value", ["0", "'8'", "eight()"])
+def test_class_that_takes_no_such_number_is_refused(
+    tmp_path: Path, saved: bool, value: str
+) -> None:
+    """Before anything is served, with the reason."""
+    place = tmp_path / "servable.py"
+    place.write_text(
+        SORTING.read_text()
+        .replace("class Sorting", "def eight():\n    return True\n\n\nclass Sorting")
+        .replace("    def load(", f"    concurrency = {value}\n\n    def load(")
+    )
+    loader = PythonModel().loader(
+        str(tmp_path), LoadContext(lambda _: FakeInterpreter())
+    )
+
+    def make() -> None:
+        save_python(place, tmp_path / "b")
+
+    refused = make if saved else partial(loader.load, ID)
+    with pytest.raises(InvalidArgument, match="concurrency"):
+        refused()

@@ -30,6 +30,7 @@ from tfs.export.publish import Extras, producer, publish
 from tfs.export.signature_options import ExampleInputs, SignatureOptions
 from tfs.export.values import same
 from tfs.export.verify import differing_outputs
+from tfs.runtime.guest.model_source import concurrency_of
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ def save(
     batching_parameters: str | None = None,
     report: Callable[[DependencyReport], object] | None = None,
     platform: str = "torch_package",
+    concurrency: int = 1,
 ) -> str:
     """Writes a new version of a model: code, weights, signature and examples.
 
@@ -110,6 +112,8 @@ def save(
             by torch_export) or "torchscript". The rules about modules matter for
             torch_package only. A graph may round differently; its outputs are
             compared with a tolerance.
+        concurrency: How many requests the module takes at once, to batch parts of
+            itself with :mod:`tfs.runtime.batched`. Only of a "torch_package".
 
     Returns:
         The new version's directory.
@@ -142,12 +146,20 @@ def save(
     rules = PackageRules(intern, extern, mock, include, sources, resources, importers)
     writer = _writer(platform, rules, report)
     extras = Extras(assets, batching_parameters)
+    threads: dict[str, object] = {}
+    if concurrency != 1:
+        if platform != "torch_package":
+            raise InvalidArgument(f"a {platform} runs one request at a time")
+        threads["concurrency"] = concurrency
+        concurrency_of(threads, type(module).__name__)
     with evaluation(module):
         derived = {key: derive(module, each) for key, each in options.items()}
         final = publish(
             base,
             version,
-            lambda folder: _fill(folder, module, options, derived, writer, extras),
+            lambda folder: _fill(
+                folder, module, options, derived, writer, extras, threads
+            ),
         )
     log.info("event=version_exported path=%s platform=%s", final, platform)
     return final
@@ -160,8 +172,9 @@ def _fill(
     derived: Mapping[str, Derived],
     writer: PayloadWriter,
     extras: Extras,
+    more: Mapping[str, object],
 ) -> None:
-    entry = writer.write(folder, module, options, derived)
+    entry = {**writer.write(folder, module, options, derived), **more}
     signatures, examples = place_examples(derived)
     Path(folder, EXAMPLES).write_bytes(examples)
     extras.write(folder)

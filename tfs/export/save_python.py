@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from tfs.export.examples import place_examples
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.values import Values, as_strings, is_strings, view_of
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
-from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def save_python(
     """Writes a new version from a Python file with a class that serves.
 
     The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
-    ``validate(self, **item)``, ``preprocess`` and ``postprocess`` (see
+    ``validate(self, **item)``, ``preprocess``, ``postprocess`` and ``concurrency`` (see
     :mod:`tfs.runtime.guest.python`). Its code runs here once: the version is loaded,
     and called if there are example inputs, before it appears by one rename. Blocks.
 
@@ -101,6 +102,9 @@ def save_python(
         entry["class"] = class_name
     if methods:
         entry["methods"] = dict(methods)
+    concurrency = class_concurrency(place, class_name)
+    if concurrency is not None:
+        entry["concurrency"] = concurrency
     extras = Extras(assets, batching_parameters)
     example = _example(example_inputs, found)
 
@@ -129,8 +133,42 @@ def class_signatures(path: str, class_name: str | None = None) -> dict[str, Sign
         InvalidArgument: There is no such class, or it does not say.
 
     """
+    kind = _class_of(path, class_name)
+    form = getattr(kind, "signatures", None)
+    if form is None:
+        raise InvalidArgument(
+            f"{kind.__name__} has no signatures: give it a dict of that name in "
+            "the form of a manifest, or pass signatures"
+        )
+    if callable(form):
+        form = kind().signatures()
+    if not isinstance(form, Mapping):
+        raise InvalidArgument(f"{kind.__name__}.signatures must be a dict")
+    return {
+        str(key): value
+        if isinstance(value, Signature)
+        else read_signatures({key: json.loads(json.dumps(value))}, path)[key]
+        for key, value in form.items()
+    }
+
+
+def class_concurrency(path: str, class_name: str | None = None) -> int | None:
+    """Runs a ``servable.py`` and returns its class's ``concurrency``, None if none.
+
+    Raises:
+        InvalidArgument: There is no such class, or the value is no such number.
+
+    """
+    value = getattr(_class_of(path, class_name), "concurrency", None)
+    return None if value is None else concurrency_of({"concurrency": value}, path)
+
+
+def _class_of(path: str, class_name: str | None) -> type:
     module = types.ModuleType("servable")
+    # Dataclasses look their module up by name, so it has one for as long as it runs.
+    module.__name__ = f"servable_{id(module):x}"
     module.__file__ = path
+    sys.modules[module.__name__] = module
     try:
         exec(
             compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(module)
@@ -139,7 +177,9 @@ def class_signatures(path: str, class_name: str | None = None) -> dict[str, Sign
         raise InvalidArgument(
             f"{path} cannot be run: {type(error).__name__}: {error}"
         ) from error
-    classes = [
+    finally:
+        sys.modules.pop(module.__name__, None)
+    classes: list[type] = [
         value
         for name, value in vars(module).items()
         if isinstance(value, type)
@@ -151,22 +191,7 @@ def class_signatures(path: str, class_name: str | None = None) -> dict[str, Sign
             f"{path} must define {class_name or 'one class with predict'}; found "
             f"{', '.join(kind.__name__ for kind in classes) or 'none'}"
         )
-    form = getattr(classes[0], "signatures", None)
-    if form is None:
-        raise InvalidArgument(
-            f"{classes[0].__name__} has no signatures: give it a dict of that name in "
-            "the form of a manifest, or pass signatures"
-        )
-    if callable(form):
-        form = classes[0]().signatures()
-    if not isinstance(form, Mapping):
-        raise InvalidArgument(f"{classes[0].__name__}.signatures must be a dict")
-    return {
-        str(key): value
-        if isinstance(value, Signature)
-        else read_signatures({key: json.loads(json.dumps(value))}, path)[key]
-        for key, value in form.items()
-    }
+    return classes[0]
 
 
 def _example(

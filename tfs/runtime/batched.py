@@ -163,6 +163,10 @@ class BatchedPart:
             raise outcome
         return outcome
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A part can be an attribute of a module that is saved: its state is not."""
+        return BatchedPart, (self._function, self._options)
+
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Marks a loop around the part: batches wait for all loops, up to the timeout.

@@ -1,5 +1,6 @@
 """Backend ``inline``: one thread of this process.
 
+A model whose version asks for concurrency gets that many threads of its own instead.
 With a serving loop given it is also backend ``front``: what is submitted on the loop
 runs there, without any hand-over, as long as every call is quick.
 
@@ -19,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -34,6 +36,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import FRONT_LIMIT_S
+from tfs.runtime.request_threads import RequestThreads
 from tfs.runtime.task_outcome import (
     closed,
     finish,
@@ -63,9 +66,11 @@ class InlineModel:
         self.import_s: float | None = None
         self.last_call_s: float | None = None  # there is no way there and back
         self.on_front = front
-        # Written by unload on the interpreter's thread only.
+        # Written by unload, when none of its calls can be running.
         self.guest: GuestModel | None = guest
         self.unloading = False
+        # For a model that takes several requests at once; set before it is handed out.
+        self.threads: RequestThreads | None = None
 
     @property
     def source(self) -> ModelSource:
@@ -106,6 +111,8 @@ _Item: TypeAlias = "tuple[InlineModel, InferenceTask] | _Unload"
 class InlineInterpreter:
     """Runs models on one thread of its own. Thread-safe.
 
+    Models that take several requests at once run on their own threads beside it.
+
     Args:
         name: Names the thread.
         max_queued: Tasks that may wait; one more is answered Unavailable.
@@ -141,6 +148,7 @@ class InlineInterpreter:
         self._queue: deque[_Item] = deque()
         self._closing = False
         self._models: set[InlineModel] = set()
+        self._past = InterpreterStats()  # of unloaded models with threads of their own
         self._num_calls = 0
         self._num_dropped = 0
         self._num_failed = 0
@@ -174,19 +182,30 @@ class InlineInterpreter:
         finally:
             files.close()
         import_s = time.perf_counter() - begun_s
-        front = self._front_loop is not None
+        is_concurrent = source.concurrency > 1
+        front = self._front_loop is not None and not is_concurrent
         model = InlineModel(self, source, guest, front=front)
         model.import_s = import_s
+        if is_concurrent:
+            model.threads = RequestThreads(
+                source,
+                lambda task: self._answer(model, task),
+                name=f"{self._name}-{source.id.slashed}",
+                max_queued=self._max_queued,
+                clock=self._clock,
+            )
         with self._lock:
             if not self._closing:
                 self._models.add(model)
                 return model
+        if model.threads is not None:
+            model.threads.close(closed(self._name))
         guest.close()
         raise closed(self._name)
 
     def stats(self) -> InterpreterStats:
         with self._lock:
-            return InterpreterStats(
+            stats = InterpreterStats(
                 num_models=len(self._models),
                 num_queued=len(self._queue),
                 num_calls=self._num_calls,
@@ -194,6 +213,12 @@ class InlineInterpreter:
                 num_failed=self._num_failed,
                 busy_s=self._busy_s,
             )
+            stats = _sum(stats, self._past)
+            threads = [each.threads for each in self._models]
+        for each in threads:
+            if each is not None:
+                stats = _sum(stats, each.stats())
+        return stats
 
     def close(self, deadline_s: float | None = None) -> None:
         with self._lock:
@@ -206,6 +231,16 @@ class InlineInterpreter:
                 item.done.set()
             else:
                 finish(item[1], closed(self._name))
+        with self._lock:
+            models = list(self._models)
+        hanging = {
+            model
+            for model in models
+            if model.threads is not None
+            and not model.threads.close(closed(self._name), deadline_s)
+        }
+        if hanging:
+            log.warning("event=interpreter_hangs interpreter=%s", self._name)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             timeout_s = None
@@ -219,12 +254,16 @@ class InlineInterpreter:
             models = list(self._models)
             self._models.clear()
         for model in models:
-            _drop(model)
+            if model not in hanging:  # a call that runs still uses its model
+                _drop(model)
 
     # -- for InlineModel -------------------------------------------------------
 
     def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
         """Queues a task, or answers it at once. Never blocks, never raises."""
+        if model.threads is not None:
+            model.threads.submit(task)
+            return
         if model.on_front and self._try_on_loop(model, task):
             return
         refused: ServingError
@@ -243,6 +282,9 @@ class InlineInterpreter:
 
     def unload(self, model: InlineModel) -> None:
         """Drops a model behind the call that runs; blocks until it is gone."""
+        if model.threads is not None:
+            self._unload_threads(model, model.threads)
+            return
         request = _Unload(model)
         with self._lock:
             if model.unloading:
@@ -263,10 +305,21 @@ class InlineInterpreter:
         for task in refused:
             finish(task, unloaded(model.source.id))
         if not ended and not request.done.wait(_UNLOAD_WAIT_S):
-            raise Internal(
-                f"{model.source.id.slashed} cannot be unloaded: a call has been "
-                f"running for more than {_UNLOAD_WAIT_S:.0f} s"
-            )
+            raise _cannot_be_unloaded(model)
+        _drop(model)
+
+    def _unload_threads(self, model: InlineModel, threads: RequestThreads) -> None:
+        with self._lock:
+            if model.unloading:
+                return
+            model.unloading = True
+        deadline_s = self._clock.now() + _UNLOAD_WAIT_S
+        ended = threads.close(unloaded(model.source.id), deadline_s)
+        with self._lock:
+            self._models.discard(model)
+            self._past = _sum(self._past, replace(threads.stats(), num_queued=0))
+        if not ended:
+            raise _cannot_be_unloaded(model)
         _drop(model)
 
     # -- on the loop -------------------------------------------------------------
@@ -339,9 +392,6 @@ class InlineInterpreter:
         return outcome
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
-        guest = model.guest
-        if guest is None:
-            return unloaded(model.source.id)
         wanted = model.source.intra_op_threads
         thread = threading.get_ident()
         if wanted != self._num_threads.get(thread):
@@ -349,10 +399,34 @@ class InlineInterpreter:
             # it changes only where models with different settings share one.
             torch.set_num_threads(wanted)
             self._num_threads[thread] = wanted
+        return self._answer(model, task)
+
+    def _answer(self, model: InlineModel, task: InferenceTask) -> Outcome:
+        guest = model.guest
+        if guest is None:
+            return unloaded(model.source.id)
         try:
             return guest.call(task.signature_name, task.inputs)
         except Exception as error:
             return serving_error(error, model.source.id.slashed)
+
+
+def _cannot_be_unloaded(model: InlineModel) -> Internal:
+    return Internal(
+        f"{model.source.id.slashed} cannot be unloaded: a call has been "
+        f"running for more than {_UNLOAD_WAIT_S:.0f} s"
+    )
+
+
+def _sum(first: InterpreterStats, second: InterpreterStats) -> InterpreterStats:
+    return replace(
+        first,
+        num_queued=first.num_queued + second.num_queued,
+        num_calls=first.num_calls + second.num_calls,
+        num_dropped=first.num_dropped + second.num_dropped,
+        num_failed=first.num_failed + second.num_failed,
+        busy_s=first.busy_s + second.busy_s,
+    )
 
 
 def _drop(model: InlineModel) -> None:

@@ -55,6 +55,8 @@ class InterpreterModel(Protocol):
        nothing computes for the task, a marked or expired task costs no compute,
        outputs keep the signature, input buffers are let go;
     2. tasks of one interpreter run one at a time, in the order of their submission;
+       but up to ``source.concurrency`` tasks of a model that asks for more than 1 may
+       run at once, beside those of other models, begun in that order;
     3. a full queue answers Unavailable at once;
     4. ``unload`` returns when nothing of the model runs, what waited has been
        answered Unavailable, and its memory is back with the system; then, and when

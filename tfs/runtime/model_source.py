@@ -5,6 +5,11 @@ Lives with the guests, which know nothing of this package; rooms above import it
 
 from __future__ import annotations
 
-from tfs.runtime.guest.model_source import PLATFORMS, ModelSource
+from tfs.runtime.guest.model_source import (
+    MAX_CONCURRENCY,
+    PLATFORMS,
+    ModelSource,
+    concurrency_of,
+)
 
-__all__ = ["PLATFORMS", "ModelSource"]
+__all__ = ["MAX_CONCURRENCY", "PLATFORMS", "ModelSource", "concurrency_of"]

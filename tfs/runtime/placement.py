@@ -62,8 +62,16 @@ class Placement:
     reason: str
 
 
-def place(options: PlacementOptions, profile: ModelProfile | None) -> Placement:
+def place(
+    options: PlacementOptions, profile: ModelProfile | None, concurrency: int = 1
+) -> Placement:
     """Returns where a version runs; never AUTO.
+
+    Args:
+        options: What was asked for and what the host offers.
+        profile: What was measured; None for nothing yet.
+        concurrency: How many requests at once the version takes in one interpreter.
+            Only an interpreter in this process gives it more than one.
 
     Raises:
         FailedPrecondition: What was asked for cannot be had on this host.
@@ -97,7 +105,7 @@ def place(options: PlacementOptions, profile: ModelProfile | None) -> Placement:
         return Placement(Backend.INLINE, "this host has no process backend")
     if profile is None:
         return Placement(Backend.PROCESS, "not measured yet")
-    return _by_profile(profile)
+    return _by_profile(profile, concurrency)
 
 
 def _asked_for(options: PlacementOptions) -> Placement:
@@ -114,7 +122,7 @@ def _asked_for(options: PlacementOptions) -> Placement:
     return Placement(backend, "asked for")
 
 
-def _by_profile(profile: ModelProfile) -> Placement:
+def _by_profile(profile: ModelProfile, concurrency: int) -> Placement:
     import_s = profile.import_s
     if import_s is None:
         return Placement(Backend.PROCESS, "its import was not measured")
@@ -123,6 +131,10 @@ def _by_profile(profile: ModelProfile) -> Placement:
             Backend.PROCESS,
             f"importing took {import_s * 1e3:.0f} ms > "
             f"{IN_PROCESS_IMPORT_S * 1e3:.0f} ms",
+        )
+    if concurrency > 1:
+        return Placement(
+            Backend.INLINE, f"it takes {concurrency} requests at once and joins them"
         )
     p99s_s = [each.full_batch_p99_s for each in profile.signatures.values()]
     known_s = [p99_s for p99_s in p99s_s if p99_s is not None]

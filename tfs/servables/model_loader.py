@@ -21,7 +21,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import is_committed, read_manifest, verify_files
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
 from tfs.servables.inside import measurable_of
 from tfs.servables.load_measures import LoadMeasures
@@ -120,6 +120,16 @@ class ModelLoader:
                     f"the version cannot be read: {error}; write it again"
                 ) from error
         return self._code_digest
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests at once the version asks to get in one interpreter.
+
+        Raises:
+            ServingError: The version cannot be read, or asks for nonsense.
+
+        """
+        return concurrency_of(self._payload.describe(self._path).entry, self._path)
 
     @property
     def profile(self) -> ModelProfile | None:

@@ -97,6 +97,7 @@ class PlacedLoader:
             )
         )
         self._servable: PlacedServable | None = None
+        self._concurrency = 1
         # Held while a late profile moves the version, which unloading waits for.
         # Guards _unloaded. Rank: with the loaders, outside every other lock.
         self._moving = threading.Lock()
@@ -114,7 +115,9 @@ class PlacedLoader:
             )
             return
         loader.on_late_profile = self._take_late_profile
-        placement = place(places.placement, places.profiler.known(loader.code_digest))
+        self._concurrency = loader.concurrency
+        known = places.profiler.known(loader.code_digest)
+        placement = place(places.placement, known, self._concurrency)
         self._entrance.backend = placement.backend
         loader.load(servable_id)
         servable = PlacedServable(loader.servable)
@@ -149,16 +152,21 @@ class PlacedLoader:
         """Puts the version where its profile says, and queues in front of it."""
         places, model = self._places, self._entrance.placed
         if profile is not None and model is not None:
-            placement = place(places.placement, profile)
+            placement = place(places.placement, profile, self._concurrency)
             if placement.backend is not self._entrance.backend:
                 interpreter = places.interpreter(placement.backend)
                 deadline_s = places.clock.now() + _MOVE_S
                 model.move(interpreter.load(model.source), deadline_s)
                 self._entrance.backend = placement.backend
-        servable.become(
-            places.batch(self._loader.servable, self._path, profile, placement.backend)
-        )
-        why = f"runs in {placement.backend.value}: {placement.reason}"
+        backend = placement.backend
+        why = f"runs in {backend.value}: {placement.reason}"
+        if self._concurrency > 1 and backend in (Backend.INLINE, Backend.FRONT):
+            # Its parts join the requests; joining them before would leave it one.
+            target = self._loader.servable
+            why += "; its requests are not joined before it"
+        else:
+            target = places.batch(self._loader.servable, self._path, profile, backend)
+        servable.become(target)
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
         places.note(servable.id, why)
         if profile is not None and places.warm_up_s > 0:
@@ -174,7 +182,7 @@ class PlacedLoader:
                 return
             before = servable.target
             try:
-                placement = place(self._places.placement, profile)
+                placement = place(self._places.placement, profile, self._concurrency)
                 self._settle(servable, profile, placement)
             except ServingError as error:
                 log.warning(

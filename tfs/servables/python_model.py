@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound
@@ -48,10 +49,13 @@ class PythonModel:
         return ResourceAllocation.ram(_ASSUMED_BYTES + 2 * size_bytes)
 
     def _own(self, path: str) -> VersionDescription:
+        file = os.path.join(path, FILE)
+        concurrency = literal_concurrency(file)
+        entry = {} if concurrency is None else {"concurrency": concurrency}
         if os.path.isfile(os.path.join(path, SIGNATURES)):
-            return VersionDescription({})
-        form = literal_signatures(os.path.join(path, FILE))
-        return VersionDescription(read_signatures(form, FILE))
+            return VersionDescription({}, entry)
+        form = literal_signatures(file)
+        return VersionDescription(read_signatures(form, FILE), entry)
 
 
 def literal_signatures(path: str) -> object:
@@ -62,6 +66,39 @@ def literal_signatures(path: str) -> object:
             a plain dict.
 
     """
+    for kind, value in _class_values(path, "signatures"):
+        try:
+            return ast.literal_eval(value)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{kind}.signatures is not a plain dict ({error}); "
+                "write the version with tfs.export.save_python"
+            ) from error
+    raise InvalidArgument(
+        f"no class in {FILE} says its signatures; write the version with "
+        f"tfs.export.save_python, or put a {SIGNATURES} beside it"
+    )
+
+
+def literal_concurrency(path: str) -> object:
+    """Returns ``concurrency`` of the class in a ``servable.py``, None if it has none.
+
+    Raises:
+        InvalidArgument: The source does not parse, or the value is not a plain number.
+
+    """
+    for kind, value in _class_values(path, "concurrency"):
+        try:
+            return ast.literal_eval(value)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{kind}.concurrency is not a plain number ({error})"
+            ) from error
+    return None
+
+
+def _class_values(path: str, name: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yields what each class of a source assigns to ``name``, with the class's name."""
     try:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
@@ -77,15 +114,5 @@ def literal_signatures(path: str) -> object:
                 targets, value = [statement.target], statement.value
             else:
                 continue
-            if any(isinstance(t, ast.Name) and t.id == "signatures" for t in targets):
-                try:
-                    return ast.literal_eval(value)
-                except ValueError as error:
-                    raise InvalidArgument(
-                        f"{kind.name}.signatures is not a plain dict ({error}); "
-                        "write the version with tfs.export.save_python"
-                    ) from error
-    raise InvalidArgument(
-        f"no class in {FILE} says its signatures; write the version with "
-        f"tfs.export.save_python, or put a {SIGNATURES} beside it"
-    )
+            if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+                yield kind.name, value

@@ -23,6 +23,9 @@ Output: TypeAlias = "torch.Tensor | TensorView"
 class GuestModel(Protocol):
     """A loaded model. Confined to the thread that calls it, one call at a time.
 
+    If its source's ``concurrency`` is larger than 1, the version's own code says that
+    it takes so many calls at once; what is between must then be thread-safe.
+
     Implementors promise:
 
     1. ``run`` hands inputs to the model by name, in eval mode; the caller has entered

@@ -11,6 +11,9 @@ from tfs.core.signature import Signature
 
 PLATFORMS = ("torch_package", "torch_export", "torchscript", "python")
 
+MAX_CONCURRENCY = 256
+"""Most threads that a version may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
@@ -47,6 +50,19 @@ class ModelSource:
             raise InvalidArgument(f"{who}: a model needs a signature")
         if self.intra_op_threads < 1:
             raise InvalidArgument(f"{who}: intra_op_threads must be >= 1")
+        _ = self.concurrency
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests the model takes at once in one interpreter.
+
+        Entry "concurrency"; 1 if it is absent. A backend may give it fewer.
+
+        Raises:
+            InvalidArgument: It is no such number.
+
+        """
+        return concurrency_of(self.entry, self.id.slashed)
 
     def text(self, key: str, default: str) -> str:
         """Returns a string of ``entry``.
@@ -78,3 +94,20 @@ class ModelSource:
                 "to names"
             )
         return dict(value)
+
+
+def concurrency_of(entry: Mapping[str, object], who: str) -> int:
+    """Returns how many requests at once a manifest's entry asks for, 1 if none.
+
+    Raises:
+        InvalidArgument: It is not a number from 1 to :data:`MAX_CONCURRENCY`.
+
+    """
+    value = entry.get("concurrency", 1)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{who}: concurrency must be a number, not {value!r}")
+    if not 1 <= value <= MAX_CONCURRENCY:
+        raise InvalidArgument(
+            f"{who}: concurrency must be from 1 to {MAX_CONCURRENCY}, not {value}"
+        )
+    return value

@@ -9,6 +9,7 @@ For models that are not one ``nn.Module``: tokenizers, pipelines, scikit-learn.
         def validate(self, **item): ...                 # optional: one row; ValueError
         def preprocess(self, **inputs): ...             # optional: predict's inputs
         def postprocess(self, outputs): ...             # optional: predict's result
+        concurrency = 8                                 # optional: requests at once
 
 Only ``predict`` is required. Inputs are tensors; strings are nested lists of bytes.
 """
