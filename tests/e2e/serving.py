@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,6 +33,21 @@ class Scale(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Returns ``y`` [batch, 2], for ``x`` [batch, 2]."""
         return {"y": x * self.factor}
+
+
+class Sleeper(nn.Module):
+    """Sleeps for as many seconds as its first value says, and says so."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns ``y``, which is ``x`` [batch, 2]."""
+        print("asleep", flush=True)
+        time.sleep(float(x[0, 0]))
+        return {"y": x}
+
+
+def export_sleeper(base_path: Path) -> None:
+    """Writes version 1 of :class:`Sleeper`."""
+    tfs.export.save(Sleeper().eval(), {"x": torch.zeros(2, 2)}, str(base_path), 1)
 
 
 def export_scale(base_path: Path, version: int, factor: float | None = None) -> Path:

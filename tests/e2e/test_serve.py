@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
@@ -16,6 +17,7 @@ from tests.e2e.serving import (
     Serving,
     config_text,
     export_scale,
+    export_sleeper,
     run_tfs,
     write_whole,
 )
@@ -398,11 +400,68 @@ def test_a_bad_config_ends_the_start(tmp_path: Path, text: str, words: str) -> N
     assert "Traceback" not in output
 
 
-def test_a_second_signal_ends_at_once(scale: Path) -> None:
-    """SIGTERM drains; whoever cannot wait sends it again."""
-    with Serving("--model_name=scale", f"--model_base_path={scale}") as server:
+@pytest.fixture(scope="module")
+def sleeper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose calls take as long as they are told."""
+    base_path = tmp_path_factory.mktemp("models") / "sleeper"
+    export_sleeper(base_path)
+    return base_path
+
+
+@contextlib.contextmanager
+def serving_a_call(sleeper: Path, transport: str, seconds: float) -> Iterator[OneCall]:
+    """A server in the middle of one call."""
+    with Serving(
+        "--model_name=sleeper",
+        f"--model_base_path={sleeper}",
+        f"--grpc_transport={transport}",
+    ) as server:
         server.wait_for("is available")
-        server.process.send_signal(signal.SIGTERM)
-        server.process.send_signal(signal.SIGINT)
-        code = server.process.wait(PATIENCE_S)
-    assert code in (0, 130)
+        call = OneCall(server, seconds)
+        call.start()
+        server.wait_for("asleep")
+        yield call
+        call.join(PATIENCE_S)
+        call.client.close()
+
+
+class OneCall(threading.Thread):
+    """One call that takes its time, and how it ended."""
+
+    def __init__(self, server: Serving, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self.server = server
+        self.client = Client(server.address, timeout_s=PATIENCE_S)
+        self.outcome: object = None
+        self._x = np.full((1, 2), seconds, np.float32)
+
+    def run(self) -> None:
+        try:
+            self.outcome = self.client.predict("sleeper", {"x": self._x})
+        except ServingError as error:
+            self.outcome = error
+
+
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_a_call_in_flight_is_answered_before_the_end(
+    sleeper: Path, transport: str
+) -> None:
+    """SIGTERM, twice at the same moment, drains: the call ends well, the exit is 0."""
+    with serving_a_call(sleeper, transport, 1.0) as call:
+        call.server.process.send_signal(signal.SIGTERM)
+        call.server.process.send_signal(signal.SIGTERM)
+        assert call.server.process.wait(PATIENCE_S) == 0
+        call.join(PATIENCE_S)
+        assert not isinstance(call.outcome, ServingError), call.outcome
+
+
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_a_second_signal_ends_at_once(sleeper: Path, transport: str) -> None:
+    """Whoever cannot wait for what is in flight sends another signal."""
+    with serving_a_call(sleeper, transport, 600.0) as call:
+        call.server.process.send_signal(signal.SIGTERM)
+        call.server.wait_for("draining")
+        call.server.process.send_signal(signal.SIGINT)
+        assert call.server.process.wait(PATIENCE_S) == 130
+        call.join(PATIENCE_S)
+        assert isinstance(call.outcome, ServingError)

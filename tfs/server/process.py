@@ -7,12 +7,14 @@ manager unload, interpreters, loop.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
@@ -40,6 +42,7 @@ Say = Callable[[str], None]
 """Prints one line for the operator."""
 
 FORCED_EXIT: Final = 130
+_ONE_WISH_S: Final = 0.05  # signals this close together are one
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -76,6 +79,7 @@ def run_server(options: ServerOptions, say: Say) -> int:
                 watch = _watch_config(options, text, server, clock)
                 watch.start()
             name = inbox.receive()
+            inbox.drop_repeats(_ONE_WISH_S)
         except BaseException:
             server.close(clock.now() + options.drain_timeout_s)
             raise
@@ -232,6 +236,19 @@ class _SignalInbox:
         """Blocks until a signal or ``notify`` comes; returns its name, or ""."""
         number = self._reader.recv(1)[0]
         return signal.Signals(number).name if number else ""
+
+    def drop_repeats(self, within_s: float) -> None:
+        """Blocks for ``within_s`` and drops the signals that came meanwhile.
+
+        Whatever ends a process group signals the process itself as well (timeout,
+        make): that is one wish to drain, not a second one to end at once.
+        """
+        time.sleep(within_s)
+        self._reader.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while self._reader.recv(64):
+                pass
+        self._reader.setblocking(True)
 
     def notify(self) -> None:
         """Wakes ``receive`` without a signal. Thread-safe."""
