@@ -128,6 +128,7 @@ def _start_server(config: Path) -> tuple[subprocess.Popen[str], str]:
             "serve",
             "--grpc_host=127.0.0.1",
             "--any_port",
+            "--log_level=warning",
             f"--model_config_file={config}",
         ],
         stdout=subprocess.PIPE,
