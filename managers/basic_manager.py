@@ -298,11 +298,13 @@ class BasicManager:
             managed = self._serving_locked(servable_id)
         if managed is not None:
             with self._publishing:
+                known = managed.note, managed.resident_bytes
                 if note is not None:
                     managed.note = note
                 if resident_bytes is not None:
                     managed.resident_bytes = resident_bytes
-                self._republish_available(managed)
+                if known != (managed.note, managed.resident_bytes):
+                    self._republish_available(managed)
 
     def report_error(self, servable_id: ServableId, error: ServingError | None) -> None:
         """Shows a fault of an available version in its state; None mends it.

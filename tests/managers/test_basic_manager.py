@@ -673,6 +673,15 @@ def test_state_says_since_when_it_holds(world: World) -> None:
     assert (state.since_s, state.error) == (world.clock.wall_s(), None)
 
 
+def test_what_is_known_already_is_not_published_again(world: World) -> None:
+    """A note that says nothing new is no news for anybody who follows states."""
+    world.load(world.loader("S3", 1))
+    world.settle()
+    for _ in range(2):
+        world.manager.annotate(S3_1, note="inline: 0.2 ms")
+    assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE", "AVAILABLE"]
+
+
 # -- resources: a total of 10 ----------------------------------------------------------
 
 
