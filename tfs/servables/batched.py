@@ -70,6 +70,8 @@ class BatchedServable:
             signature.
         profile: What was measured of this version; None: nothing.
         stats: Where to publish counts; None: nowhere.
+        max_in_flight: Most batches of a queue handed to ``inner`` at a time, where the
+            options do not say; None: as many as the scheduler's device takes.
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
@@ -84,6 +86,7 @@ class BatchedServable:
         options: BatchingOptions | None = None,
         profile: ModelProfile | None = None,
         stats: Stats | None = None,
+        max_in_flight: int | None = None,
     ) -> None:
         self._inner = inner
         self._loop = loop
@@ -98,7 +101,16 @@ class BatchedServable:
                 unbatched[name] = why
             else:
                 self._plans[name] = _Plan(
-                    name, signature, inner, scheduler, loop, options, found
+                    name,
+                    signature,
+                    inner,
+                    scheduler,
+                    loop,
+                    _bounded(
+                        options or recommended_options(CostTable(found.call_s_by_rows)),
+                        max_in_flight,
+                    ),
+                    found,
                 )
         self.unbatched: Mapping[str, str] = unbatched
         if stats is not None:
@@ -178,6 +190,13 @@ def _why_not(
     return ""
 
 
+def _bounded(options: BatchingOptions, max_in_flight: int | None) -> BatchingOptions:
+    """Returns options whose queues keep to ``max_in_flight``, if they set no bound."""
+    if max_in_flight is None or options.policy.max_in_flight is not None:
+        return options
+    return replace(options, policy=replace(options.policy, max_in_flight=max_in_flight))
+
+
 class _Plan:
     """How one signature is batched: which requests go together. Loop-confined."""
 
@@ -188,7 +207,7 @@ class _Plan:
         inner: Servable,
         scheduler: SharedBatchScheduler,
         loop: Loop,
-        options: BatchingOptions | None,
+        options: BatchingOptions,
         measured: SignatureProfile,
     ) -> None:
         self._name = name
@@ -197,7 +216,7 @@ class _Plan:
         self._scheduler = scheduler
         self._loop = loop
         self._call_s = measured.call_s_by_rows
-        self._options = options or recommended_options(CostTable(self._call_s))
+        self._options = options
         self._label = f"{inner.id.slashed}, signature {name!r}"
         self._closed = False
         self._groups: dict[object, SharedQueue[InferenceTask]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
@@ -79,11 +80,16 @@ def read_batching_file(path: str) -> BatchingOptions:
     return read_batching_parameters(text, path)
 
 
+_UNBOUNDED: Final = 1 << 16
+
+
 class Batcher:
     """Puts batch queues in front of servables. ``batch`` is thread-safe.
 
     One scheduler per kind of place, stepped by the serving loop at the end of every
-    round, so that whatever a round brought is joined.
+    round, so that whatever a round brought is joined. Threads of the server are shared
+    by its models; processes belong to one version each, so there a model that hangs
+    holds up no other: its queues are bounded one by one.
 
     Args:
         loop: The serving loop; it does not run yet.
@@ -91,7 +97,7 @@ class Batcher:
         trusts_versions: Whether a version's own parameters suffice to batch it although
             nothing was measured (no probe budget).
         common: For versions without parameters of their own.
-        num_parallel: Batches in flight, by backend.
+        num_parallel: Batches in flight, by backend; for processes, of each version.
 
     """
 
@@ -108,11 +114,13 @@ class Batcher:
         self._enabled = enabled
         self._trusts_versions = trusts_versions
         self._common = common
+        self._max_in_flight = {Backend.PROCESS: num_parallel[Backend.PROCESS]}
+        bounds = {**num_parallel, Backend.PROCESS: _UNBOUNDED}
         self._schedulers = {
             backend: SharedBatchScheduler(
                 SchedulerOptions(num_batch_threads=num, serial=num == 1), loop.clock
             )
-            for backend, num in num_parallel.items()
+            for backend, num in bounds.items()
         }
         for scheduler in self._schedulers.values():
             loop.add_round_hook(scheduler.step, Phase.SCHEDULE)
@@ -139,5 +147,10 @@ class Batcher:
                 read_batching_file(own), batches_unproven=self._trusts_versions
             )
         return BatchedServable(
-            servable, self._schedulers[backend], self._loop, options, profile
+            servable,
+            self._schedulers[backend],
+            self._loop,
+            options,
+            profile,
+            max_in_flight=self._max_in_flight.get(backend),
         )
