@@ -22,6 +22,7 @@ from tfs.cli import (
     rollback,
     serve,
     status,
+    tune,
     warmup,
 )
 from tfs.core.errors import ServingError
@@ -32,6 +33,7 @@ COMMANDS: Final = (
     predict,
     warmup,
     replay,
+    tune,
     status,
     models,
     reload,

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.adds_one import AddsOne
+from tfs.cli import main
+from tfs.cli.tune import add_parser
+from tfs.core.errors import FailedPrecondition, NotFound
+from tfs.export import save
+from tfs.server.batching import read_batching_file, read_batching_parameters
+
+EXAMPLE = torch.tensor([[1.0, 2, 3], [4, 5, 6]])
+QUICK = ("--budget_s=0", "--max_batch_size=4")
+
+
+def tuned(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["tune", *arguments])
+    status: int = args.run(args)
+    return status
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    save(AddsOne(), EXAMPLE, tmp_path / "adds_one", 9)
+    save(AddsOne(), EXAMPLE, tmp_path / "adds_one", 10)
+    return tmp_path / "adds_one"
+
+
+@pytest.mark.parametrize("which", ["", "9"])
+def test_parameters_are_printed_with_their_numbers(
+    base: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    """Of a model's highest version or of the version named; output that is a file."""
+    assert tuned(str(base / which), *QUICK) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    options = read_batching_parameters(out, "printed")
+    assert 1 <= options.queue.max_batch_rows <= 4
+    comments = [line for line in out.splitlines() if line.startswith("#")]
+    assert "serving_default, example inputs, cpu, 1 threads" in comments[0]
+    assert [line.split()[1] for line in comments[-4:]] == ["1", "2", "3", "4"]
+    assert sum("best" in line for line in comments) == 1
+
+
+def test_parameters_are_written_with_a_plot(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a server reads, and what a person looks at."""
+    out = tmp_path / "tuned"
+    assert tuned(str(base), *QUICK, "--out", str(out)) == 0
+    written, plot = capsys.readouterr().out.splitlines()
+    assert written == str(out / "batching_params.pbtxt")
+    assert read_batching_file(written).queue.timeout_s == 0
+    assert Path(plot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_there_is_no_plot(
+    base: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is no dependency of a server."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert tuned(str(base), *QUICK, "--out", str(tmp_path)) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/batching_params.pbtxt\n"
+    assert not (tmp_path / "batching_params.png").exists()
+
+
+def test_parameters_that_a_version_was_published_with_are_not_overwritten(
+    tmp_path: Path,
+) -> None:
+    """Its manifest promises them; the version would not load any more."""
+    path = save(
+        AddsOne(),
+        EXAMPLE,
+        tmp_path,
+        batching_parameters="max_batch_size { value: 4 }",
+    )
+    before = Path(path, "batching_params.pbtxt").read_text()
+    with pytest.raises(FailedPrecondition, match="tfs package"):
+        tuned(path, *QUICK, "--out", path)
+    assert Path(path, "batching_params.pbtxt").read_text() == before
+
+
+def test_a_version_without_parameters_gets_them_and_still_loads(base: Path) -> None:
+    """Files that a manifest does not list do not matter to it."""
+    path = str(base / "10")
+    assert tuned(path, *QUICK, "--out", path) == 0
+    assert tuned(path, *QUICK) == 0
+
+
+def test_a_mistake_is_one_line_and_status_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback for what the person at the keyboard can correct."""
+    with pytest.raises(NotFound):
+        tuned(str(tmp_path / "absent"))
+    assert main.main(["tune", str(tmp_path / "absent")]) == 1
+    assert capsys.readouterr().err.startswith("tfs: ")

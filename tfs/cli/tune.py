@@ -1,0 +1,229 @@
+"""``tfs tune``: measures a version's time per batch size and recommends parameters."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.version_directory import (
+    BATCHING_PARAMETERS,
+    is_committed,
+    read_manifest,
+)
+
+if TYPE_CHECKING:
+    from tfs.core.servable import Servable
+    from tfs.servables.tuning import RecommendedParameters, Tuning
+
+_EPILOG = """\
+MODEL is a version directory, or a model's directory, whose highest version is taken.
+
+examples
+  tfs tune /models/resnet > params.pbtxt     and: tfs serve --batching_parameters_file
+  tfs tune /models/resnet --out tuned/       batching_params.pbtxt, and a plot
+
+The parameters belong to the machine they were measured on: run it on a quiet one of the
+kind that serves.
+"""
+
+_PLOT = "batching_params.png"
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "tune",
+        help="measure batches of a model and recommend batching parameters",
+        description="Runs a version on batches of many sizes, shows how long they "
+        "take, and recommends batching parameters.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a directory, see below")
+    parser.add_argument(
+        "--signature",
+        default=DEFAULT_SIGNATURE,
+        metavar="KEY",
+        help=f"what to measure; default: {DEFAULT_SIGNATURE}",
+    )
+    parser.add_argument(
+        "--max_batch_size", type=int, default=64, help="largest batch; default: 64"
+    )
+    parser.add_argument(
+        "--budget_s", type=float, default=10.0, help="seconds to measure; default: 10"
+    )
+    parser.add_argument("--device", default="cpu", help='"cpu" or "cuda[:i]"')
+    parser.add_argument(
+        "--intra_op_threads", type=int, default=1, help="threads of a call; default: 1"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help=f"write {BATCHING_PARAMETERS} there, and a plot if matplotlib is "
+        "installed; default: print the parameters",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit status.
+
+    Raises:
+        ServingError: The version cannot be had, measured or batched.
+
+    """
+    from tfs.servables.probe import ServableSubject
+    from tfs.servables.tuning import TuningOptions, recommended_parameters, tune
+
+    path = version_path(args.model)
+    out: str | None = args.out
+    if out is not None:
+        check_writable(out)
+    options = TuningOptions(args.max_batch_size, args.budget_s)
+    with loaded(path, args.device, args.intra_op_threads) as servable:
+        tuning = tune(ServableSubject(servable), path, args.signature, options)
+    recommended = recommended_parameters(tuning.call_s_by_rows)
+    where = f"{args.device}, {args.intra_op_threads} threads per call"
+    text = parameters_text(tuning, recommended, where)
+    if tuning.doubt:
+        print(
+            "tfs tune: the server batches a signature only where rows were shown to be "
+            f"independent; here {tuning.doubt}",
+            file=sys.stderr,
+        )
+    if out is None:
+        print(text, end="")
+        return 0
+    file = Path(out, BATCHING_PARAMETERS)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    print(file)
+    if draw(tuning, recommended, where, str(Path(out, _PLOT))):
+        print(Path(out, _PLOT))
+    return 0
+
+
+def version_path(path: str) -> str:
+    """Returns the version directory that ``path`` names: itself, or its highest.
+
+    Raises:
+        NotFound: There is no such directory.
+
+    """
+    if not os.path.isdir(path):
+        raise NotFound(f"no such directory: {path}")
+    if not is_committed(path):
+        versions = [name for name in os.listdir(path) if name.isdecimal()]
+        if versions:
+            return os.path.join(path, max(versions, key=int))
+    return path
+
+
+def check_writable(folder: str) -> None:
+    """Refuses a version directory whose parameters belong to its committed files.
+
+    Raises:
+        FailedPrecondition: It is one.
+
+    """
+    if is_committed(folder) and BATCHING_PARAMETERS in read_manifest(folder).files:
+        raise FailedPrecondition(
+            f"{folder} was published with its own {BATCHING_PARAMETERS}, and its "
+            "manifest promises it unchanged; write elsewhere, and publish again with "
+            "`tfs package`"
+        )
+
+
+@contextlib.contextmanager
+def loaded(path: str, device: str, intra_op_threads: int) -> Iterator[Servable]:
+    """Loads a version into this process, for as long as the context lasts.
+
+    Raises:
+        ServingError: It does not load.
+
+    """
+    from tfs.runtime.inline_interpreter import InlineInterpreter
+    from tfs.servables.built_in import default_registry
+    from tfs.servables.platform import LoadContext
+
+    if intra_op_threads < 1:
+        raise InvalidArgument("--intra_op_threads must be positive")
+    interpreter = InlineInterpreter("tune")
+    interpreter.start()
+    context = LoadContext(lambda _: interpreter, device, intra_op_threads)
+    path = os.path.abspath(path)
+    name = os.path.basename(path)
+    version = int(name) if name.isdecimal() else 1
+    try:
+        loader = default_registry().loader(path, context)
+        loader.load(
+            ServableId(os.path.basename(os.path.dirname(path)) or "model", version)
+        )
+        try:
+            yield loader.servable
+        finally:
+            loader.unload()
+    finally:
+        interpreter.close()
+
+
+def parameters_text(
+    tuning: Tuning, recommended: RecommendedParameters, where: str
+) -> str:
+    """Returns a ``BatchingParameters`` file with the measurements as comments."""
+    inputs = "example inputs" if tuning.is_example else "made-up inputs"
+    lines = [
+        f"# Measured by tfs tune: signature {tuning.signature_name}, {inputs}, {where};",
+        f"# medians of {tuning.num_rounds} calls. For machines like this one.",
+        "#",
+        "#   rows   ms per batch       rows/s",
+    ]
+    for rows, call_s in sorted(tuning.call_s_by_rows.items()):
+        mark = "  <- best" if rows == recommended.batch_rows else ""
+        rate = rows / max(call_s, 1e-12)
+        lines.append(f"# {rows:6d} {call_s * 1e3:14.3f} {rate:12.1f}{mark}")
+    return "\n".join(lines) + "\n\n" + recommended.text
+
+
+def draw(
+    tuning: Tuning, recommended: RecommendedParameters, where: str, path: str
+) -> bool:
+    """Draws time and rate over the batch size; returns whether it could.
+
+    It cannot where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    rows = sorted(tuning.call_s_by_rows)
+    times_s = [tuning.call_s_by_rows[each] for each in rows]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(f"{tuning.signature_name}: {where}")
+    axes.set_xlabel("rows of a batch")
+    axes.set_ylabel("ms per batch")
+    axes.plot(rows, [each * 1e3 for each in times_s], "o-", color="tab:blue")
+    axes.axvline(recommended.batch_rows, color="tab:gray", linestyle="--")
+    axes.set_ylim(bottom=0)
+    rates = axes.twinx()
+    rates.set_ylabel("rows/s (dotted)")
+    rates.plot(
+        rows,
+        [n / max(s, 1e-12) for n, s in zip(rows, times_s, strict=True)],
+        "o:",
+        color="tab:orange",
+    )
+    rates.set_ylim(bottom=0)
+    figure.savefig(path)
+    return True
