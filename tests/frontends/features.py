@@ -224,11 +224,7 @@ FEATURES: Final = (
     Feature("gzip requests", gzip_request),
     Feature("gzip requests that unpack beyond the limit are refused", gzip_bomb),
     Feature("requests beyond `--max_message_bytes` are refused", request_limit),
-    Feature(
-        "replies beyond `--max_message_bytes` are refused",
-        reply_limit,
-        missing_in=("express",),
-    ),
+    Feature("replies beyond `--max_message_bytes` are refused", reply_limit),
     Feature("deadlines", deadline),
     Feature("errors with RetryInfo", retry_info),
     Feature("metadata, binary values too", metadata),

@@ -37,6 +37,7 @@ from tfs.core.errors import (
     InvalidArgument,
     ServingError,
     Unavailable,
+    Unimplemented,
     serving_error,
 )
 from tfs.core.servable import CancelToken
@@ -44,6 +45,7 @@ from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.status_details import (
     DETAILS_KEY,
+    handler_error,
     status_details,
     wire_message,
 )
@@ -210,7 +212,7 @@ class GrpcioTransport:
             method.handler(call)
         except Exception as error:
             log.exception("event=handler_failed method=%s", method.path)
-            call.fail(serving_error(error, method.path))
+            call.fail(handler_error(error, method.path))
 
     def post(self, fn: Callable[[], None]) -> None:
         """Runs ``fn`` on the serving loop."""
@@ -390,11 +392,16 @@ class _GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._methods = methods
 
     def service(self, handler_call_details: Any) -> Any:
-        """Returns grpcio's handler for the path, None for UNIMPLEMENTED."""
+        """Returns grpcio's handler for the path, or one that says UNIMPLEMENTED."""
         method = self._methods.get(handler_call_details.method)
         services = self._listener.services
         if method is None or (services is not None and method.service not in services):
-            return None
+            path = handler_call_details.method
+            return grpc.stream_stream_rpc_method_handler(
+                functools.partial(
+                    _refuse, Unimplemented(f"unknown method {path[:200]}")
+                )
+            )
         metadata = tuple(handler_call_details.invocation_metadata)
         answer = functools.partial(
             {
@@ -441,7 +448,9 @@ class _GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self, method: Method, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
         messages = requests.__aiter__()
-        first = await anext(messages, b"")
+        first = await anext(messages, None)
+        if first is None:
+            return  # a client that says nothing gets no answer, and OK
         call = self._call(method, metadata, first, context)
         pump = asyncio.ensure_future(self._pump(messages, call))
         try:
@@ -497,6 +506,10 @@ class _GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             transport._options.max_queued_messages,
             transport._loop,
         )
+
+
+async def _refuse(error: ServingError, requests: Any, context: Any) -> None:
+    await _abort(context, error)
 
 
 async def _abort(context: Any, error: object) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tfs.core.errors import ServingError
+from tfs.core.errors import Internal, ServingError
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 MAX_MESSAGE_CHARS: Final = 1024
+MAX_MESSAGE_BYTES: Final = 4096
+"""Of a message as it travels, percent-encoded; clients take about 8 KB of headers."""
 TRUNCATED: Final = "...TRUNCATED"
 DETAILS_KEY: Final = "grpc-status-details-bin"
 
@@ -17,11 +19,51 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def wire_message(error: ServingError) -> str:
-    """Returns the message clients see: cut at 1,024 characters, control-free."""
-    message = error.message
+    """Returns the message clients see: cut at 1,024 characters, control-free.
+
+    Earlier if it would travel in more than 4 KB, and marked as cut either way.
+    """
+    message = _UNPRINTABLE.sub("?", error.message)
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[:MAX_MESSAGE_CHARS] + TRUNCATED
-    return _UNPRINTABLE.sub("?", message)
+    if not message.isascii():
+        message = message.encode("utf-8", "replace").decode()  # lone surrogates
+    if not message.isascii() or "%" in message:
+        message = _cut_encoded(message)
+    return message
+
+
+def handler_error(error: BaseException, path: str) -> ServingError:
+    """Returns what a client is told when a handler raised ``error``.
+
+    Errors of ours say what they say; the text of any other stays in the server's log,
+    for it may quote what is not the client's to know.
+    """
+    if isinstance(error, ServingError):
+        return error
+    return Internal(f"{path}: the server failed; see its log")
+
+
+def percent_encode(message: str) -> bytes:
+    """Returns ``message`` as ``grpc-message`` wants it: printable ASCII without %."""
+    if message.isascii() and message.isprintable() and "%" not in message:
+        return message.encode()
+    return b"".join(map(_encoded_char, message))
+
+
+def _encoded_char(char: str) -> bytes:
+    if " " <= char <= "~" and char != "%":
+        return char.encode()
+    return b"".join(b"%%%02X" % byte for byte in char.encode())
+
+
+def _cut_encoded(message: str) -> str:
+    num_bytes = 0
+    for index, char in enumerate(message):
+        num_bytes += len(_encoded_char(char))
+        if num_bytes > MAX_MESSAGE_BYTES:
+            return message[:index] + TRUNCATED
+    return message
 
 
 def status_details(error: ServingError) -> bytes | None:

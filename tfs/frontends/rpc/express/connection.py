@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NoReturn, Protocol
 
-from tfs.core.errors import Internal, ServingError
+from tfs.core.errors import Internal, ResourceExhausted, ServingError
 from tfs.frontends.rpc.express import frames, response
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
 from tfs.frontends.rpc.express.frames import (
@@ -86,7 +86,7 @@ class ConnectionLimits:
         max_concurrent_streams: Calls at a time, including those cut off whose work
             still runs.
         max_requests_per_round: Requests taken from one ``receive``.
-        max_message_bytes: Longest request message.
+        max_message_bytes: Longest message, of a request as of a reply.
         max_header_list_bytes: Longest header list, by RFC 7541's count; a header
             block may be as long on the wire.
         max_frame_size: Longest DATA payload we announce to take.
@@ -1019,7 +1019,9 @@ class Connection:
         size = len(message)
         total = size + PREFIX_SIZE
         stream_id = stream.id
-        if (
+        if size > self._max_message_bytes:
+            self.send_error(stream, self.too_large(message))
+        elif (
             total <= self._send_window
             and total <= stream.send_window
             and total <= self._peer.max_frame_size
@@ -1041,6 +1043,17 @@ class Connection:
         else:
             self.send_message(stream, message)
             self.send_end(stream, response.OK_TRAILERS_BLOCK)
+
+    def is_too_large(self, message: bytes) -> bool:
+        """Tells whether the message is longer than the server sends."""
+        return len(message) > self._max_message_bytes
+
+    def too_large(self, message: bytes) -> ServingError:
+        """Returns the error of such a message."""
+        return ResourceExhausted(
+            f"sent message larger than max ({len(message)} vs. "
+            f"{self._max_message_bytes} bytes)"
+        )
 
     def send_message(self, stream: Stream, message: bytes) -> None:
         """Sends one message, or queues what the client's windows do not take."""

@@ -18,12 +18,13 @@ from threading import get_ident
 from typing import Final, Protocol
 
 from tfs.core.call import Metadata, Method, MethodKind, Peer
-from tfs.core.errors import Internal, ServingError, Unimplemented
+from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.express import response
 from tfs.frontends.rpc.express.connection import Connection, Stream
 from tfs.frontends.rpc.express.deadlines import Bucket
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
+from tfs.frontends.rpc.status_details import handler_error
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class ExpressCall:
     def _on_handler_failure(self, error: Exception) -> None:
         self._session.on_handler_failure(self, error)
         if not self.is_finished:
-            self.fail(Internal(f"{self.route.path}: the server failed; see its log"))
+            self.fail(handler_error(error, self.route.path))
 
     def _finish(self) -> None:
         self.is_finished = True
@@ -270,6 +271,9 @@ class ExpressStreamCall(ExpressCall):
     def send(self, message: bytes) -> bool:
         """Queues one message; False, and nothing sent, if too much is queued."""
         session = self._session
+        if not self.is_finished and session.connection.is_too_large(message):
+            self.fail(session.connection.too_large(message))
+            return False
         if (
             self.is_finished
             or self.stream.outbox_bytes > session.max_stream_queued_bytes
@@ -328,8 +332,12 @@ class ExpressStreamCall(ExpressCall):
             self.finish()
 
     def _reply(self, message: bytes) -> None:
+        connection = self._session.connection
         if not self.is_finished:
-            self._session.connection.send_message(self.stream, message)
+            if connection.is_too_large(message):
+                self._fail(connection.too_large(message))
+                return
+            connection.send_message(self.stream, message)
         self._end()
 
     def _end(self) -> None:

@@ -1,0 +1,381 @@
+"""Both transports, the same handlers, the same calls: nothing may tell them apart.
+
+A call is drawn at random and made by a real client to either transport. What comes
+back must be the same: code, message, replies, initial and trailing metadata, and what
+the handler saw of it. Each server keeps its connection from example to example, so
+that what one call leaves behind can trouble the next.
+
+What may differ, and where it is allowed for:
+
+- the text of a refusal by grpcio's core, which is not ours to write (`_CORE_TEXTS`);
+- the text that a client gives a call it ended itself (deadline, cancellation);
+- a unary call with no message, or with two: grpcio's Python layer waits for the first
+  until the deadline and overlooks the second, express says UNIMPLEMENTED, as gRPC asks;
+- deflate, which express refuses, and the sizes at which a slow reader's queue is full;
+- what is not gRPC at all: express answers with an HTTP status, grpcio's core as it
+  likes; both refuse it and serve on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.core.conformance.transport import PATIENCE_S, MakeTransport, running
+from tfs.core.call import Call, Method, MethodKind, StreamCall, Transport
+from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
+
+MAX_MESSAGE_BYTES: Final = 300_000
+SHORT_S: Final = 0.05
+SERVICE: Final = "/tfs.differential.Test/"
+FAILURES: Final[Mapping[str, type[Exception]]] = {
+    kind.__name__: kind for kind in (ValueError, MemoryError, TimeoutError, NotFound)
+}
+
+# Refusals that grpcio's core writes before it asks us; only their code is compared.
+_CORE_TEXTS: Final = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED})
+_CLIENTS_OWN: Final = frozenset(
+    {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+)
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+# -- the server --------------------------------------------------------------------
+
+
+@dataclass
+class Handlers:
+    """Answers as the request asks. Runs on the serving loop.
+
+    Attributes:
+        told: released once for each held call that was cut off.
+    """
+
+    told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def methods(self) -> dict[str, Method]:
+        unary, stream = MethodKind.UNARY, MethodKind.SERVER_STREAM
+        table = (
+            Method(SERVICE + "Echo", self.echo, unary),
+            Method(SERVICE + "Seen", self.seen, unary),
+            Method(SERVICE + "Size", self.size, unary),
+            Method(SERVICE + "Fail", self.fail, unary),
+            Method(SERVICE + "Raise", self.raise_, unary),
+            Method(SERVICE + "Later", self.later, unary),
+            Method(SERVICE + "Hold", self.hold, unary),
+            Method(SERVICE + "Stream", self.stream, stream),
+            Method(SERVICE + "Chat", self.chat, MethodKind.BIDIRECTIONAL),
+        )
+        return {method.path: method for method in table}
+
+    def echo(self, call: Call) -> None:
+        call.reply(bytes(call.message))
+
+    def seen(self, call: Call) -> None:
+        seen = [
+            (key, value if isinstance(value, str) else list(value))
+            for key, value in call.metadata
+            if key != "user-agent"
+        ]
+        about = [call.method, seen, call.deadline_s is not None, call.peer.listener]
+        call.reply(json.dumps(about).encode())
+
+    def size(self, call: Call) -> None:
+        call.reply(b"x" * int(bytes(call.message)))
+
+    def fail(self, call: Call) -> None:
+        call.fail(_error(json.loads(bytes(call.message))))
+
+    def raise_(self, call: Call) -> None:
+        raise FAILURES[bytes(call.message).decode()]("meant to fail")
+
+    def later(self, call: Call) -> None:
+        message = bytes(call.message)
+        threading.Thread(target=lambda: call.reply(message)).start()
+
+    def hold(self, call: Call) -> None:
+        call.on_cancel(self.told.release)
+
+    def stream(self, call: StreamCall) -> None:
+        """Sends messages of the sizes asked for, then ends as asked."""
+        asked = json.loads(bytes(call.message))
+        for size in asked["sizes"]:
+            call.send(b"m" * size)
+        _end(call, asked["end"])
+
+    def chat(self, call: StreamCall) -> None:
+        """Echoes every message; "end …" ends the stream, as asked."""
+
+        def answer(message: bytes | memoryview) -> None:
+            text = bytes(message)
+            if text.startswith(b"end "):
+                _end(call, json.loads(text[4:]))
+            else:
+                call.send(text)
+
+        answer(call.message)
+        call.on_message(answer)
+        call.on_half_close(call.finish)
+
+
+def _error(asked: Sequence[Any]) -> ServingError:
+    code, message, retry_after_s = asked
+    return BY_CODE[Code(code)](message, retry_after_s=retry_after_s)
+
+
+def _end(call: StreamCall, end: Any) -> None:
+    if isinstance(end, str):
+        call.reply(end.encode())
+    elif end is None:
+        call.finish()
+    else:
+        call.fail(_error(end))
+
+
+# -- the client --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A call to make.
+
+    Attributes:
+        messages: what the client sends; a unary method wants one.
+        ends: how the client ends it: by waiting, or by cancelling, or by deadline.
+    """
+
+    method: str
+    messages: tuple[bytes, ...] = (b"",)
+    metadata: Metadata = ()
+    timeout_s: float | None = PATIENCE_S
+    compression: grpc.Compression = grpc.Compression.NoCompression
+    is_cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that a client can know of a call."""
+
+    code: grpc.StatusCode
+    message: str | None
+    replies: tuple[bytes, ...]
+    initial: Metadata
+    trailing: Metadata
+    was_told: bool
+
+
+class Side:
+    """One transport and one client's connection to it."""
+
+    def __init__(self, address: str, handlers: Handlers) -> None:
+        self.address = address
+        self._handlers = handlers
+        self._channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.enable_http_proxy", 0),
+            ],
+        )
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def start(self, sent: Sent) -> grpc.Call:
+        """Begins the call: streaming both ways, whatever the method expects."""
+        method = self._channel.stream_stream(SERVICE + sent.method, bytes, bytes)
+        call: grpc.Call = method(
+            iter(sent.messages),
+            timeout=sent.timeout_s,
+            metadata=sent.metadata,
+            compression=sent.compression,
+        )
+        if sent.is_cancelled:
+            call.cancel()  # type: ignore[no-untyped-call]
+        return call
+
+    def finish(self, sent: Sent, call: grpc.Call) -> Outcome:
+        """Waits for the call's end."""
+        replies = []
+        with contextlib.suppress(grpc.RpcError):
+            replies.extend(iter(call))  # type: ignore[call-overload]
+        code = call.code()
+        is_ours = sent.method == "Fail" or code not in _CORE_TEXTS | _CLIENTS_OWN
+        was_told = False
+        if sent.method == "Hold" and not sent.is_cancelled:
+            was_told = self._handlers.told.acquire(timeout=PATIENCE_S)
+        return Outcome(
+            code,
+            call.details() if is_ours else None,
+            tuple(replies),
+            _pairs(call.initial_metadata()) if is_ours else (),
+            _pairs(call.trailing_metadata()) if is_ours else (),
+            was_told,
+        )
+
+    def run(self, calls: Sequence[Sent]) -> list[Outcome]:
+        """Makes the calls one after the other."""
+        return [self.finish(sent, self.start(sent)) for sent in calls]
+
+    def run_at_once(self, calls: Sequence[Sent]) -> list[Outcome]:
+        """Makes all calls, then waits for their ends."""
+        begun = [self.start(sent) for sent in calls]
+        return [self.finish(*pair) for pair in zip(calls, begun, strict=True)]
+
+
+def _pairs(metadata: object) -> Metadata:
+    return tuple((key, value) for key, value in metadata or ())  # type: ignore
+
+
+def make_grpcio(loop: ServingLoop) -> Transport:
+    return GrpcioTransport(loop, GrpcioOptions(max_message_bytes=MAX_MESSAGE_BYTES))
+
+
+def make_express(loop: ServingLoop) -> Transport:
+    limits = ConnectionLimits(max_message_bytes=MAX_MESSAGE_BYTES)
+    return ExpressTransport(loop, ExpressOptions(limits=limits))
+
+
+MAKERS: Final[Mapping[str, MakeTransport]] = {
+    "grpcio": make_grpcio,
+    "express": make_express,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both transports."""
+
+    grpcio: Side
+    express: Side
+
+    def check(self, calls: Sequence[Sent], *, at_once: bool = False) -> list[Outcome]:
+        """Makes the calls to both, compares, returns what both answered."""
+        run: Callable[[Side], list[Outcome]] = lambda side: (  # noqa: E731
+            side.run_at_once(calls) if at_once else side.run(calls)
+        )
+        theirs, ours = run(self.grpcio), run(self.express)
+        for sent, reference, outcome in zip(calls, theirs, ours, strict=True):
+            assert outcome == reference, sent
+        return ours
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with contextlib.ExitStack() as stack:
+        sides = {}
+        for name, make in MAKERS.items():
+            handlers = Handlers()
+            run = stack.enter_context(running(make, handlers.methods()))
+            sides[name] = Side(run.addresses[0], handlers)
+            stack.callback(sides[name].close)
+        yield Pair(**sides)
+
+
+# -- what is drawn -------------------------------------------------------------------
+
+_NAMES = st.from_regex(r"x[a-z0-9_.\-]{0,20}", fullmatch=True)
+_TEXTS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=60)
+_PLAIN_PAIRS = st.tuples(_NAMES.filter(lambda name: not name.endswith("-bin")), _TEXTS)
+_BINARY_PAIRS = st.tuples(
+    _NAMES.map(lambda name: name + "-bin"), st.binary(max_size=60)
+)
+METADATA = st.lists(_PLAIN_PAIRS | _BINARY_PAIRS, max_size=6).map(tuple)
+COMPRESSION = st.sampled_from([grpc.Compression.NoCompression, grpc.Compression.Gzip])
+SIZES = st.sampled_from([0, 1, 100, 16_379, 16_384, 65_536, 200_000])
+MESSAGES = SIZES.map(lambda size: b"abcdefgh" * (size // 8) + b"z" * (size % 8))
+OVERSIZE = st.sampled_from([MAX_MESSAGE_BYTES + 1, 3 * MAX_MESSAGE_BYTES]).map(bytes)
+ERRORS = st.tuples(
+    st.sampled_from([int(code) for code in BY_CODE if code is not Code.OK]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+    | st.sampled_from(
+        ["ä" * 1024, "x" * 1025, "%41 100 %", "日本" * 1000, "a\nb\tc\0"]
+    ),
+    st.sampled_from([None, 0.0, 1.5, 2.0]),
+)
+ENDS = st.none() | st.text(max_size=5) | ERRORS
+
+
+def _one(
+    method: str, message: st.SearchStrategy[bytes], **others: st.SearchStrategy[object]
+) -> st.SearchStrategy[Sent]:
+    return st.builds(
+        Sent,
+        method=st.just(method),
+        messages=st.tuples(message),
+        metadata=METADATA,
+        **others,
+    )
+
+
+_SEVERAL = st.lists(st.sampled_from([b"", b"one", b"two" * 9000]), max_size=3).map(
+    tuple
+)
+_CHATS = st.tuples(_SEVERAL, ENDS).map(
+    lambda drawn: (*drawn[0], b"end " + json.dumps(drawn[1]).encode())
+)
+
+CALLS = st.one_of(
+    _one("Echo", MESSAGES, compression=COMPRESSION),
+    _one("Echo", OVERSIZE, compression=COMPRESSION),
+    _one("Later", MESSAGES, compression=COMPRESSION),
+    _one("Seen", st.just(b""), timeout_s=st.sampled_from([None, PATIENCE_S, 3600.0])),
+    _one("Size", SIZES.map(lambda size: b"%d" % size)),
+    _one("Size", st.just(b"%d" % (MAX_MESSAGE_BYTES + 1))),
+    _one("Fail", ERRORS.map(lambda error: json.dumps(error).encode())),
+    _one("Raise", st.sampled_from([name.encode() for name in FAILURES])),
+    _one("Nothing", MESSAGES),
+    _one("Hold", MESSAGES, timeout_s=st.just(SHORT_S)),
+    _one("Hold", MESSAGES, is_cancelled=st.just(True)),
+    _one(
+        "Stream",
+        st.fixed_dictionaries({"sizes": st.lists(SIZES, max_size=5), "end": ENDS}).map(
+            lambda asked: json.dumps(asked).encode()
+        ),
+    ),
+    st.builds(Sent, st.just("Chat"), _SEVERAL | _CHATS, METADATA),
+)
+
+SHORT = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@given(calls=st.lists(CALLS, min_size=1, max_size=6), at_once=st.booleans())
+@SHORT
+def test_no_client_can_tell_the_transports_apart(
+    pair: Pair, calls: list[Sent], at_once: bool
+) -> None:
+    """Same calls, one by one or at once, over lasting connections: same outcomes."""
+    pair.check(calls, at_once=at_once)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+@given(calls=st.lists(CALLS, min_size=1, max_size=20), at_once=st.booleans())
+@settings(SHORT, max_examples=5000, derandomize=False)
+def test_no_client_can_tell_the_transports_apart_for_minutes(
+    pair: Pair, calls: list[Sent], at_once: bool
+) -> None:
+    """The same, longer, and from another place each time."""
+    pair.check(calls, at_once=at_once)

@@ -1,0 +1,47 @@
+"""What clients read of an error, the same through every transport."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+import pytest
+
+from tfs.core.errors import InvalidArgument, NotFound
+from tfs.frontends.rpc.status_details import (
+    MAX_MESSAGE_BYTES,
+    TRUNCATED,
+    handler_error,
+    percent_encode,
+    wire_message,
+)
+
+
+def test_a_message_is_cut_at_1024_characters_and_says_so() -> None:
+    """As TensorFlow Serving cuts it; what fits is left alone."""
+    assert wire_message(InvalidArgument("x" * 1024)) == "x" * 1024
+    assert wire_message(InvalidArgument("x" * 1025)) == "x" * 1024 + TRUNCATED
+
+
+@pytest.mark.parametrize("char", ["%", "ä", "日", "\U0001f600"])
+def test_a_message_that_grows_on_the_wire_is_cut_between_characters(char: str) -> None:
+    """Never within one: clients would read every byte of it as Latin-1."""
+    message = wire_message(InvalidArgument(char * 1024))
+    encoded = percent_encode(message)
+    assert len(encoded) <= MAX_MESSAGE_BYTES + len(TRUNCATED)
+    assert urllib.parse.unquote(encoded.decode(), errors="strict") == message
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [("a\nb\tc", "a\nb\tc"), ("a\0\x7f", "a??"), ("\ud800", "?"), ("", "")],
+)
+def test_what_terminals_choke_on_is_replaced(raw: str, shown: str) -> None:
+    """Control characters but line feed and tab, and halves of characters."""
+    assert wire_message(InvalidArgument(raw)) == shown
+
+
+def test_a_handlers_own_errors_pass_and_others_stay_in_the_log() -> None:
+    """An exception's text may quote what is not the client's to know."""
+    ours = NotFound("no such model")
+    assert handler_error(ours, "/a/B") is ours
+    assert "secret" not in handler_error(ValueError("secret"), "/a/B").message
