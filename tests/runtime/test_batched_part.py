@@ -269,6 +269,23 @@ def test_batches_are_padded_to_allowed_sizes() -> None:
     assert sizes == [4]
 
 
+def test_a_call_larger_than_a_batch_is_computed_in_several() -> None:
+    """Whoever calls need not know the limit; the rows come back in order."""
+    sizes: list[int] = []
+
+    def noting(x: torch.Tensor, *, plus: int) -> dict[str, Any]:
+        sizes.append(x.shape[0])
+        return {"y": x + plus, "both": (x, [2 * x])}
+
+    part = batched(noting, max_batch_size=8)
+    x = torch.arange(20.0)[:, None]
+    result = part(x, plus=1)
+    assert sizes == [8, 8, 4]
+    assert torch.equal(result["y"], x + 1)
+    assert torch.equal(result["both"][0], x)
+    assert torch.equal(result["both"][1][0], 2 * x)
+
+
 def test_too_many_calls_are_refused() -> None:
     """A bounded queue, as everywhere."""
     gate, callers = Gate(), Callers()
@@ -288,7 +305,6 @@ def test_too_many_calls_are_refused() -> None:
         ((), "needs a tensor"),
         ((torch.tensor(1.0),), "needs a batch dimension"),
         ((torch.zeros(2, 1), torch.zeros(3, 1)), "2 and 3 rows"),
-        ((torch.zeros(9, 1),), "larger than maximum"),
     ],
 )
 def test_calls_that_cannot_be_batched_are_refused(

@@ -140,6 +140,8 @@ class BatchedPart:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the call together with others; blocks until its result is there.
 
+        A call of more rows than a batch may have is computed in several, in order.
+
         Raises:
             ServingError: The call was not admitted, or its request was cancelled or
                 expired before it was computed.
@@ -147,6 +149,18 @@ class BatchedPart:
 
         """
         num_rows, key = _describe(args, kwargs)
+        most = self._options.max_batch_rows
+        if num_rows > most:
+            parts = [
+                self(
+                    *(_cut(each, start, start + most) for each in args),
+                    **{
+                        k: _cut(each, start, start + most) for k, each in kwargs.items()
+                    },
+                )
+                for start in range(0, num_rows, most)
+            ]
+            return _appended(parts)
         call = _Call(args, kwargs, num_rows)
         with self._changed:
             self._queue_for(key).put(call, self._clock.now())
@@ -334,6 +348,20 @@ def _joined(values: Sequence[Any], num_missing: int) -> Any:
     if num_missing:
         values = [*values, first[:1].expand(num_missing, *first.shape[1:])]
     return torch.cat(list(values))
+
+
+def _cut(value: Any, start: int, stop: int) -> Any:
+    return value[start:stop] if isinstance(value, torch.Tensor) else value
+
+
+def _appended(results: Sequence[Any]) -> Any:
+    """Returns the results of consecutive rows as one."""
+    first = results[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(results))
+    if isinstance(first, Mapping):
+        return {name: _appended([each[name] for each in results]) for name in first}
+    return type(first)(_appended(each) for each in zip(*results, strict=True))
 
 
 def _check_rows(result: Any, num_rows: int) -> None:
