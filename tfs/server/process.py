@@ -31,6 +31,7 @@ from tfs.server.config import (
 )
 from tfs.server.config_file import ConfigFileWatch, read_config_file
 from tfs.server.config_outcome import ConfigOutcome
+from tfs.server.garbage import freeze_imported
 from tfs.server.malloc import set_thresholds
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
@@ -57,6 +58,7 @@ def run_server(options: ServerOptions, say: Say) -> int:
 
     """
     set_thresholds()  # before anything large is allocated
+    freeze_imported()  # before there are threads that a collection would stop
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock)
