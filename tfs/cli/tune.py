@@ -93,12 +93,18 @@ def run(args: argparse.Namespace) -> int:
     with loaded(path, args.device, args.intra_op_threads) as servable:
         tuning = tune(ServableSubject(servable), path, args.signature, options)
     recommended = recommended_parameters(tuning.call_s_by_rows)
-    where = f"{args.device}, {args.intra_op_threads} threads per call"
+    where = f"{args.device}, threads per call: {args.intra_op_threads}"
     text = parameters_text(tuning, recommended, where)
     if tuning.doubt:
         print(
             "tfs tune: the server batches a signature only where rows were shown to be "
             f"independent; here {tuning.doubt}",
+            file=sys.stderr,
+        )
+    if 1 < recommended.batch_rows == args.max_batch_size:
+        print(
+            "tfs tune: the largest batch was the best; a larger --max_batch_size may be "
+            "better still",
             file=sys.stderr,
         )
     if out is None:
