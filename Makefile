@@ -86,7 +86,7 @@ format: $(STAMP) ## let ruff rewrite what it can
 proto: $(STAMP) ## regenerate tfs/proto from protos/
 	@$(BIN)/python protos/generate.py
 
-test-clients: $(STAMP) ## the real tensorflow-serving-api package, in an environment of its own
+test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), over both transports
 	@$(BIN)/python tests/clients/run.py
 
 stress: $(STAMP) ## the tests that hammer one mechanism for minutes

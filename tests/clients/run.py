@@ -1,15 +1,18 @@
-"""Checks TFS with the pip package tensorflow-serving-api, in an environment of its own.
+"""Checks TFS with clients that are not ours, each with what it needs set up by itself.
 
     make test-clients
-    python tests/clients/run.py [--address HOST:PORT --model_dir DIR]
+    python tests/clients/run.py [--peers NAME,...] [--address HOST:PORT --model_dir DIR]
 
-Three steps, each printed as it comes; exits non-zero at the first that fails:
+Exports two versions of a small model, serves them through each transport in turn, and
+lets every peer call the server:
 
-1. makes .venv-clients with what requirements.txt lists (about 280 MB to download, once);
-2. imports the real packages and our messages in one process, in both orders, and
-   passes bytes both ways;
-3. exports two versions of a small model, serves them, and calls the server through the
-   real stubs: status, Predict, Classify, a reload to the older version and back.
+- tensorflow-serving-api, the pip package: makes .venv-clients with what requirements.txt
+  lists (about 280 MB to download, once), imports the real packages and our messages in
+  one process, in both orders, and passes bytes both ways; then status, Predict,
+  Classify, a reload to the older version and back, through the real stubs;
+- the peers of peers.py: @grpc/grpc-js from npm, curl, h2load.
+
+Prints each result as it comes and all of them at the end; exits non-zero if any failed.
 
 Runs under the project's own environment, which exports and serves. To check a server
 that is running already, export with --export_only --model_dir=DIR, serve DIR/model as
@@ -28,11 +31,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, before the imports below
+
+from tests.clients.peers import PEERS, Failed, Peer, Server  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements.txt"
 VENV = ROOT / ".venv-clients"
@@ -45,10 +53,7 @@ INSTALL_TIMEOUT_S = 1800
 CLIENT_TIMEOUT_S = 300
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
-
-
-class Failed(Exception):
-    """A step failed; the message is for people."""
+TRANSPORTS = ("grpcio", "express")
 
 
 def make_environment(venv: Path) -> Path:
@@ -143,7 +148,7 @@ def export(model_dir: Path) -> None:
 
 
 @contextmanager
-def served(model_dir: Path) -> Iterator[str]:
+def served(model_dir: Path, transport: str) -> Iterator[str]:
     """Runs a server for the exported model and yields its address.
 
     Raises:
@@ -152,6 +157,7 @@ def served(model_dir: Path) -> Iterator[str]:
     """
     command = [sys.executable, "-m", "tfs", "serve", "--any_port"]
     command += [f"--model_config_file={model_dir / 'models.config'}"]
+    command += [f"--grpc_transport={transport}"]
     server = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -192,48 +198,133 @@ def follow(server: subprocess.Popen[str], addresses: queue.Queue[str]) -> None:
     addresses.put("")
 
 
-def check(arguments: argparse.Namespace, model_dir: Path) -> None:
-    """Runs the steps that were asked for."""
-    if arguments.export_only:
-        export(model_dir)
-        print(f"exported to {model_dir}")
-        return
-    python = str(make_environment(arguments.venv))
+def upstream_peer(venv: Path, model_dir: Path) -> Peer:
+    """Returns the pip package, as a peer."""
     client = str(HERE / "upstream_client.py")
-    for order in ("before", "after"):
-        print(f"==> one process, their packages imported {order} ours", flush=True)
-        call([python, client, "exchange", order], CLIENT_TIMEOUT_S)
+
+    def set_up() -> None:
+        python = str(make_environment(venv))
+        for order in ("before", "after"):
+            print(f"==> one process, their packages imported {order} ours", flush=True)
+            call([python, client, "exchange", order], CLIENT_TIMEOUT_S)
+
+    def talk(server: Server) -> str:
+        command = [str(venv / "bin" / "python"), client, "talk"]
+        command += ["--expected", str(model_dir / "expected.json")]
+        call([*command, "--address", server.address], CLIENT_TIMEOUT_S)
+        return "every method through the real stubs"
+
+    return Peer("tensorflow-serving-api", set_up, talk)
+
+
+def wait_until_served(server: Server) -> None:
+    """Blocks until the model answers.
+
+    Raises:
+        Failed: It does not in time.
+
+    """
+    import grpc
+
+    from tests.clients.peers import PREDICT, predict_request
+
+    fault = "no answer"
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(PREDICT, bytes, bytes)
+        while time.monotonic() < deadline_s:
+            try:
+                predict(predict_request(server), timeout=5, wait_for_ready=True)
+                return
+            except grpc.RpcError as error:
+                fault = f"{error.code().name}: {error.details()}"
+                time.sleep(0.1)  # it is loading; there is nothing to wait on
+    raise Failed(f"the model is not served: {fault}")
+
+
+def check(arguments: argparse.Namespace, model_dir: Path) -> dict[str, str]:
+    """Lets the peers that were asked for at the server.
+
+    Returns:
+        By peer and transport, what was done, or "FAILED: " and why.
+
+    """
+    peers = [upstream_peer(arguments.venv, model_dir), *PEERS]
+    wanted = arguments.peers.split(",") if arguments.peers else []
+    unknown = set(wanted) - {peer.name for peer in peers}
+    if unknown:
+        raise Failed(f"no such peer: {', '.join(sorted(unknown))}")
+    peers = [peer for peer in peers if peer.name in wanted or not wanted]
+    results: dict[str, str] = {}
+    ready = []
+    for peer in peers:
+        print(f"==> setting up {peer.name}", flush=True)
+        try:
+            peer.set_up()
+        except Failed as failure:
+            results[peer.name] = f"FAILED: {failure}"
+            print(f"    {results[peer.name]}", flush=True)
+        else:
+            ready.append(peer)
     if not (model_dir / "expected.json").exists():
         print("==> exporting a small model, two versions", flush=True)
         export(model_dir)
-    talk = [python, client, "talk", "--expected", str(model_dir / "expected.json")]
-    print("==> their stubs against our server", flush=True)
     if arguments.address:
-        call([*talk, "--address", arguments.address], CLIENT_TIMEOUT_S)
-        return
-    with served(model_dir) as address:
-        call([*talk, "--address", address], CLIENT_TIMEOUT_S)
+        results |= check_server(arguments.address, "as given", model_dir, ready)
+        return results
+    for transport in TRANSPORTS:
+        with served(model_dir, transport) as address:
+            results |= check_server(address, transport, model_dir, ready)
+    return results
+
+
+def check_server(
+    address: str, transport: str, model_dir: Path, peers: list[Peer]
+) -> dict[str, str]:
+    """Lets the peers at one server, one after the other."""
+    expected = json.loads((model_dir / "expected.json").read_text())
+    server = Server(address, expected)
+    wait_until_served(server)
+    results = {}
+    for peer in peers:
+        name = f"{peer.name} over {transport}"
+        print(f"==> {name}", flush=True)
+        try:
+            results[name] = peer.check(server)
+        except Failed as failure:
+            results[name] = f"FAILED: {failure}"
+        print(f"    {results[name]}", flush=True)
+    return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Checks TFS with the real tensorflow-serving-api package."
+        description="Checks TFS with clients that are not ours."
     )
     parser.add_argument("--venv", type=Path, default=VENV, help="the clients' packages")
+    parser.add_argument("--peers", help="some of them, by name, with commas")
     parser.add_argument("--address", help="a running server instead of a new one")
     parser.add_argument("--model_dir", type=Path, help="what that server serves")
     parser.add_argument("--export_only", action="store_true", help="write --model_dir")
     arguments = parser.parse_args()
     if (arguments.address or arguments.export_only) and not arguments.model_dir:
         parser.error("--address and --export_only need --model_dir")
+    if arguments.export_only:
+        export(arguments.model_dir.resolve())
+        print(f"exported to {arguments.model_dir}")
+        return 0
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            check(arguments, (arguments.model_dir or Path(scratch)).resolve())
+            model_dir = (arguments.model_dir or Path(scratch)).resolve()
+            results = check(arguments, model_dir)
     except Failed as failure:
         print(f"test-clients: {failure}", file=sys.stderr)
         return 1
-    print("test-clients: passed")
-    return 0
+    for name, result in results.items():
+        print(f"test-clients: {name}: {result}")
+    failed = [name for name, result in results.items() if result.startswith("FAILED")]
+    print(f"test-clients: {len(failed)} failed" if failed else "test-clients: passed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,292 @@
+"""Clients that share no code with ours: each sets itself up, and checks a server.
+
+`run.py` serves a small model through each transport and lets every peer in the table
+at it. A peer that cannot be set up fails, and names the tool that is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.benchmarks import h2load
+from tfs.core.errors import Code
+from tfs.proto.grpc.health.v1 import health_pb2
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+HERE: Final = Path(__file__).resolve().parent
+TOOLS: Final = h2load.TOOLS
+PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
+WATCH: Final = "/grpc.health.v1.Health/Watch"
+TIMEOUT_S: Final = 120
+SETUP_TIMEOUT_S: Final = 600
+TOLERANCE: Final = 1e-5
+PREFIX_BYTES: Final = 5
+CURL_STREAM_ERROR: Final = 92
+
+
+class Failed(Exception):
+    """A step failed; the message is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a server listens, and what it must answer.
+
+    Attributes:
+        expected: What run.py exported: names, inputs, outputs by version.
+
+    """
+
+    address: str
+    expected: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A client. ``set_up`` and ``check`` raise Failed; ``check`` says what it did."""
+
+    name: str
+    set_up: Callable[[], None]
+    check: Callable[[Server], str]
+
+
+def find_tool(name: str, package: str) -> str:
+    """Returns a program's path.
+
+    Raises:
+        Failed: It is not installed; says what would install it.
+
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise Failed(f"{name} is missing: install it, for example Debian's {package}")
+    return found
+
+
+def run(command: Sequence[str], *, timeout_s: float, stdin: str = "") -> str:
+    """Runs a command; returns its standard output.
+
+    Raises:
+        Failed: It failed, or took too long.
+
+    """
+    name = " ".join(command[:3])
+    try:
+        result = subprocess.run(
+            list(command),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{name} … took more than {timeout_s:g} s") from None
+    if result.returncode != 0:
+        raise Failed(f"{name} … exited with {result.returncode}: {result.stderr}")
+    return result.stdout
+
+
+# -- requests ------------------------------------------------------------------------
+
+
+def predict_request(server: Server, model: str | None = None) -> bytes:
+    """Returns a Predict of the inputs that the expected outputs belong to."""
+    inputs = server.expected["inputs"]
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model or server.expected["model"]
+    tensor = request.inputs["input"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (len(inputs), len(inputs[0])):
+        tensor.tensor_shape.dim.add(size=size)
+    flat = [value for row in inputs for value in row]
+    tensor.tensor_content = struct.pack(f"<{len(flat)}f", *flat)
+    return request.SerializeToString()
+
+
+def check_reply(server: Server, reply: bytes) -> None:
+    """The outputs are torch's, of the version that the reply names.
+
+    Raises:
+        Failed: They are not.
+
+    """
+    response = predict_pb2.PredictResponse.FromString(reply)
+    version = str(response.model_spec.version.value)
+    rows = server.expected["outputs"].get(version)
+    if rows is None:
+        raise Failed(f"the reply names version {version}")
+    expected = [value for row in rows for value in row]
+    got = response.outputs["scores"].float_val
+    if len(got) != len(expected) or any(
+        abs(one - other) > TOLERANCE for one, other in zip(got, expected, strict=True)
+    ):
+        raise Failed(f"wrong scores for version {version}: {list(got)[:6]}")
+
+
+# -- @grpc/grpc-js -------------------------------------------------------------------
+
+
+def set_up_grpc_js() -> None:
+    """Installs what package-lock.json pins into .tools/grpc-js, once."""
+    find_tool("node", "nodejs")
+    npm = find_tool("npm", "npm")
+    folder = TOOLS / "grpc-js"
+    sources = [
+        HERE / "grpc_js" / name for name in ("package.json", "package-lock.json")
+    ]
+    stamp = folder / ".lock"
+    wanted = hashlib.sha256(sources[1].read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        shutil.copy(source, folder)
+    # Their scripts only tell of themselves.
+    install = [npm, "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit"]
+    run([*install, "--no-fund"], timeout_s=SETUP_TIMEOUT_S)
+    stamp.write_text(wanted)
+
+
+def check_grpc_js(server: Server) -> str:
+    """Right replies, many at once, errors, a deadline and a stream."""
+    good = predict_request(server)
+    watched = health_pb2.HealthCheckRequest().SerializeToString()
+    calls: list[tuple[str, bytes, Code]] = [
+        *[(PREDICT, good, Code.OK)] * 200,
+        (PREDICT, predict_request(server, "absent"), Code.NOT_FOUND),
+        (PREDICT + "ed", good, Code.UNIMPLEMENTED),
+        (PREDICT, b"\xff" * 40, Code.INVALID_ARGUMENT),
+        (WATCH, watched, Code.CANCELLED),
+    ]
+    asked = [
+        {
+            "path": path,
+            "message": base64.b64encode(message).decode(),
+            "timeout_ms": TIMEOUT_S * 500,
+            "is_stream": path == WATCH,
+        }
+        for path, message, _ in calls
+    ]
+    script = TOOLS / "grpc-js" / "client.js"
+    shutil.copy(HERE / "grpc_js" / "client.js", script)
+    command = [find_tool("node", "nodejs"), str(script), server.address]
+    outcomes = json.loads(run(command, timeout_s=TIMEOUT_S, stdin=json.dumps(asked)))
+    for (path, _, code), outcome in zip(calls, outcomes, strict=True):
+        if outcome["code"] != int(code):
+            raise Failed(f"{path}: {outcome}, not {code.name}")
+        if code is Code.OK:
+            check_reply(server, base64.b64decode(outcome["reply"]))
+    first = base64.b64decode(outcomes[-1]["reply"])
+    if not health_pb2.HealthCheckResponse.FromString(first).status:
+        raise Failed("Watch streamed no status")
+    return f"{len(calls)} calls at once, {len(calls) - 200} of them errors or streams"
+
+
+# -- curl ----------------------------------------------------------------------------
+
+
+def set_up_curl() -> None:
+    """Needs a curl that speaks HTTP/2."""
+    version = run([find_tool("curl", "curl"), "--version"], timeout_s=TIMEOUT_S)
+    if "HTTP2" not in version:
+        raise Failed("this curl has no HTTP2: install one that has, as Debian's curl")
+
+
+def check_curl(server: Server) -> str:
+    """A right reply, an error in the trailers, and an answer to what is not gRPC."""
+    with tempfile.TemporaryDirectory() as folder:
+        body, headers = post(server, predict_request(server), Path(folder))
+        if headers.get("grpc-status") != "0":
+            raise Failed(f"grpc-status is not 0: {headers}")
+        if struct.unpack(">?I", body[:PREFIX_BYTES]) != (False, len(body) - 5):
+            raise Failed(f"not one message: {body[:20]!r}")
+        check_reply(server, body[PREFIX_BYTES:])
+        _, headers = post(server, predict_request(server, "absent"), Path(folder))
+        if headers.get("grpc-status") != str(int(Code.NOT_FOUND)):
+            raise Failed(f"grpc-status is not NOT_FOUND: {headers}")
+    # What is not gRPC: express says so, grpcio's core resets the stream.
+    get = [find_tool("curl", "curl"), "--silent", "--http2-prior-knowledge"]
+    get += ["--max-time", "20", "--output", "/dev/null", "--write-out", "%{http_code}"]
+    result = subprocess.run(
+        [*get, f"http://{server.address}/"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    is_reset = result.returncode == CURL_STREAM_ERROR
+    if not is_reset and not result.stdout.startswith("4"):
+        raise Failed(f"a GET ended with {result.returncode}, HTTP {result.stdout}")
+    how = "a reset" if is_reset else result.stdout
+    return f"a reply, an error; a GET is answered with {how}"
+
+
+def post(server: Server, message: bytes, folder: Path) -> tuple[bytes, dict[str, str]]:
+    """Posts one message; returns the body, and headers and trailers by name."""
+    sent, got, headers = folder / "sent", folder / "got", folder / "headers"
+    sent.write_bytes(b"\0" + struct.pack(">I", len(message)) + message)
+    got.write_bytes(b"")
+    run(
+        [
+            *(find_tool("curl", "curl"), "--silent", "--show-error"),
+            *("--http2-prior-knowledge", "--max-time", "20"),
+            *("--header", "content-type: application/grpc", "--header", "te: trailers"),
+            *("--data-binary", f"@{sent}", "--output", str(got)),
+            *("--dump-header", str(headers), f"http://{server.address}{PREDICT}"),
+        ],
+        timeout_s=TIMEOUT_S,
+    )
+    pairs = re.findall(r"^([\w-]+): (.*?)\r?$", headers.read_text(), re.MULTILINE)
+    return got.read_bytes(), dict(pairs)
+
+
+# -- h2load --------------------------------------------------------------------------
+
+
+def set_up_h2load() -> None:
+    """Unpacks it into .tools/h2load where it is not installed."""
+    try:
+        h2load.find()
+    except h2load.H2loadMissingError as error:
+        raise Failed(str(error)) from error
+
+
+def check_h2load(server: Server) -> str:
+    """Thousands of requests on one connection, every reply as long as the right one."""
+    message = predict_request(server)
+    with tempfile.TemporaryDirectory() as folder:
+        body, _ = post(server, message, Path(folder))
+    check_reply(server, body[PREFIX_BYTES:])
+    load = h2load.run(
+        h2load.find(),
+        server.address,
+        PREDICT,
+        message,
+        num_requests=5000,
+        num_in_flight=32,
+    )
+    try:
+        load.check(len(body) - PREFIX_BYTES)
+    except ValueError as error:
+        raise Failed(str(error)) from error
+    return f"{load.num_done} requests, 32 in flight, {load.num_data_bytes} bytes"
+
+
+PEERS: Final = (
+    Peer("@grpc/grpc-js", set_up_grpc_js, check_grpc_js),
+    Peer("curl", set_up_curl, check_curl),
+    Peer("h2load", set_up_h2load, check_h2load),
+)
