@@ -26,7 +26,7 @@ STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.stamp-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL = $(PIP) install -c constraints.txt
-BENCH_AREAS := skeleton batching runtime core rpc
+BENCH_AREAS := skeleton batching runtime core rpc swap
 
 .PHONY: help venv demo serve test check format proto test-clients stress bench clean
 

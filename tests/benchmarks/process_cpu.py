@@ -61,17 +61,17 @@ class ProcessTreeCpu:
             ProcessLookupError: at the first reading, if there is no such process. Later
                 its end is an event like any other member's.
         """
-        alive = {times.pid: times for times in _read_all(self._proc)}
+        alive = {times.pid: times for times in read_all(self._proc)}
         if self._members is None:
             if self._root_pid not in alive:
                 raise ProcessLookupError(f"no process {self._root_pid}")
-            members = _offspring({self._root_pid}, alive)
+            members = offspring({self._root_pid}, alive)
         else:
             # A known member stays one when its parent ends and another adopts it.
             known = {
                 pid for pid in self._members if _is_alive(self._members[pid], alive)
             }
-            members = _offspring(known, alive)
+            members = offspring(known, alive)
             self._lost_ticks += _lost_ticks(self._members, members)
         self._members = members
         ticks = self._lost_ticks + sum(times.total for times in members.values())
@@ -83,7 +83,7 @@ def _is_alive(times: ProcessTimes, alive: dict[int, ProcessTimes]) -> bool:
     return times.pid in alive and alive[times.pid].start == times.start
 
 
-def _offspring(
+def offspring(
     pids: set[int], alive: dict[int, ProcessTimes]
 ) -> dict[int, ProcessTimes]:
     """Returns the processes `pids` and all that descend from them."""
@@ -129,7 +129,7 @@ def _lost_ticks(before: dict[int, ProcessTimes], after: dict[int, ProcessTimes])
     return lost
 
 
-def _read_all(proc: Path) -> list[ProcessTimes]:
+def read_all(proc: Path) -> list[ProcessTimes]:
     """Returns every process of the machine; those that end meanwhile are left out."""
     found = []
     for entry in proc.iterdir():

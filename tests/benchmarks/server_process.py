@@ -94,6 +94,17 @@ class ServerProcess:
         size_bytes = os.fstat(self._output.fileno()).st_size
         return os.pread(self._output.fileno(), size_bytes, 0).decode(errors="replace")
 
+    def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Sends SIGTERM and blocks until the program ended; its output stays.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(timeout_s)
+
     def _wait_for_announcement(self) -> str:
         """Polls the output: a pipe would have to be drained as long as the server runs."""
         process = self._process
