@@ -244,7 +244,8 @@ _HEAD = """\
 Two implementations speak gRPC; `--grpc_transport` chooses, `auto` chooses for you. Nothing
 behind them knows which it is: a method, an error or a health check is the same through
 both. **grpcio** is Google's library, the reference. **express** is our own HTTP/2 server,
-for a fraction of the CPU. TLS (`--ssl_config_file`) chooses grpcio.
+for a fraction of the CPU. `auto` is express; TLS (`--ssl_config_file`) and
+`--grpc_channel_arguments` choose grpcio.
 
 Every entry below is a test in `tests/frontends/test_features.py`: *yes* is a check that
 passes, *no* one that fails, *refused* an error at the start that says what to do, *-*

@@ -83,7 +83,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "grpc_transport",
         "grpc_transport",
         TransportKind,
-        "auto, grpcio or express (default auto)",
+        "auto (express; grpcio for TLS or with channel arguments), grpcio or express",
     ),
     Flag(
         "grpc_channel_arguments",
@@ -98,6 +98,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "text SSLConfig with PEM contents: TLS on the TCP port",
     ),
     Flag("max_message_bytes", "max_message_bytes", int, "largest request and reply"),
+    Flag(
+        "max_receive_bytes",
+        "max_receive_bytes",
+        int,
+        "express: requests on their way in, all together; a larger one is refused",
+    ),
     Flag("model_name", "model_name", str, "single model: its name (default default)"),
     Flag(
         "model_base_path",

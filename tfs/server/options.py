@@ -15,6 +15,7 @@ from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
 from tfs.runtime.placement import Backend
 
 DEFAULT_PORT: Final = 8500
+MIN_RECEIVE_BYTES: Final = 1 << 20
 
 
 class TransportKind(enum.Enum):
@@ -39,6 +40,8 @@ class ServerOptions:
             Unix socket is never encrypted, as in TensorFlow Serving.
         grpc_channel_arguments: "key=value,key=value" for grpcio.
         max_message_bytes: Largest request and reply.
+        max_receive_bytes: Express only: what requests may take, over all connections,
+            while they arrive; a larger request is refused.
         model_name: Single-model mode: its name.
         model_base_path: Single-model mode: absolute path of its directory.
         model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
@@ -99,6 +102,7 @@ class ServerOptions:
     ssl_config_file: str = ""
     grpc_channel_arguments: str = ""
     max_message_bytes: int = 2**31 - 1
+    max_receive_bytes: int = 256 << 20
     model_name: str = "default"
     model_base_path: str = ""
     model_config_file: str = ""
@@ -189,6 +193,10 @@ class ServerOptions:
         _require(
             1 <= self.max_message_bytes < 2**31,
             "--max_message_bytes must be in 1..2147483647",
+        )
+        _require(
+            self.max_receive_bytes >= MIN_RECEIVE_BYTES,
+            f"--max_receive_bytes must be at least {MIN_RECEIVE_BYTES}",
         )
         for name in ("max_in_flight", "num_decode_threads", "max_queued_decodes"):
             value = getattr(self, name)

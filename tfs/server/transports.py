@@ -15,13 +15,16 @@ from tfs.server.options import ServerOptions, TransportKind, parse_channel_argum
 def chosen_transport(options: ServerOptions) -> TransportKind:
     """Returns the transport that ``auto`` stands for, or the one asked for.
 
-    Whatever ``auto`` comes to mean: for TLS it is grpcio as long as express has none.
+    ``auto`` is express, and grpcio where only grpcio does what was asked for: TLS, and
+    arguments for grpcio's channels.
     """
     if options.ssl_config_file:
         return TransportKind.GRPCIO
     if options.grpc_transport is not TransportKind.AUTO:
         return options.grpc_transport
-    return TransportKind.GRPCIO
+    if options.grpc_channel_arguments:
+        return TransportKind.GRPCIO
+    return TransportKind.EXPRESS
 
 
 def make_transport(
@@ -30,7 +33,7 @@ def make_transport(
     """Returns the transport, not started."""
     if chosen_transport(options) is TransportKind.EXPRESS:
         limits = ConnectionLimits(max_message_bytes=options.max_message_bytes)
-        return ExpressTransport(loop, ExpressOptions(limits=limits))
+        return ExpressTransport(loop, ExpressOptions(limits, options.max_receive_bytes))
     return GrpcioTransport(
         loop,
         GrpcioOptions(

@@ -49,8 +49,9 @@ class Listener:
                 self.address = _text(self.socket.getsockname())
         except OSError as error:
             raise Unavailable(
-                f"listener {options.name}: cannot bind {options.address}: "
-                f"{error.strerror or error}"
+                f"cannot listen on {options.address} ({options.name}): "
+                f"{error.strerror or error}; choose another address or stop what "
+                "holds it"
             ) from error
 
     def accept(self) -> tuple[socket.socket, Peer]:
