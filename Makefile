@@ -94,7 +94,10 @@ stress: $(STAMP) ## the tests that hammer one mechanism for minutes
 
 bench: $(BENCH_AREAS:%=bench-%) ## every benchmark area, into bench-results/
 
-bench-%: $(BENCH_STAMP)
+bench-%:
+	@test -n "$(filter $*,$(BENCH_AREAS))" || \
+	  { echo "make: no benchmark area $*; one of: $(BENCH_AREAS)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(BENCH_STAMP)
 	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*)
 
 clean: ## remove what these targets made, the environment included

@@ -384,7 +384,8 @@ class LoaderHarness:
             self._num_failures,
             pause_s,
             error,
-            exc_info=error.__cause__,
+            # A retry fails the same way as a rule: one traceback tells it all.
+            exc_info=error.__cause__ if self._num_failures == 1 else None,
         )
         if prefix:
             error = BY_CODE[error.code](prefix + error.message)

@@ -56,7 +56,7 @@ def _run(scratch: Path, begun_s: float) -> int:
     net = DigitsNet()
     train(net, data, 12, "version 1")
     _export(net, data, base_path, 1)
-    config.write_text(CONFIG.format(base_path=base_path, policy=""))
+    _write_config(config, base_path, policy="")
 
     _say("2. Starting the server")
     server, address = _start_server(config)
@@ -76,7 +76,7 @@ def _run(scratch: Path, begun_s: float) -> int:
 
         _say("5. Rolling back: one edit of the config, specific { versions: 1 }")
         policy = "model_version_policy { specific { versions: 1 } }"
-        config.write_text(CONFIG.format(base_path=base_path, policy=policy))
+        _write_config(config, base_path, policy)
         traffic.wait_for(1, 50, PATIENCE_S)
         print("  version 1 answers again")
 
@@ -99,6 +99,13 @@ def _run(scratch: Path, begun_s: float) -> int:
         f"seconds={time.perf_counter() - begun_s:.1f}"
     )
     return int(bool(num_failed or exit_code or accuracy != torch_accuracy))
+
+
+def _write_config(config: Path, base_path: Path, policy: str) -> None:
+    """Edits the config as an editor does: the server never sees half of it."""
+    scratch = config.with_suffix(".new")
+    scratch.write_text(CONFIG.format(base_path=base_path, policy=policy))
+    scratch.replace(config)
 
 
 def _export(net: DigitsNet, data: Digits, base_path: Path, version: int) -> None:

@@ -260,6 +260,10 @@ silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arg
 says (`grpc.keepalive_time_ms=...`). A Unix socket is never encrypted, as in TensorFlow
 Serving: the permissions of the file (0660) and of its directory protect it.
 
+A call that reaches grpcio in the instant the server ends may be told CANCELLED by that
+library before it has reached any handler; through express it is UNAVAILABLE, as every call
+is that a draining server does not take. Clients that retry should retry both.
+
 This page is printed by `python -m tests.frontends.features > docs/transports.md`.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.model_profile import ModelProfile
+from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.load_measures import LoadMeasures
@@ -141,15 +141,32 @@ class Profiler:
             clock=self._clock,
         )
         log.info(
-            "event=profile_measured servable=%s quiet=%s scaling=%s signatures=%s",
+            "event=profile_measured servable=%s quiet=%s scaling=%s %s",
             request.id.slashed,
             result.is_quiet,
-            result.profile.two_thread_scaling,
-            {
-                name: (s.rows_independent, s.why_dependent, dict(s.call_s_by_rows))
-                for name, s in result.profile.signatures.items()
-            },
+            _rounded(result.profile.two_thread_scaling, ""),
+            "; ".join(
+                _in_words(name, signature)
+                for name, signature in result.profile.signatures.items()
+            ),
         )
         if result.is_quiet and not result.failures:
             self._cache.put(result.profile)
         return result.profile
+
+
+def _in_words(name: str, signature: SignatureProfile) -> str:
+    """Returns what an operator wants to read of one signature, on one line."""
+    calls = ", ".join(
+        f"{num_rows}: {_rounded(call_s * 1e3, ' ms')}"
+        for num_rows, call_s in signature.call_s_by_rows.items()
+    )
+    dependent = f" ({signature.why_dependent})" if signature.why_dependent else ""
+    return (
+        f"{name}: rows_independent={signature.rows_independent}{dependent} "
+        f"call_by_rows={{{calls}}}"
+    )
+
+
+def _rounded(value: float | None, unit: str) -> str:
+    return "unknown" if value is None else f"{value:.3g}{unit}"
