@@ -255,6 +255,31 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "a call in a process interpreter that takes longer ends it (default 30)",
     ),
     Flag(
+        "worker_memory_limit_bytes",
+        "worker_memory_limit_bytes",
+        int,
+        "private memory a process interpreter may add; 0 is no limit (default 0)",
+    ),
+    Flag(
+        "worker_nice",
+        "worker_nice",
+        int,
+        "niceness added to process interpreters, 0 to 19 (default 0)",
+    ),
+    Flag(
+        "worker_user",
+        "worker_user",
+        str,
+        "whom process interpreters become (name, uid or uid:gid), from root",
+    ),
+    Flag(
+        "worker_spin_us",
+        "worker_spin_us",
+        int,
+        "how long a process interpreter looks for the next call before it sleeps; burns "
+        "a core meanwhile, for hosts with cores to spare (default 0)",
+    ),
+    Flag(
         "load_probe_budget_s",
         "load_probe_budget_s",
         float,

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable_id import ServableId
@@ -16,6 +16,9 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.runtime.process_backend import ProcessBackend
 from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.worker_options import WorkerOptions
+from tfs.server.options import ServerOptions
+from tfs.server.worker_user import user_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +29,14 @@ class InterpretersOptions:
         num_interpreters: Processes, and threads for calls in the server process.
         call_timeout_s: A call in a process that takes longer ends the process.
         max_queued: Calls that may wait for one interpreter.
+        worker: How the processes run.
 
     """
 
     num_interpreters: int
     call_timeout_s: float = 30.0
     max_queued: int = 256
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -77,6 +82,7 @@ class Interpreters:
             self._processes = ProcessBackend(
                 loop,
                 ProcessOptions(
+                    worker=options.worker,
                     max_queued=max_queued,
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
@@ -131,3 +137,27 @@ class Interpreters:
 def default_num_interpreters() -> int:
     """Returns one per core this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def worker_options(options: ServerOptions) -> WorkerOptions:
+    """Returns how process interpreters run.
+
+    Raises:
+        InvalidArgument: Their user is unknown, or cannot be become.
+
+    """
+    user_id, group_id = None, None
+    if options.worker_user:
+        user_id, group_id = user_of(options.worker_user)
+        if os.geteuid():
+            raise InvalidArgument(
+                "--worker_user: only a server that runs as root can give its "
+                "interpreters another user"
+            )
+    return WorkerOptions(
+        spin_us=options.worker_spin_us,
+        memory_limit_bytes=options.worker_memory_limit_bytes,
+        nice=options.worker_nice,
+        user_id=user_id,
+        group_id=group_id,
+    )

@@ -34,6 +34,7 @@ from tfs.server.interpreters import (
     Interpreters,
     InterpretersOptions,
     default_num_interpreters,
+    worker_options,
 )
 from tfs.server.model_settings import Backend as RuntimeBackend
 from tfs.server.model_settings import RuntimeSettings
@@ -68,7 +69,11 @@ class ModelFleet:
         num = options.num_interpreters or default_num_interpreters()
         self._interpreters = Interpreters(
             loop,
-            InterpretersOptions(num, options.interpreter_call_timeout_s),
+            InterpretersOptions(
+                num,
+                options.interpreter_call_timeout_s,
+                worker=worker_options(options),
+            ),
             on_slow=self._note_slow,
             on_quarantine=self._quarantine,
         )

@@ -82,6 +82,14 @@ class ServerOptions:
             per core.
         interpreter_call_timeout_s: A call in a process interpreter that takes longer
             (or 10 times its usual time, if that is more) ends the interpreter.
+        worker_memory_limit_bytes: Private memory that a process interpreter may add to
+            what it starts with, weights apart; a call that needs more fails. 0 is no
+            limit.
+        worker_nice: Added to the CPU niceness of process interpreters, 0 to 19.
+        worker_user: Whom process interpreters become, "name", "uid" or "uid:gid"; the
+            server must run as root then. "" is the server's own user.
+        worker_spin_us: Microseconds a process interpreter looks for the next call
+            before it sleeps, 0 to 1000.
         load_probe_budget_s: How long measuring a version of unknown code may take;
             0 measures nothing.
         enable_batching: Whether concurrent requests are joined.
@@ -131,6 +139,10 @@ class ServerOptions:
     interpreter_backend: Backend = Backend.AUTO
     num_interpreters: int = 0
     interpreter_call_timeout_s: float = 30.0
+    worker_memory_limit_bytes: int = 0
+    worker_nice: int = 0
+    worker_user: str = ""
+    worker_spin_us: int = 0
     load_probe_budget_s: float = 0.5
     enable_batching: bool = True
     batching_parameters_file: str = ""
@@ -183,6 +195,7 @@ class ServerOptions:
             "load_probe_budget_s",
             "remote_cache_max_bytes",
             "model_memory_limit_bytes",
+            "worker_memory_limit_bytes",
         ):
             value = getattr(self, name)
             _require(value >= 0, f"--{name} must not be negative: {value}")
@@ -204,6 +217,14 @@ class ServerOptions:
         _require(
             self.interpreter_call_timeout_s > 0,
             "--interpreter_call_timeout_s must be positive",
+        )
+        _require(
+            0 <= self.worker_nice <= 19,
+            f"--worker_nice must be in 0..19: {self.worker_nice}",
+        )
+        _require(
+            0 <= self.worker_spin_us <= 1000,
+            f"--worker_spin_us must be in 0..1000: {self.worker_spin_us}",
         )
         _require(
             self.enable_batching or not self.batching_parameters_file,

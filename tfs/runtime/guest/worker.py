@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import pickle
+import resource
 import socket
 import threading
 import time
@@ -378,8 +379,6 @@ class MemoryLimit:
             self._apply()
 
     def _apply(self) -> None:
-        import resource
-
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (self._allowed_bytes, hard))
 
