@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -85,6 +86,26 @@ class Scale(torch.nn.Module):
 
     def pid(self, x: torch.Tensor) -> torch.Tensor:
         return torch.full_like(x, os.getpid(), dtype=torch.int64)
+
+
+class Spawner(torch.nn.Module):
+    """Starts processes beside its own, and answers with their numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Forks a copy of itself that goes on as if it were the worker."""
+        return torch.full_like(x, os.fork(), dtype=torch.int64)
+
+    def lasting(self, x: torch.Tensor) -> torch.Tensor:
+        """A forked child that sleeps, and a program that does."""
+        child = os.fork()
+        if child == 0:
+            time.sleep(1000)
+        program = subprocess.Popen(["sleep", "1000"])
+        return torch.tensor([[child, program.pid]])
+
+    def crash(self, x: torch.Tensor) -> torch.Tensor:
+        signal.raise_signal(signal.SIGSEGV)
+        return x
 
 
 class Joined(torch.nn.Module):

@@ -602,6 +602,8 @@ class ProcessInterpreter:
             link.pid,
             how,
         )
+        if is_innocent:
+            link.kill_group()
         failed = self._lane.close(link.num_started())
         mapping, self._mapping = self._mapping, None
         awaited = self._conversation.end() if self._conversation is not None else []

@@ -96,6 +96,15 @@ class WorkerLink:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
+    def kill_group(self) -> None:
+        """Ends what the model started beside it, where the zygote no longer can.
+
+        For a worker that ended with its zygote: others are seen to by the zygote, while
+        their number cannot be anybody else's yet.
+        """
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Kills the process and frees everything; idempotent."""
         if self._closed:

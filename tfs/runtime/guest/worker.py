@@ -98,9 +98,11 @@ class Worker:
         self._num_threads = torch.get_num_threads()
         self._sessions: SessionGuest | None = None
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
+        self._is_copy = False  # a fork of this process, made by a model
 
     def run(self) -> None:
         """Answers calls until the process ends."""
+        os.register_at_fork(after_in_child=self._become_copy)
         threading.Thread(
             target=self._run_control, name="worker-control", daemon=True
         ).start()
@@ -153,11 +155,17 @@ class Worker:
             if loaded.source.intra_op_threads != self._num_threads:
                 self._num_threads = loaded.source.intra_op_threads
                 torch.set_num_threads(self._num_threads)
-            result = loaded.guest.run(
-                loaded.signature_names[signature_index],
-                inputs.read(loaded.input_names[signature_index], descriptor, memory),
-                num_rows,
-            )
+            try:
+                result = loaded.guest.run(
+                    loaded.signature_names[signature_index],
+                    inputs.read(
+                        loaded.input_names[signature_index], descriptor, memory
+                    ),
+                    num_rows,
+                )
+            finally:
+                if self._is_copy:  # the slab is the worker's
+                    os._exit(0)
             words, overflow_fd = outputs.write(slot, result)
             overflow_out = 0
             if overflow_fd is not None:
@@ -181,6 +189,18 @@ class Worker:
             if overflow_fd is not None:
                 os.close(overflow_fd)
         return loaded
+
+    def _become_copy(self) -> None:
+        """Runs first in a process that a model forks off this one.
+
+        The copy must not answer calls: they end in the process that took them. It is of
+        the worker's process group, and ends with it.
+        """
+        self._is_copy = True
+        os.close(self._request_fd)
+        os.close(self._reply_fd)
+        self._control.close()
+        self._tensors.close()
 
     def _overflow(self, size_bytes: int) -> mmap.mmap:
         _, fds, _, _ = socket.recv_fds(self._tensors, 1, 1)

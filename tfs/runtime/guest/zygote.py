@@ -6,7 +6,8 @@ It holds no model, no server socket and nothing of the RPC stack. Forking it tak
 milliseconds, and a fork is safe because no other thread and no OpenMP region ever
 ran. Whatever dies first, nothing is left: the zygote ends with the channel and with
 the thread that spawned it, workers end with the zygote (a parent-death signal) and
-with their own channel.
+with their own channel. What a model starts belongs to its worker's process group and
+ends with it.
 
     host to zygote   {"token": ..., "options": {...}} and five descriptors
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
@@ -15,6 +16,7 @@ with their own channel.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -66,10 +68,14 @@ class Zygote:
                 except OSError:
                     message = None
                 if message is None:
-                    for pid in self._pids.values():
-                        os.kill(pid, signal.SIGKILL)
+                    self.end_workers()
                     return
                 self._fork(*message)
+
+    def end_workers(self) -> None:
+        """Kills every worker and what their models started."""
+        for pid in self._pids.values():
+            _kill_group(pid)
 
     def _fork(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
@@ -82,12 +88,15 @@ class Zygote:
             return
         if pid == 0:
             try:
+                # The zygote's own; from here on the default ends this process.
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 become_worker(self._pid, WorkerOptions(**request["options"]), fds)
             except BaseException as error:
                 print(f"worker {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
             finally:
                 os._exit(70)
         control_channel.close_all(fds)
+        _lead_group(pid)  # here too: whoever comes first, nobody sees it without
         pidfd = os.pidfd_open(pid)
         self._pids[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)
@@ -97,6 +106,7 @@ class Zygote:
         pid = self._pids.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
+        _kill_group(pid)  # before it is reaped: the number is still its own
         _, status = os.waitpid(pid, 0)
         self._tell({"died": pid, "status": status})
 
@@ -110,6 +120,7 @@ class Zygote:
 def become_worker(zygote_pid: int, options: WorkerOptions, fds: list[int]) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives."""
     close_all_but({0, 1, 2, *fds})
+    _lead_group(0)
     drop_privileges(options)
     die_with_parent(zygote_pid)
     seed = int.from_bytes(os.urandom(8), "little")
@@ -152,12 +163,24 @@ def drop_privileges(options: WorkerOptions) -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Asks for SIGKILL when the parent ends; exits if it has.
+def _lead_group(pid: int) -> None:
+    """Makes a new worker (0: this process) the leader of a process group."""
+    with contextlib.suppress(OSError):  # it is one, or has ended
+        os.setpgid(pid, pid)
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            kill(pid, signal.SIGKILL)
+
+
+def die_with_parent(parent_pid: int, how: signal.Signals = signal.SIGKILL) -> None:
+    """Asks for a signal when the parent ends; exits if it has.
 
     After changing users: that would take the request back.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(0)
 
@@ -169,7 +192,8 @@ def num_threads() -> int:
 
 def main(channel_fd: int, parent_pid: int) -> None:
     """Runs the zygote on an inherited channel."""
-    die_with_parent(parent_pid)
+    # Not SIGKILL: what models started beside their workers must be ended too.
+    die_with_parent(parent_pid, signal.SIGTERM)
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
@@ -179,7 +203,14 @@ def main(channel_fd: int, parent_pid: int) -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    Zygote(socket.socket(fileno=channel_fd)).run()
+    zygote = Zygote(socket.socket(fileno=channel_fd))
+
+    def end(_signum: int, _frame: object) -> None:
+        zygote.end_workers()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    zygote.run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+
+from tests.runtime.answers import ask
+from tests.runtime.packaged import floats, package, signature, values
+from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.zoo import Spawner
+from tfs.core.dtype import INT64
+from tfs.core.signature import TensorSpec
+from tfs.runtime.interpreter import InterpreterModel
+from tfs.runtime.process_interpreter import ProcessInterpreter
+
+X = {"x": floats((1, 2))}
+PIDS = signature({"y": TensorSpec(INT64, (-1, 2))})
+SIGNATURES = {"serving_default": PIDS, "lasting": PIDS, "crash": signature()}
+
+
+@pytest.fixture
+def host() -> Iterator[ProcessHost]:
+    with process_host() as host:
+        yield host
+
+
+def load(
+    host: ProcessHost, folder: Path
+) -> tuple[ProcessInterpreter, InterpreterModel]:
+    interpreter = host.interpreter()
+    return interpreter, interpreter.load(package(folder, Spawner(), SIGNATURES))
+
+
+def pids_of(model: InterpreterModel, name: str = "serving_default") -> list[int]:
+    [pids] = values(ask(model, X, name).outputs()["y"])
+    return cast("list[int]", pids)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_fork_of_a_model_answers_nothing(host: ProcessHost, tmp_path: Path) -> None:
+    """A child that returns from the model ends; only the worker takes calls."""
+    interpreter, model = load(host, tmp_path)
+    worker = interpreter.pid
+    for _ in range(5):
+        child, _ = pids_of(model)
+        assert child > 0
+        until(lambda pid=child: is_gone(pid), "the end of the copy")  # type: ignore[misc]
+    assert interpreter.pid == worker
+    assert interpreter.stats().num_restarts == 0
+
+
+@pytest.mark.parametrize("end", ["crash", "unload", "zygote"])
+def test_what_a_model_started_ends_with_its_worker(
+    host: ProcessHost, tmp_path: Path, end: str
+) -> None:
+    """Forked children and programs alike, however the worker ends."""
+    _, model = load(host, tmp_path)
+    started = pids_of(model, "lasting")
+    assert not any(map(is_gone, started))
+    if end == "crash":
+        ask(model, X, "crash").error()
+    elif end == "unload":
+        model.unload()
+    else:
+        assert host.zygote.pid is not None
+        os.kill(host.zygote.pid, signal.SIGKILL)
+    until(lambda: all(map(is_gone, started)), "the end of what the model started")
