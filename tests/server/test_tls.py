@@ -10,8 +10,9 @@ import pytest
 from tests.certificates import Certificates
 from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.frontends.rpc.tls_context import server_context
 from tfs.server.options import ServerOptions, TransportKind
-from tfs.server.tls import check_tls, read_tls_file
+from tfs.server.tls import TlsFile, read_tls_file
 from tfs.server.transports import chosen_transport
 
 
@@ -44,7 +45,7 @@ def test_certificates_that_do_not_fit_are_named(made: Certificates) -> None:
     ]
     for tls, words in cases:
         with pytest.raises(InvalidArgument, match=words) as caught:
-            check_tls(tls)
+            server_context(tls)
         assert "PRIVATE" not in str(caught.value)
 
 
@@ -59,9 +60,43 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_tls_means_grpcio_however_auto_is_read() -> None:
-    """With certificates auto is grpcio; express with them is a clear error."""
-    options = ServerOptions(model_base_path="/m", ssl_config_file="/etc/ssl.config")
-    assert chosen_transport(options) is TransportKind.GRPCIO
-    with pytest.raises(InvalidArgument, match="express has no TLS"):
-        replace(options, grpc_transport=TransportKind.EXPRESS)
+@pytest.mark.parametrize("chosen", list(TransportKind))
+def test_tls_changes_no_choice_of_transport(chosen: TransportKind) -> None:
+    """Certificates go with either transport, and auto stays express."""
+    options = ServerOptions(
+        model_base_path="/m", ssl_config_file="/etc/ssl.config", grpc_transport=chosen
+    )
+    expected = TransportKind.EXPRESS if chosen is TransportKind.AUTO else chosen
+    assert chosen_transport(options) is expected
+
+
+def test_a_changed_file_is_read_again(made: Certificates, tmp_path: Path) -> None:
+    """Renewed certificates are taken, and the same object stays while none are."""
+    path = made.write_config(tmp_path)
+    source = TlsFile(str(path))
+    first = source.current()
+    assert source.current() is first
+    other = Certificates()
+    other.write_config(tmp_path)
+    assert source.current() == other.tls()
+    path.touch()
+    assert source.current() == other.tls()
+
+
+def test_a_broken_file_keeps_what_was(
+    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half-written, gone or of another kind: logged once per change, not taken."""
+    path = made.write_config(tmp_path)
+    source = TlsFile(str(path))
+    first = source.current()
+    path.write_text("server_key: ")
+    assert source.current() is first
+    assert source.current() is first
+    assert caplog.text.count("event=certificates_kept") == 1
+    path.unlink()
+    assert source.current() is first
+    made.write_config(tmp_path, mutual=True)
+    assert source.current() is first
+    assert "client_verify cannot change" in caplog.text
+    assert "PRIVATE" not in caplog.text

@@ -26,14 +26,14 @@ AUTO, GRPCIO, EXPRESS = (
         ({"grpc_transport": AUTO}, EXPRESS),
         ({"grpc_transport": EXPRESS}, EXPRESS),
         ({"grpc_transport": GRPCIO}, GRPCIO),
-        ({"ssl_config_file": "/etc/ssl.config"}, GRPCIO),
+        ({"ssl_config_file": "/etc/ssl.config"}, EXPRESS),
         ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, GRPCIO),
     ],
 )
 def test_auto_is_express_unless_only_grpcio_does_what_was_asked_for(
     options: dict[str, object], meant: TransportKind
 ) -> None:
-    """TLS and channel arguments are grpcio's; whoever names a transport gets it."""
+    """Channel arguments are grpcio's; whoever names a transport gets it."""
     given = ServerOptions(model_base_path="/m", **options)  # type: ignore[arg-type]
     assert chosen_transport(given) is meant
 

@@ -83,7 +83,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "grpc_transport",
         "grpc_transport",
         TransportKind,
-        "auto (express; grpcio for TLS or with channel arguments), grpcio or express",
+        "auto (express; grpcio with channel arguments), grpcio or express",
     ),
     Flag(
         "grpc_channel_arguments",
@@ -95,7 +95,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "ssl_config_file",
         "ssl_config_file",
         str,
-        "text SSLConfig with PEM contents: TLS on the TCP port",
+        "text SSLConfig with PEM contents: TLS on the TCP port; re-read when it changes",
     ),
     Flag("max_message_bytes", "max_message_bytes", int, "largest request and reply"),
     Flag(

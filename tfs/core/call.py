@@ -165,7 +165,7 @@ class ListenerOptions:
             "unix:/absolute/path".
         services: Full names of the services it exposes; None exposes all.
         unix_mode: Permissions of a Unix socket.
-        tls: Certificates; None for plain text.
+        tls: Where certificates come from; None for plain text.
 
     """
 
@@ -173,17 +173,38 @@ class ListenerOptions:
     address: str
     services: frozenset[str] | None = None
     unix_mode: int = 0o660
-    tls: TlsOptions | None = None
+    tls: TlsSource | None = None
+
+
+class TlsSource(Protocol):
+    """Certificates that may be renewed while a listener is open.
+
+    Implementors promise: whether clients are verified never changes.
+    """
+
+    def current(self) -> TlsOptions:
+        """Returns the certificates for a new connection; the same object while equal.
+
+        Thread-safe; never raises; may read files, so not for the serving loop.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """PEM contents, not paths (as TensorFlow Serving's SSLConfig)."""
+    """PEM contents, not paths (as TensorFlow Serving's SSLConfig). Immutable.
+
+    As a :class:`TlsSource` these certificates are never renewed.
+    """
 
     server_key: bytes = field(repr=False)
     server_cert: bytes
     client_ca: bytes = b""
     verify_client: bool = False
+
+    def current(self) -> TlsOptions:
+        """Returns itself."""
+        return self
 
 
 class Transport(Protocol):

@@ -52,7 +52,7 @@ from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.request_logs import RequestLogs
 from tfs.server.running_config import Origin
-from tfs.server.tls import read_tls_file
+from tfs.server.tls import TlsFile
 from tfs.server.transports import make_transport
 from tfs.server.versions import distribution_version
 from tfs.server.warmed_platforms import warmed
@@ -330,7 +330,7 @@ def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
         ServingError: The certificates cannot be read or used.
 
     """
-    tls = read_tls_file(options.ssl_config_file) if options.ssl_config_file else None
+    tls = TlsFile(options.ssl_config_file) if options.ssl_config_file else None
     doors = []
     if options.port or options.any_port:
         port = 0 if options.any_port else options.port

@@ -36,8 +36,9 @@ class ServerOptions:
         any_port: Open a free TCP port instead; the log says which.
         grpc_socket_path: Absolute path of a Unix socket to listen on too; "" is none.
         grpc_transport: Which implementation speaks gRPC.
-        ssl_config_file: Text ``SSLConfig``: TLS on the TCP port; "" is plain text. The
-            Unix socket is never encrypted, as in TensorFlow Serving.
+        ssl_config_file: Text ``SSLConfig``: TLS on the TCP port; "" is plain text. Read
+            again when it changes. The Unix socket is never encrypted, as in TensorFlow
+            Serving.
         grpc_channel_arguments: "key=value,key=value" for grpcio.
         max_message_bytes: Largest request and reply.
         max_receive_bytes: Express only: what requests may take, over all connections,
@@ -159,11 +160,6 @@ class ServerOptions:
         _require(
             not self.grpc_socket_path or self.grpc_socket_path.startswith("/"),
             f"--grpc_socket_path must be absolute: {self.grpc_socket_path}",
-        )
-        _require(
-            not (self.ssl_config_file and self.grpc_transport is TransportKind.EXPRESS),
-            "--grpc_transport=express has no TLS yet; leave it out, or say grpcio, "
-            "together with --ssl_config_file",
         )
         _require(
             not self.admin_socket_path or self.admin_socket_path.startswith("/"),

@@ -1,22 +1,79 @@
 """Certificates from ``--ssl_config_file``: a text ``SSLConfig``, as TensorFlow Serving's.
 
 The fields hold PEM contents, not paths. Everything is tried before a port is opened,
-because gRPC says of bad certificates only that it cannot listen.
+because gRPC says of bad certificates only that it cannot listen; and once open, the
+file is read again when it changes, for the connections made from then on.
 (TensorFlow Serving: model_servers/server.cc, BuildServerCredentialsFromSSLConfigFile.)
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import ssl
+import threading
 from pathlib import Path
 
 from google.protobuf import text_format
 
 from tfs.core.call import TlsOptions
-from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
+from tfs.frontends.rpc.tls_context import server_context
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.config import ssl_config_pb2
+
+log = logging.getLogger(__name__)
+
+
+class TlsFile:
+    """The certificates of a file, read again when it changes. Thread-safe.
+
+    A file that cannot be used any more is logged once, and the last certificates
+    stay; so does a change of ``client_verify``, which takes a restart.
+
+    Raises:
+        ServingError: On creation, as :func:`read_tls_file`.
+
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        # Guards _mark and _tls; leaf lock.
+        self._lock = threading.Lock()
+        self._mark = _mark_of(path)
+        self._tls = read_tls_file(path)
+
+    def current(self) -> TlsOptions:
+        """Returns the certificates; looks whether the file has changed."""
+        mark = _mark_of(self._path)
+        with self._lock:
+            if mark != self._mark:
+                self._mark = mark  # before reading: a later change is seen again
+                self._read_again()
+            return self._tls
+
+    def _read_again(self) -> None:
+        try:
+            tls = read_tls_file(self._path)
+            if tls.verify_client != self._tls.verify_client:
+                raise InvalidArgument(
+                    f"--ssl_config_file={self._path}: client_verify cannot change "
+                    "while the server runs; restart it"
+                )
+        except ServingError as error:
+            log.error("event=certificates_kept error=%r", error.message)
+            return
+        if tls != self._tls:
+            self._tls = tls
+            log.info("event=certificates_renewed path=%s", self._path)
+
+
+def _mark_of(path: str) -> tuple[int, int, int] | None:
+    """Returns what changes with the file's contents; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_tls_file(path: str) -> TlsOptions:
@@ -52,69 +109,7 @@ def read_tls_file(path: str) -> TlsOptions:
         verify_client=config.client_verify,
     )
     try:
-        check_tls(tls)
+        server_context(tls)
     except InvalidArgument as error:
         raise InvalidArgument(f"--ssl_config_file={path}: {error.message}") from error
     return tls
-
-
-def check_tls(tls: TlsOptions) -> None:
-    """Checks that the certificates can be used together.
-
-    Raises:
-        InvalidArgument: Naming the field of SSLConfig and what is wrong with it.
-
-    """
-    for name, value in (
-        ("server_key", tls.server_key),
-        ("server_cert", tls.server_cert),
-    ):
-        if not value:
-            raise InvalidArgument(f"{name} is empty; it takes the PEM text itself")
-    if tls.verify_client and not tls.client_ca:
-        raise InvalidArgument(
-            "client_verify needs custom_ca, the PEM text of what signs the clients' "
-            "certificates"
-        )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        _load(context, tls.server_cert, tls.server_key)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise InvalidArgument(
-            "server_cert and server_key are not a PEM certificate chain and its "
-            f"unencrypted key: {_reason(error)}"
-        ) from None
-    if tls.client_ca:
-        try:
-            context.load_verify_locations(cadata=tls.client_ca.decode())
-        except (ssl.SSLError, ValueError) as error:
-            raise InvalidArgument(
-                f"custom_ca is no PEM certificate: {_reason(error)}"
-            ) from None
-
-
-def _load(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    # The ssl module reads files only; these are in memory, and nobody else's.
-    fds = [_in_memory(cert), _in_memory(key)]
-    try:
-        cert_path, key_path = [f"/proc/self/fd/{fd}" for fd in fds]
-        context.load_cert_chain(cert_path, key_path, _no_password)
-    finally:
-        for fd in fds:
-            os.close(fd)
-
-
-def _in_memory(content: bytes) -> int:
-    fd = os.memfd_create("tls", os.MFD_CLOEXEC)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(content)
-    return fd
-
-
-def _no_password() -> str:
-    # Without this an encrypted key would ask for its password on the terminal.
-    raise ValueError("the key is encrypted")
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "reason", None) or str(error) or type(error).__name__

@@ -15,11 +15,9 @@ from tfs.server.options import ServerOptions, TransportKind, parse_channel_argum
 def chosen_transport(options: ServerOptions) -> TransportKind:
     """Returns the transport that ``auto`` stands for, or the one asked for.
 
-    ``auto`` is express, and grpcio where only grpcio does what was asked for: TLS, and
-    arguments for grpcio's channels.
+    ``auto`` is express, and grpcio where only grpcio does what was asked for:
+    arguments for its channels.
     """
-    if options.ssl_config_file:
-        return TransportKind.GRPCIO
     if options.grpc_transport is not TransportKind.AUTO:
         return options.grpc_transport
     if options.grpc_channel_arguments:

@@ -7,24 +7,27 @@ run on a serving loop of their own. Nothing here knows protobuf: messages are by
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeAlias, cast
 
 import grpc
 import pytest
 
+from tests.certificates import Certificates
 from tfs.core.call import (
     Call,
     Handler,
     ListenerOptions,
     Method,
     MethodKind,
+    MethodTable,
     Peer,
     StreamCall,
     Transport,
@@ -34,6 +37,7 @@ from tfs.core.errors import BY_CODE, Cancelled, Code, NotFound, Unavailable
 from tfs.core.serving_loop import ServingLoop
 
 PATIENCE_S: Final = 20.0
+_TLS: Final = "tls:"
 ECHO: Final = "/tfs.conformance.Echo/Echo"
 
 MakeTransport = Callable[[ServingLoop], Transport]
@@ -107,6 +111,42 @@ def running(
         loop.close(MonotonicClock.now() + PATIENCE_S)
 
 
+@functools.cache
+def _certificates() -> Certificates:
+    return Certificates()
+
+
+class _OverTls:
+    """A transport whose TCP doors are encrypted; their addresses say so."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.drain = inner.drain
+        self.close = inner.close
+
+    def start(
+        self, listeners: Sequence[ListenerOptions], methods: MethodTable
+    ) -> Sequence[str]:
+        """Opens the doors."""
+        tls = _certificates().tls()
+        addresses = self._inner.start(
+            [
+                door if door.address.startswith("unix:") else replace(door, tls=tls)
+                for door in listeners
+            ],
+            methods,
+        )
+        return [
+            address if address.startswith("unix:") else _TLS + address
+            for address in addresses
+        ]
+
+
+def over_tls(make: MakeTransport) -> MakeTransport:
+    """Returns what makes the same transport, to be checked over TLS."""
+    return lambda loop: _OverTls(make(loop))
+
+
 class Stream(Protocol):
     """A client's end of a stream of answers."""
 
@@ -139,7 +179,14 @@ class Client:
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Client]:
     """Yields a client of ``address``."""
-    channel = grpc.insecure_channel(address, options=_MAX_MESSAGE)
+    if address.startswith(_TLS):
+        channel = grpc.secure_channel(
+            address.removeprefix(_TLS),
+            _certificates().client_credentials(),
+            options=_MAX_MESSAGE,
+        )
+    else:
+        channel = grpc.insecure_channel(address, options=_MAX_MESSAGE)
     try:
         yield Client(channel)
     finally:

@@ -24,7 +24,14 @@ from tests.frontends.express.wire import (
     literal_block,
     parse_frames,
 )
-from tfs.core.call import Call, ListenerOptions, Method, MethodKind, StreamCall
+from tfs.core.call import (
+    Call,
+    ListenerOptions,
+    Method,
+    MethodKind,
+    StreamCall,
+    TlsSource,
+)
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express import frames
@@ -150,6 +157,7 @@ class Rig:
         folder: Path,
         options: ExpressOptions | None = None,
         executor: Executor | None = None,
+        tls: TlsSource | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock, name="rig")
@@ -163,7 +171,7 @@ class Rig:
         self.clients: list[RawClient] = []
         self.path = str(folder / "express.sock")
         self.transport.start(
-            [ListenerOptions("test", f"unix:{self.path}")],
+            [ListenerOptions("test", f"unix:{self.path}", tls=tls)],
             {
                 method.path: method
                 for method in (
@@ -228,8 +236,9 @@ def running(
     folder: Path,
     options: ExpressOptions | None = None,
     executor: Executor | None = None,
+    tls: TlsSource | None = None,
 ) -> Iterator[Rig]:
-    rig = Rig(folder, options, executor)
+    rig = Rig(folder, options, executor, tls)
     try:
         yield rig
     finally:

@@ -9,6 +9,7 @@ import contextlib
 import random
 import resource
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,7 @@ import grpc
 import psutil
 import pytest
 
+from tests.certificates import Certificates
 from tests.frontends.express.wire import (
     HELLO,
     data_frame,
@@ -36,7 +38,12 @@ ECHO = "/tfs.test.Echo/Say"
 
 
 class Server:
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        self.certificates = certificates
+        self.context = ssl.create_default_context(
+            cadata=certificates.authority.decode() if certificates else None
+        )
+        self.context.set_alpn_protocols(["h2"])
         self.loop = ServingLoop(name="stress")
         self.loop.start()
         options = ExpressOptions(
@@ -48,20 +55,39 @@ class Server:
         )
         self.transport = ExpressTransport(self.loop, options)
         (self.address,) = self.transport.start(
-            [ListenerOptions("stress", "127.0.0.1:0")], {ECHO: Method(ECHO, _echo)}
+            [
+                ListenerOptions(
+                    "stress",
+                    "127.0.0.1:0",
+                    tls=certificates.tls() if certificates else None,
+                )
+            ],
+            {ECHO: Method(ECHO, _echo)},
         )
         host, port = self.address.split(":")
         self.where = (host, int(port))
 
     def connect(self, data: bytes = HELLO) -> socket.socket:
-        client = socket.create_connection(self.where, timeout=PATIENCE_S)
+        client = self.dial()
+        if self.certificates is not None:
+            client = self.context.wrap_socket(client, server_hostname="localhost")
         client.sendall(data)
         return client
+
+    def dial(self) -> socket.socket:
+        """Returns a connected socket, before any encryption."""
+        return socket.create_connection(self.where, timeout=PATIENCE_S)
 
     def serves(self) -> bool:
         """Whether a real client is answered."""
         options = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(self.address, options=options) as channel:
+        with (
+            grpc.insecure_channel(self.address, options=options)
+            if self.certificates is None
+            else grpc.secure_channel(
+                self.address, self.certificates.client_credentials(), options
+            )
+        ) as channel:
             echo = channel.unary_unary(ECHO, bytes, bytes)
             return bool(echo(b"still there?", timeout=PATIENCE_S) == b"still there?")
 
@@ -71,7 +97,7 @@ class Server:
             ran = threading.Event()
             self.loop.post(ran.set)
             assert ran.wait(PATIENCE_S)
-            if not self.transport._sessions:
+            if not self.transport._num_connections:
                 break
 
     def close(self) -> None:
@@ -83,9 +109,9 @@ def _echo(call: Call) -> None:
     call.reply(bytes(call.message))
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+@pytest.fixture(params=["plain", "TLS"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(Certificates() if request.param == "TLS" else None)
     yield server
     server.close()
 
@@ -241,4 +267,61 @@ def test_a_million_requests_leave_memory_as_it_was() -> None:
         assert process.memory_info().rss < before * 1.05 + (1 << 20)
     finally:
         client.close()
+        server.close()
+
+
+def _client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def _half_handshakes(server: Server, num_connections: int) -> None:
+    rng = random.Random(4)
+    hello = _client_hello()
+    kept: list[socket.socket] = []
+    for _ in range(num_connections):
+        client = server.dial()
+        data = rng.choice([hello, hello[: rng.randrange(len(hello))], HELLO, b"\x16"])
+        with contextlib.suppress(OSError):
+            client.sendall(data)
+        kept.append(client)
+        if len(kept) >= 100:
+            rng.shuffle(kept)
+            while len(kept) > 50:
+                kept.pop().close()
+    for client in kept:
+        client.close()
+
+
+def test_handshakes_begun_and_dropped_leave_nothing() -> None:
+    """At any point of a TLS handshake, and with what is none."""
+    server = Server(Certificates())
+    try:
+        _half_handshakes(server, 300)
+        assert server.serves()
+        server.settle()
+        assert not server.transport._handshakes
+        assert server.transport.budget.used_bytes == 0
+        assert server.transport.counters.failures == 0
+    finally:
+        server.close()
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+def test_ten_thousand_half_handshakes_leave_memory_as_it_was() -> None:
+    """Within 1.2 times of what it was after the first thousand."""
+    server = Server(Certificates())
+    process = psutil.Process()
+    try:
+        _half_handshakes(server, 1000)
+        before = process.memory_info().rss
+        _half_handshakes(server, 10_000)
+        assert server.serves()
+        assert process.memory_info().rss < 1.2 * before
+    finally:
         server.close()

@@ -8,6 +8,7 @@ from tests.core.conformance.transport import (
     STREAM_CHECKS,
     TRANSPORT_CHECKS,
     TransportCheck,
+    over_tls,
 )
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.transport import ExpressTransport
@@ -23,3 +24,11 @@ def make(loop: ServingLoop) -> ExpressTransport:
 def test_express_is_a_transport(check: TransportCheck) -> None:
     """Each promise of the seam, with a real gRPC client over loopback."""
     check(make)
+
+
+@pytest.mark.parametrize(
+    "check", TRANSPORT_CHECKS + STREAM_CHECKS, ids=lambda check: check.__name__
+)
+def test_express_is_a_transport_over_tls(check: TransportCheck) -> None:
+    """Encryption changes no promise."""
+    check(over_tls(make))

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -29,6 +29,8 @@ from tfs.core.call import (
     MethodKind,
     MethodTable,
     Peer,
+    TlsOptions,
+    TlsSource,
 )
 from tfs.core.errors import (
     Cancelled,
@@ -545,14 +547,7 @@ def _bind(server: Any, listener: ListenerOptions) -> str:
         if listener.tls is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(
-                address,
-                grpc.ssl_server_credentials(
-                    [(listener.tls.server_key, listener.tls.server_cert)],
-                    root_certificates=listener.tls.client_ca or None,
-                    require_client_auth=listener.tls.verify_client,
-                ),
-            )
+            port = server.add_secure_port(address, _credentials(listener.tls))
     except RuntimeError as error:
         raise _cannot_listen(listener) from error
     if not port:
@@ -560,6 +555,30 @@ def _bind(server: Any, listener: ListenerOptions) -> str:
     if address.startswith("unix:"):
         return address
     return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _credentials(source: TlsSource) -> grpc.ServerCredentials:
+    """Returns credentials that ask for the certificates at every handshake."""
+    first = taken = source.current()
+
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        # On gRPC's threads. None keeps the last ones; grpcio's types do not know it.
+        nonlocal taken
+        tls = source.current()
+        if tls is taken:
+            return cast(grpc.ServerCertificateConfiguration, None)
+        taken = tls
+        return _configuration(tls)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(first), renewed, first.verify_client
+    )
+
+
+def _configuration(tls: TlsOptions) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(tls.server_key, tls.server_cert)], tls.client_ca or None
+    )
 
 
 def _cannot_listen(listener: ListenerOptions) -> Unavailable:

@@ -10,7 +10,8 @@ import stat
 from typing import Final
 
 from tfs.core.call import ListenerOptions, Peer
-from tfs.core.errors import Unavailable, Unimplemented
+from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 
 UNIX: Final = "unix:"
 _BACKLOG = 1024
@@ -23,21 +24,26 @@ class Listener:
         options: As given.
         address: Where it listens, with the real port.
         socket: The socket.
+        tls: Of the connections; None for plain text.
 
     Raises:
-        Unavailable: The address is in use, unknown or not ours; nothing is open.
-        Unimplemented: It asks for TLS, which express does not have yet.
+        Unavailable: The address is in use, unknown or not ours, or the certificates
+            cannot be used; nothing is open.
         ValueError: It is not an address.
 
     """
 
     def __init__(self, options: ListenerOptions) -> None:
-        if options.tls is not None:
-            raise Unimplemented(
-                f"listener {options.name}: express has no TLS yet; "
-                "use --grpc_transport=grpcio"
-            )
         self.options = options
+        self.tls: TlsContexts | None = None
+        if options.tls is not None:
+            try:
+                self.tls = TlsContexts(options.tls)
+            except InvalidArgument as error:
+                raise Unavailable(
+                    f"cannot listen on {options.address} ({options.name}): "
+                    f"{error.message}"
+                ) from error
         self._unix_path = ""
         try:
             if options.address.startswith(UNIX):

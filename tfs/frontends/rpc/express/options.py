@@ -16,11 +16,14 @@ class ExpressOptions:
         max_receive_bytes: Receive windows granted and request bytes held, over all
             connections.
         max_connections: Beyond, new ones are closed at once.
+        max_handshakes: Of TLS, under way at the same time; beyond, the oldest that
+            waits for its client makes way.
         max_read_bytes: Taken from one connection in one round.
         max_unsent_bytes: Answers the kernel does not take; above, nothing more is
             read from that connection.
         max_stream_queued_bytes: Of one stream; above, ``StreamCall.send`` refuses.
-        handshake_timeout_s: From accept until preface and SETTINGS are there.
+        handshake_timeout_s: From accept until preface and SETTINGS are there; as long
+            again for TLS before it.
         header_timeout_s: For a header block, or any frame but DATA, to be whole.
         body_timeout_s: For a request message to be whole, plus one second per
             ``min_body_bytes_per_s`` received.
@@ -42,6 +45,7 @@ class ExpressOptions:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_receive_bytes: int = 256 << 20
     max_connections: int = 10_000
+    max_handshakes: int = 1024
     max_read_bytes: int = 262_144
     max_unsent_bytes: int = 1 << 20
     max_stream_queued_bytes: int = 4 << 20

@@ -22,6 +22,7 @@ class ExpressCounters:
     Attributes:
         connections: Accepted.
         refused_connections: Closed at once: too many.
+        failed_handshakes: Of TLS: strangers, plain text, or too slow.
         faults: Connections closed because the peer broke a rule or was a nuisance.
         failures: Connections closed because our own code raised.
         timeouts: Connections and calls given up for being silent.
@@ -34,6 +35,7 @@ class ExpressCounters:
 
     connections: int = 0
     refused_connections: int = 0
+    failed_handshakes: int = 0
     faults: int = 0
     failures: int = 0
     timeouts: int = 0

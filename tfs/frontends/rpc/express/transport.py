@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import Final
 
-from tfs.core.call import ListenerOptions, MethodTable
+from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
@@ -23,6 +25,10 @@ from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.shared_state import ExpressCounters, SharedState
+from tfs.frontends.rpc.express.tls_contexts import TlsContexts
+from tfs.frontends.rpc.express.tls_handshake import TlsHandshake
+from tfs.frontends.rpc.express.tls_session import TlsSession
+from tfs.frontends.rpc.express.tls_stream import TlsStream
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +50,8 @@ class ExpressTransport:
     Args:
         loop: Running, or to be run by the caller; closed by the caller, after this.
         options: Limits and timeouts.
-        executor: Decompresses requests; by default a thread of the transport's own,
-            started when first needed.
+        executor: Decompresses requests and shakes hands; by default a thread of the
+            transport's own for each, started when first needed.
 
     """
 
@@ -61,11 +67,13 @@ class ExpressTransport:
             options or ExpressOptions(),
             executor or ThreadExecutor(1, "express-gunzip"),
         )
+        self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = self._shared.options
         self._loop = loop
         self._now = loop.clock.now
         self._listeners: list[Listener] = []
         self._sessions: set[Session] = set()
+        self._handshakes: dict[TlsHandshake, None] = {}  # the oldest first
         self._methods: dict[Listener, MethodTable] = {}
         self._is_sweeping = False
         self._is_draining = False
@@ -80,8 +88,8 @@ class ExpressTransport:
         """Opens the listeners; returns their addresses with the real ports.
 
         Raises:
-            Unavailable: An address is in use or cannot be bound; nothing is open.
-            Unimplemented: A listener asks for TLS; nothing is open.
+            Unavailable: An address is in use or cannot be bound, or certificates
+                cannot be used; nothing is open.
 
         """
         opened: list[Listener] = []
@@ -166,18 +174,72 @@ class ExpressTransport:
                     self._pause(listener, error)
                     break
                 continue  # the client left before we came: ECONNABORTED and kin
-            if len(self._sessions) >= self._options.max_connections:
+            if self._num_connections >= self._options.max_connections:
                 self._shared.counters.refused_connections += 1
                 client.close()
                 continue
             self._shared.counters.connections += 1
             methods = self._methods[listener]
+            if listener.tls is not None:
+                self._shake_hands(listener.tls, client, peer, methods)
+                continue
             self._sessions.add(
                 Session(self._shared, client, peer, methods, self._sessions.discard)
             )
         if not self._is_sweeping:
             self._is_sweeping = True
             self._sweep_later()
+
+    @property
+    def _num_connections(self) -> int:
+        return len(self._sessions) + len(self._handshakes)
+
+    def _shake_hands(
+        self,
+        contexts: TlsContexts,
+        client: socket.socket,
+        peer: Peer,
+        methods: MethodTable,
+    ) -> None:
+        if len(self._handshakes) >= self._options.max_handshakes:
+            # A crowd of slow ones must not keep the others out.
+            slow = (each for each in self._handshakes if not each.is_busy)
+            oldest = next(slow, None)
+            if oldest is None:
+                self._shared.counters.refused_connections += 1
+                client.close()
+                return
+            oldest.close()
+        handshake = TlsHandshake(
+            self._loop,
+            self._tls_executor,
+            contexts,
+            client,
+            peer,
+            partial(self._on_trusted, methods),
+            self._on_handshake_failed,
+        )
+        self._handshakes[handshake] = None
+
+    def _on_trusted(
+        self, methods: MethodTable, handshake: TlsHandshake, tls: TlsStream
+    ) -> None:
+        del self._handshakes[handshake]
+        session = TlsSession(
+            self._shared,
+            handshake.client,
+            replace(handshake.peer, identity=tls.peer_names),
+            methods,
+            self._sessions.discard,
+            tls,
+            handshake.unsent,
+        )
+        self._sessions.add(session)
+        session.begin()
+
+    def _on_handshake_failed(self, handshake: TlsHandshake) -> None:
+        self._shared.counters.failed_handshakes += 1
+        del self._handshakes[handshake]
 
     def _pause(self, listener: Listener, error: OSError) -> None:
         """Leaves a listener alone for a while: accepting cannot succeed now."""
@@ -239,10 +301,14 @@ class ExpressTransport:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
 
     def _sweep(self) -> None:
-        if not self._sessions:
+        if not self._num_connections:
             self._is_sweeping = False  # an idle server sleeps
             return
         now_s = self._now()
+        for handshake in list(self._handshakes):
+            if now_s - handshake.opened_s > self._options.handshake_timeout_s:
+                self._shared.counters.timeouts += 1
+                handshake.close()
         for session in list(self._sessions):
             try:
                 session.sweep(now_s)
@@ -257,6 +323,7 @@ class ExpressTransport:
             return
         self._is_draining = True
         self._close_listeners()
+        self._close_handshakes()
         for session in list(self._sessions):
             session.connection.begin_drain()
             session.mark_dirty()
@@ -281,17 +348,23 @@ class ExpressTransport:
             self._loop.unwatch(listener.socket.fileno())
             listener.close()
 
+    def _close_handshakes(self) -> None:
+        for handshake in list(self._handshakes):
+            handshake.close()
+
     def _close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
         self._close_listeners()
+        self._close_handshakes()
         for session in list(self._sessions):
             session.close()
         self._shared.deadlines.close()
         self._loop.remove_round_hook(self._flush)
         if self._own_executor:
             self._shared.executor.close(self._now())
+            self._tls_executor.close(self._now())
         with self._changed:
             self._is_drained = True
             self._changed.notify_all()

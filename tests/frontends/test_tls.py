@@ -1,4 +1,4 @@
-"""TLS and mutual TLS through tfs.frontends.rpc.grpcio_transport."""
+"""TLS and mutual TLS, through both transports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import grpc
 import pytest
 
 from tests.certificates import CLIENT_NAME, Certificates
+from tests.frontends.features import TRANSPORTS
 from tfs.core.call import Call, ListenerOptions, Method, TlsOptions
 from tfs.core.errors import Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
 
 PATH = "/test.Service/WhoAmI"
 PATIENCE_S = 30.0
+
+
+@pytest.fixture(params=list(TRANSPORTS))
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +33,19 @@ def who_am_i(call: Call) -> None:
 
 
 @contextmanager
-def served(tls: TlsOptions | None) -> Iterator[str]:
+def served(transport: str, tls: TlsOptions | None) -> Iterator[str]:
     """A transport that answers one method with who the caller is."""
     loop = ServingLoop()
     loop.start()
-    transport = GrpcioTransport(loop)
+    made = TRANSPORTS[transport](loop, 1 << 20)
     try:
-        (address,) = transport.start(
+        (address,) = made.start(
             [ListenerOptions("grpc", "127.0.0.1:0", tls=tls)],
             {PATH: Method(PATH, who_am_i)},
         )
         yield address
     finally:
-        transport.close()
+        made.close()
         loop.close()
 
 
@@ -55,30 +60,41 @@ def call(address: str, credentials: grpc.ChannelCredentials | None) -> bytes:
         return reply
 
 
-def test_a_client_that_trusts_the_authority_is_served(made: Certificates) -> None:
+def test_a_client_that_trusts_the_authority_is_served(
+    transport: str, made: Certificates
+) -> None:
     """TLS: the server shows its certificate, the client none."""
-    with served(made.tls()) as address:
+    with served(transport, made.tls()) as address:
         assert call(address, made.client_credentials()) == b""
 
 
 @pytest.mark.parametrize("kind", ["plain text", "another authority"])
-def test_others_are_turned_away_from_a_tls_port(made: Certificates, kind: str) -> None:
+def test_others_are_turned_away_from_a_tls_port(
+    transport: str, made: Certificates, kind: str
+) -> None:
     """Neither plain text nor a client that trusts somebody else gets through."""
     stranger = None if kind == "plain text" else Certificates().client_credentials()
-    with served(made.tls()) as address, pytest.raises(grpc.RpcError) as caught:
+    with (
+        served(transport, made.tls()) as address,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
         call(address, stranger)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_verified_client_is_known_by_its_names(made: Certificates) -> None:
+def test_a_verified_client_is_known_by_its_names(
+    transport: str, made: Certificates
+) -> None:
     """Mutual TLS: the certificate's names are the peer's identity."""
-    with served(made.tls(mutual=True)) as address:
+    with served(transport, made.tls(mutual=True)) as address:
         reply = call(address, made.client_credentials(named=True))
     assert CLIENT_NAME in reply.decode().split("|")
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["no certificate", "a stranger's"])
-def test_mutual_tls_turns_strangers_away(made: Certificates, named: bool) -> None:
+def test_mutual_tls_turns_strangers_away(
+    transport: str, made: Certificates, named: bool
+) -> None:
     """Without a certificate of the authority nothing is answered."""
     stranger = Certificates()
     credentials = (
@@ -89,23 +105,23 @@ def test_mutual_tls_turns_strangers_away(made: Certificates, named: bool) -> Non
         else made.client_credentials()
     )
     with (
-        served(made.tls(mutual=True)) as address,
+        served(transport, made.tls(mutual=True)) as address,
         pytest.raises(grpc.RpcError) as caught,
     ):
         call(address, credentials)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_plain_text_has_no_identity(made: Certificates) -> None:
+def test_plain_text_has_no_identity(transport: str, made: Certificates) -> None:
     """Without TLS nobody's name is known."""
-    with served(None) as address:
+    with served(transport, None) as address:
         assert call(address, None) == b""
 
 
-def test_bad_certificates_open_nothing() -> None:
-    """Certificates gRPC cannot use end the start, not the process."""
+def test_bad_certificates_open_nothing(transport: str) -> None:
+    """Certificates that cannot be used end the start, not the process."""
     with (
         pytest.raises(Unavailable, match="cannot listen"),
-        served(TlsOptions(b"no key", b"no certificate")),
+        served(transport, TlsOptions(b"no key", b"no certificate")),
     ):
         pass

@@ -1,0 +1,132 @@
+"""A session whose bytes are encrypted on the way.
+
+Everything that is sent goes through ``_queue_output``, which encrypts; what waits in
+``_unsent`` is ciphertext.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from tfs.core.call import MethodTable, Peer
+from tfs.frontends.rpc.express.session import Session
+from tfs.frontends.rpc.express.shared_state import SharedState
+from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
+
+_FILL_BYTES: Final = 1 << 18  # of queued answers, encrypted in one go
+
+
+class TlsSession(Session):
+    """A client's connection over TLS, the handshake behind it.
+
+    Args:
+        tls: Its encryption; may hold what the client sent after the handshake.
+        unsent: What is left of the handshake to send.
+
+    """
+
+    __slots__ = ("_tls",)
+
+    def __init__(
+        self,
+        shared: SharedState,
+        client: socket.socket,
+        peer: Peer,
+        methods: MethodTable,
+        on_closed: Callable[[Session], None],
+        tls: TlsStream,
+        unsent: bytes,
+    ) -> None:
+        self._tls = tls
+        super().__init__(shared, client, peer, methods, on_closed)
+        if unsent:
+            self._queue(unsent)
+            self._watch()
+
+    def begin(self) -> None:
+        """Takes what came with the end of the handshake; contains every exception."""
+        try:
+            self._take(b"")
+        except Exception as error:
+            self.on_failure(error)
+
+    def close(self) -> None:
+        """Says that nothing follows, if there is room to; then as any session."""
+        if self.is_closed:
+            return
+        if not self._unsent:
+            with contextlib.suppress(OSError):
+                self._socket.send(self._tls.end())
+        del self._tls  # 20 KB that need not wait for the garbage collector
+        super().close()
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(self._options.max_read_bytes)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(data)
+        else:
+            self.close()
+
+    def _take(self, data: bytes) -> None:
+        try:
+            plain, has_ended = self._tls.decrypt(data)
+        except TlsFault:
+            self._shared.counters.faults += 1
+            self._flush_tls()  # the alert, for what it is worth
+            self.close()
+            return
+        if plain:
+            self._receive(plain)
+        if self.is_closed:
+            return
+        if has_ended:
+            self.close()
+        else:
+            self._flush_tls()
+
+    def _flush_tls(self) -> None:
+        """Sends what TLS itself has to say: the answer to a key update, an alert."""
+        output = self._tls.take_output()
+        if output:
+            self._queue(output)
+            self._send_unsent()
+
+    def _queue(self, output: bytes) -> None:
+        if not self._unsent:
+            self._written_s = self._now()
+        self._unsent.append(memoryview(output))
+        self._unsent_bytes += len(output)
+
+    def _queue_output(self) -> None:
+        connection = self.connection
+        data = b"".join(connection.out)
+        connection.out.clear()
+        connection.has_large_output = False
+        if data:
+            self._queue(self._tls.encrypt(data))
+
+    def _write(self) -> None:
+        connection = self.connection
+        if connection.has_sendable and not self._unsent:
+            connection.fill(_FILL_BYTES)
+        if self._unsent:
+            self._queue_output()  # the socket says when it is time to go on
+            self._watch()
+            return
+        self._queue_output()
+        self._send_unsent()
+        if self.is_closed or self._unsent:
+            return
+        if connection.has_sendable:
+            self._shared.wants_round = True
+            self.mark_dirty()
+        elif connection.is_closed or connection.is_drained:
+            self.close()

@@ -1,0 +1,87 @@
+"""A server's ``SSLContext`` for gRPC, out of PEM contents in memory."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Final
+
+from tfs.core.call import TlsOptions
+from tfs.core.errors import InvalidArgument
+
+ALPN_PROTOCOL: Final = "h2"
+# RFC 9113, section 9.2.2: with TLS 1.2 forward secrecy and an AEAD. TLS 1.3 has
+# no others.
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+def server_context(tls: TlsOptions) -> ssl.SSLContext:
+    """Returns a context for TLS 1.2 and 1.3 that offers HTTP/2.
+
+    A client without a certificate of ``client_ca`` is turned away if
+    ``verify_client`` is set; otherwise it is not asked for one.
+
+    Raises:
+        InvalidArgument: Naming the field and what is wrong with it, never the key.
+
+    """
+    for name, value in (
+        ("server_key", tls.server_key),
+        ("server_cert", tls.server_cert),
+    ):
+        if not value:
+            raise InvalidArgument(f"{name} is empty; it takes the PEM text itself")
+    if tls.verify_client and not tls.client_ca:
+        raise InvalidArgument(
+            "client_verify needs custom_ca, the PEM text of what signs the clients' "
+            "certificates"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols([ALPN_PROTOCOL])
+    try:
+        _load(context, tls.server_cert, tls.server_key)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise InvalidArgument(
+            "server_cert and server_key are not a PEM certificate chain and its "
+            f"unencrypted key: {_reason(error)}"
+        ) from None
+    if tls.client_ca:
+        try:
+            context.load_verify_locations(cadata=tls.client_ca.decode())
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidArgument(
+                f"custom_ca is no PEM certificate: {_reason(error)}"
+            ) from None
+    if tls.verify_client:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _load(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
+    # The ssl module reads files only; these are in memory, and nobody else's.
+    fds = [_in_memory(cert), _in_memory(key)]
+    try:
+        cert_path, key_path = [f"/proc/self/fd/{fd}" for fd in fds]
+        context.load_cert_chain(cert_path, key_path, _no_password)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _in_memory(content: bytes) -> int:
+    fd = os.memfd_create("tls", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    return fd
+
+
+def _no_password() -> str:
+    # Without this an encrypted key would ask for its password on the terminal.
+    raise ValueError("the key is encrypted")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or str(error) or type(error).__name__
