@@ -633,17 +633,62 @@ def test_uploads_beyond_the_budget_finish_in_turn(tmp_path: Path) -> None:
 
 def test_an_upload_that_starves_too_long_fails(tmp_path: Path) -> None:
     """RESOURCE_EXHAUSTED, for the youngest; so nothing waits for itself forever."""
-    options = ExpressOptions(max_receive_bytes=70_000)
+    options = ExpressOptions(max_receive_bytes=200_000)
     with running(tmp_path, options) as rig:
         client = rig.connect()
-        part = data_frame(1, prefixed(b"x" * 500_000)[:30_000], 0)
-        client.send(head(1) + part)
-        client.send(head(3) + part.replace(b"\0\0\0\x01", b"\0\0\0\x03", 1))
-        rig.settle()
+        client.send(head(1) + head(3))
+        left = {1: prefixed(b"x" * 120_000), 3: prefixed(b"y" * 120_000)}
+        for _ in range(40):
+            for stream_id in left:
+                left[stream_id] = client.upload(stream_id, left[stream_id])
+            rig.settle()
+        assert all(left.values())
         for _ in range(8):
             rig.advance(1)
         assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
         assert not client.answer(1).has_ended
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_message_that_can_never_fit_is_refused_by_its_length(
+    tmp_path: Path, is_compressed: bool
+) -> None:
+    """At once, naming the limit, with no hint to retry; nothing of it is kept."""
+    options = ExpressOptions(max_receive_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        before = rig.transport.budget.used_bytes
+        message = prefixed(b"x" * (1 << 20), is_compressed)
+        client.send(head(1, PATH, ("grpc-encoding", "gzip")))
+        client.upload(1, message)
+        rig.settle()
+        answer = client.answer(1)
+        assert answer.status == str(int(Code.RESOURCE_EXHAUSTED))
+        assert "(1048576 vs. 983041 bytes" in str(answer.headers)
+        assert "grpc-status-details-bin" not in dict(answer.headers)
+        assert rig.transport.budget.used_bytes <= before
+        client.send(request(3))
+        rig.settle()
+        assert client.answer(3).messages == [b"ping"]
+
+
+def test_what_gzip_unpacks_to_is_held_against_the_budget(tmp_path: Path) -> None:
+    """A small request that grows counts as what it became, until it is answered."""
+    options = ExpressOptions(max_receive_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        body = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        for stream_id in (1, 3):
+            client.send(
+                head(stream_id, HOLD, ("grpc-encoding", "gzip"))
+                + data_frame(stream_id, body)
+            )
+        rig.settle()
+        assert rig.transport.budget.used_bytes > 600_000
+        assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
+        rig.held[0].reply(b"done")
+        rig.settle()
+        assert rig.transport.budget.used_bytes <= _granted(rig)
 
 
 # -- containment and the end -----------------------------------------------------------

@@ -274,6 +274,7 @@ class Connection:
         "_last_stream_id",
         "_limits",
         "_max_message_bytes",
+        "_max_request_bytes",
         "_now_s",
         "_num_tiny_updates",
         "_pad_left",
@@ -316,6 +317,9 @@ class Connection:
         self._budget = budget
         self._limits = limits
         self._max_message_bytes = limits.max_message_bytes
+        self._max_request_bytes = min(
+            limits.max_message_bytes, budget.largest_request_bytes
+        )
         self._now_s = now_s
         self._peer = PeerSettings()
         self._send_window = frames.DEFAULT_WINDOW
@@ -498,7 +502,7 @@ class Connection:
                     if (
                         flag == 0
                         and body == length - PREFIX_SIZE
-                        and body <= self._max_message_bytes
+                        and body <= self._max_request_bytes
                         and (announced is None or announced == length)
                     ):
                         window.size -= length
@@ -731,7 +735,7 @@ class Connection:
         stream.held_bytes += len(chunk)
         stream.received_bytes += len(chunk)
         if stream.assembler is None:
-            stream.assembler = MessageAssembler(self._max_message_bytes)
+            stream.assembler = MessageAssembler(self._max_request_bytes)
         if stream.assembler.is_between_messages:
             stream.message_s = self._now_s
         try:
@@ -1043,6 +1047,11 @@ class Connection:
         else:
             self.send_message(stream, message)
             self.send_end(stream, response.OK_TRAILERS_BLOCK)
+
+    @property
+    def max_request_bytes(self) -> int:
+        """The longest message taken, compressed or not."""
+        return self._max_request_bytes
 
     def is_too_large(self, message: bytes) -> bool:
         """Tells whether the message is longer than the server sends."""

@@ -50,6 +50,11 @@ class ReceiveBudget:
         self.used_bytes = 0
 
     @property
+    def largest_request_bytes(self) -> int:
+        """The longest message that could ever be received, with nothing beside it."""
+        return max(self.limit_bytes - DEFAULT_WINDOW, DEFAULT_WINDOW)
+
+    @property
     def free_bytes(self) -> int:
         """What may still be granted, reserve included; not below 0."""
         return max(0, self.limit_bytes - self.used_bytes)

@@ -114,7 +114,8 @@ class MessageAssembler:
 def too_large(size_bytes: int, max_bytes: int) -> ServingError:
     """Returns the error of a message that is longer than the server takes."""
     return ResourceExhausted(
-        f"received message larger than max ({size_bytes} vs. {max_bytes} bytes)"
+        f"received message larger than max ({size_bytes} vs. {max_bytes} bytes: "
+        "--max_message_bytes, --max_receive_bytes)"
     )
 
 

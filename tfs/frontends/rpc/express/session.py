@@ -392,7 +392,7 @@ class Session:
         # On the executor's thread.
         outcome: bytes | ServingError
         try:
-            outcome = gunzip(body, self._options.limits.max_message_bytes)
+            outcome = gunzip(body, self.connection.max_request_bytes)
         except ServingError as error:
             outcome = error
         self.post(partial(self._on_gunzipped, call, outcome))
@@ -400,10 +400,18 @@ class Session:
     def _on_gunzipped(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
         if call.is_finished or not call.inbox:
             return
-        call.inbox.popleft()
+        item = call.inbox.popleft()
         if isinstance(outcome, ServingError):
             call.fail(outcome)
             return
+        assert item is not None  # it was what was decompressed
+        stream, budget = call.stream, self._shared.budget
+        grown_bytes = len(outcome) - len(item[0])
+        if grown_bytes > budget.free_bytes:
+            call.fail(_budget_used_up())
+            return
+        budget.used_bytes += grown_bytes
+        stream.held_bytes += grown_bytes
         call.take_message(outcome)
         self._decompress(call)
 
@@ -544,11 +552,7 @@ class Session:
         for stream in reversed(list(self.connection.streams.values())):
             call: ExpressCall | None = stream.owner
             if call is not None and stream.is_inside_message:
-                call.fail(
-                    ResourceExhausted(
-                        "the server's receive budget is used up; retry later"
-                    )
-                )
+                call.fail(_budget_used_up())
                 return
 
     def _keep_alive(self, now_s: float) -> None:
@@ -597,3 +601,7 @@ class Session:
             self.connection.close()
         finally:
             self._on_closed(self)
+
+
+def _budget_used_up() -> ServingError:
+    return ResourceExhausted("the server's receive budget is used up; retry later")
