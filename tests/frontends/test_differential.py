@@ -11,7 +11,8 @@ What may differ, and where it is allowed for:
 - the text that a client gives a call it ended itself (deadline, cancellation);
 - a unary call with no message, or with two: grpcio's Python layer waits for the first
   until the deadline and overlooks the second, express says UNIMPLEMENTED, as gRPC asks;
-- deflate, which express refuses, and the sizes at which a slow reader's queue is full;
+- an unknown grpc-encoding: grpcio says INTERNAL, express UNIMPLEMENTED, as gRPC asks;
+- the sizes at which a slow reader's queue is full;
 - what is not gRPC at all: express answers with an HTTP status, grpcio's core as it
   likes; both refuse it and serve on.
 """
@@ -298,7 +299,7 @@ _BINARY_PAIRS = st.tuples(
     _NAMES.map(lambda name: name + "-bin"), st.binary(max_size=60)
 )
 METADATA = st.lists(_PLAIN_PAIRS | _BINARY_PAIRS, max_size=6).map(tuple)
-COMPRESSION = st.sampled_from([grpc.Compression.NoCompression, grpc.Compression.Gzip])
+COMPRESSION = st.sampled_from(list(grpc.Compression))
 SIZES = st.sampled_from([0, 1, 100, 16_379, 16_384, 65_536, 200_000])
 MESSAGES = SIZES.map(lambda size: b"abcdefgh" * (size // 8) + b"z" * (size % 8))
 OVERSIZE = st.sampled_from([MAX_MESSAGE_BYTES + 1, 3 * MAX_MESSAGE_BYTES]).map(bytes)

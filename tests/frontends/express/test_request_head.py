@@ -151,9 +151,12 @@ def test_a_path_without_service_and_method_is_unimplemented(path: str) -> None:
     assert refusal.code is Code.UNIMPLEMENTED
 
 
-def test_gzip_is_noted() -> None:
-    """The encoding applies to messages that carry the flag."""
-    assert parse(grpc_headers(("grpc-encoding", "gzip"))).encoding is Encoding.GZIP
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_the_encoding_is_noted(encoding: Encoding) -> None:
+    """It applies to messages that carry the flag."""
+    head = parse(grpc_headers(("grpc-encoding", encoding.value)))
+    assert head.encoding is encoding
+    assert head.refusal is None
 
 
 def test_a_list_that_was_cut_is_resource_exhausted() -> None:

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.frontends.rpc.express.request_head import Encoding
 
 PREFIX_SIZE: Final = 5
 _FIRST_ROOM: Final = 65_536
 _GROWTH: Final = 4
-_GZIP_WINDOW = 31  # zlib's word for "gzip container, largest window"
+# zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
+_WINDOWS: Final = {Encoding.GZIP: 31, Encoding.DEFLATE: 15}
 
 
 class MessageAssembler:
@@ -119,17 +121,20 @@ def too_large(size_bytes: int, max_bytes: int) -> ServingError:
     )
 
 
-def gunzip(body: bytes | memoryview, max_bytes: int) -> bytes:
-    """Returns the message in a gzip container; output never exceeds ``max_bytes``.
+def decompress(body: bytes | memoryview, encoding: Encoding, max_bytes: int) -> bytes:
+    """Returns the message that was compressed; it never exceeds ``max_bytes``.
 
     Blocks for about 1 ms per megabyte of output: not for the serving loop.
 
     Raises:
         ServingError: RESOURCE_EXHAUSTED, it expands too far; INTERNAL, it is not
-            one whole gzip stream.
+            one whole stream of that encoding, or that encoding is none.
 
     """
-    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    window = _WINDOWS.get(encoding)
+    if window is None:
+        raise Internal("compressed message without grpc-encoding")
+    inflater = zlib.decompressobj(window)
     try:
         message = inflater.decompress(body, max_bytes + 1)
     except zlib.error as error:
@@ -139,5 +144,7 @@ def gunzip(body: bytes | memoryview, max_bytes: int) -> bytes:
             f"decompressed message larger than max ({max_bytes} bytes)"
         )
     if not inflater.eof or inflater.unused_data:
-        raise Internal("cannot decompress the request: not one gzip stream")
+        raise Internal(
+            f"cannot decompress the request: not one {encoding.value} stream"
+        )
     return message

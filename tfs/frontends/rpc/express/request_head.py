@@ -37,6 +37,7 @@ class Encoding(enum.Enum):
 
     IDENTITY = "identity"
     GZIP = "gzip"
+    DEFLATE = "deflate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,10 @@ _UNIT_S: Final = {
     b"m": 1e-3,
     b"u": 1e-6,
     b"n": 1e-9,
+}
+_ENCODINGS: Final = {
+    b"": Encoding.IDENTITY,
+    **{encoding.value.encode(): encoding for encoding in Encoding},
 }
 _GRPC_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:[;\s].*)?").fullmatch
 
@@ -192,12 +197,12 @@ def _check(
             timeout_s = parse_timeout(fields[b"grpc-timeout"])
         except ValueError as error:
             fault = Internal(str(error))
-    name = fields.get(b"grpc-encoding", b"identity")
-    encoding = Encoding.IDENTITY
-    if name == b"gzip":
-        encoding = Encoding.GZIP
-    elif name != b"identity":
-        fault = Unimplemented("grpc-encoding is not supported; use identity or gzip")
+    encoding = _ENCODINGS.get(fields.get(b"grpc-encoding", b""))
+    if encoding is None:
+        encoding = Encoding.IDENTITY
+        fault = Unimplemented(
+            "grpc-encoding is not supported; use identity, gzip or deflate"
+        )
     return RequestHead(path, metadata, timeout_s, encoding, content_length, fault)
 
 

@@ -29,7 +29,7 @@ from tfs.frontends.rpc.status_details import (
 
 _STATUS_200 = b"\x88"  # static table, index 8
 _CONTENT_TYPE = encode_literal(b"content-type", b"application/grpc")
-_ACCEPT_ENCODING = encode_literal(b"grpc-accept-encoding", b"identity,gzip")
+_ACCEPT_ENCODING = encode_literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
 
 HEAD_BLOCK: Final = _STATUS_200 + _CONTENT_TYPE
 OK_TRAILERS_BLOCK: Final = encode_literal(b"grpc-status", b"0")

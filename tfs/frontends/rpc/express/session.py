@@ -22,7 +22,6 @@ from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
-    Internal,
     ResourceExhausted,
     ServingError,
     Unavailable,
@@ -32,8 +31,8 @@ from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.rpc.express.connection import Connection, Stream
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
-from tfs.frontends.rpc.express.messages import gunzip
-from tfs.frontends.rpc.express.request_head import Encoding, HttpRefusal
+from tfs.frontends.rpc.express.messages import decompress
+from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.stream_state import StreamState
 
@@ -378,26 +377,26 @@ class Session:
             elif not item[1]:
                 inbox.popleft()
                 call.take_message(item[0])
-            elif call.stream.head.encoding is not Encoding.GZIP:
-                call.fail(Internal("compressed message without grpc-encoding"))
             else:
-                job = partial(self._gunzip, call, item[0])
+                job = partial(self._inflate, call, item[0])
                 try:
                     self._shared.executor.submit(job)
                 except RuntimeError:
                     call.fail(Unavailable("the server is shutting down"))
                 return
 
-    def _gunzip(self, call: ExpressCall, body: memoryview) -> None:
+    def _inflate(self, call: ExpressCall, body: memoryview) -> None:
         # On the executor's thread.
         outcome: bytes | ServingError
         try:
-            outcome = gunzip(body, self.connection.max_request_bytes)
+            outcome = decompress(
+                body, call.stream.head.encoding, self.connection.max_request_bytes
+            )
         except ServingError as error:
             outcome = error
-        self.post(partial(self._on_gunzipped, call, outcome))
+        self.post(partial(self._on_inflated, call, outcome))
 
-    def _on_gunzipped(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
+    def _on_inflated(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
         if call.is_finished or not call.inbox:
             return
         item = call.inbox.popleft()

@@ -69,7 +69,7 @@ class SharedState:
     Attributes:
         loop: Runs everything.
         options: Limits and timeouts.
-        executor: Where gzip is undone.
+        executor: Where compression is undone.
         budget: The server's receive budget.
         deadlines: Of all unfinished calls.
         counters: What happened.

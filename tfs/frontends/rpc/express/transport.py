@@ -65,7 +65,7 @@ class ExpressTransport:
         self._shared = SharedState(
             loop,
             options or ExpressOptions(),
-            executor or ThreadExecutor(1, "express-gunzip"),
+            executor or ThreadExecutor(1, "express-inflate"),
         )
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = self._shared.options
