@@ -17,8 +17,9 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.executor import ThreadExecutor
+from tfs.core.request_scope import request_scope
 from tfs.core.servable import CancelToken
-from tfs.runtime.batched import BatchedPart, batched, request_scope
+from tfs.runtime.batched import BatchedPart, batched
 from tfs.testing.fake_clock import FakeClock
 
 PATIENCE_S = 30.0

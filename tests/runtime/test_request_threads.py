@@ -12,7 +12,6 @@ import torch
 
 from tests.runtime.answers import WAIT_S, Answer, ask
 from tests.runtime.packaged import SCALE_SIGNATURES, floats, package, signature, values
-from tests.runtime.process_host import process_host
 from tests.runtime.stage import STAGE, Stage
 from tests.runtime.zoo import Joined, Scale
 from tfs.core.dtype import FLOAT32, INT64, STRING
@@ -29,7 +28,6 @@ from tfs.core.signature import Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.inline_interpreter import InlineInterpreter, InlineModel
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process_options import ProcessOptions
 from tfs.testing.fake_clock import FakeClock
 
 # Every source below reaches the test through the stage: it runs in this process.
@@ -400,20 +398,3 @@ def test_a_part_is_an_attribute_of_a_packaged_module(
     began_s = time.monotonic()
     model.unload()
     assert time.monotonic() - began_s < WAIT_S
-
-
-def test_a_process_gives_the_same_answers_one_request_at_a_time(
-    tmp_path: Path,
-) -> None:
-    """There parts find nobody to share with, and need nobody."""
-    source = package(
-        tmp_path, Joined().eval(), {"serving_default": signature()}, concurrency=4
-    )
-    with process_host() as host:
-        interpreter = host.interpreter(ProcessOptions())
-        interpreter.start()
-        model = interpreter.load(source)
-        answers = [ask(model, {"x": floats((number, 0))}) for number in range(8)]
-        for number, answer in enumerate(answers):
-            assert values(answer.outputs()["y"]) == [[2 * number + 1, 1]]
-        model.unload()

@@ -25,18 +25,23 @@ class CancelToken:
     Attributes:
         error: None while somebody waits; then why nobody does (CANCELLED or
             DEADLINE_EXCEEDED). Set once, read anywhere.
+        on_cancel: Called with the reason by whoever marks the task, for one who must
+            pass the mark on; set it, then look at ``error``. Quick, does not raise.
 
     """
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "on_cancel")
 
     def __init__(self) -> None:
         self.error: ServingError | None = None
+        self.on_cancel: Callable[[ServingError], None] | None = None
 
     def cancel(self, error: ServingError) -> None:
         """Marks the task; the first reason stays."""
         if self.error is None:
             self.error = error
+            if self.on_cancel is not None:
+                self.on_cancel(error)
 
 
 class InferenceTask:

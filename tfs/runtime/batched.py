@@ -38,37 +38,11 @@ from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.request_scope import CURRENT
 from tfs.core.servable import CancelToken
 
 _PENDING: Final = object()
 _MAX_SHAPES = 64
-
-
-class _Request(threading.local):
-    """Which request the current thread works for."""
-
-    deadline_s: float | None = None
-    cancel: CancelToken | None = None
-
-
-_request = _Request()
-
-
-@contextlib.contextmanager
-def request_scope(
-    deadline_s: float | None = None, cancel: CancelToken | None = None
-) -> Iterator[None]:
-    """Lets batched parts know whose request this thread runs.
-
-    For whoever calls models: a call of a batched part leaves its queue when
-    ``deadline_s`` (monotonic) passes or ``cancel`` is marked.
-    """
-    before = _request.deadline_s, _request.cancel
-    _request.deadline_s, _request.cancel = deadline_s, cancel
-    try:
-        yield
-    finally:
-        _request.deadline_s, _request.cancel = before
 
 
 class _Call:
@@ -82,8 +56,8 @@ class _Call:
         self.args = args
         self.kwargs = kwargs
         self.num_rows = num_rows
-        self.deadline_s = _request.deadline_s
-        self.cancel = _request.cancel or CancelToken()
+        self.deadline_s = CURRENT.deadline_s
+        self.cancel = CURRENT.cancel or CancelToken()
         self.outcome: Any = _PENDING
 
     def on_done(self, outcome: Any) -> None:

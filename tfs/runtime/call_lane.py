@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 
-from tfs.core.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.call import Call, send_request, take_reply
+from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
 from tfs.runtime.process_model import ProcessModel
-from tfs.runtime.slab_call import CorruptReply, read_reply, write_request
+from tfs.runtime.slab_call import CorruptReply
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
-from tfs.runtime.worker_link import WorkerLink
-
-
-class Call:
-    """A task in a slot of the slab."""
-
-    __slots__ = ("model", "sequence", "signature_index", "task")
-
-    def __init__(
-        self,
-        model: ProcessModel,
-        task: InferenceTask,
-        signature_index: int,
-        sequence: int,
-    ) -> None:
-        self.model = model
-        self.task = task
-        self.signature_index = signature_index
-        self.sequence = sequence
 
 
 class CallLane:
@@ -45,7 +27,7 @@ class CallLane:
             it is to be killed.
 
     Attributes:
-        link: The worker that takes calls, None while none does.
+        channel: The worker that takes calls, None while none does.
         num_calls: Replies read so far; likewise the other counters.
 
     """
@@ -67,7 +49,7 @@ class CallLane:
         self._head_begun_s = 0.0
         self._timer: Timer | None = None
         self._when_idle: list[Callable[[], None]] = []
-        self.link: WorkerLink | None = None
+        self.channel: CallChannel | None = None
         self.num_calls = 0
         self.num_dropped = 0
         self.num_failed = 0
@@ -83,9 +65,9 @@ class CallLane:
         """Tasks that wait or run."""
         return len(self._queue) + len(self._calls)
 
-    def open(self, link: WorkerLink) -> None:
+    def open(self, channel: CallChannel) -> None:
         """Starts handing tasks to a new worker."""
-        self.link = link
+        self.channel = channel
         self._sequence = 0
         self.pump()
 
@@ -106,8 +88,8 @@ class CallLane:
 
     def pump(self) -> None:
         """Hands waiting tasks to the worker as long as it takes them."""
-        link, calls = self.link, self._calls
-        while self._queue and link is not None:
+        channel, calls = self.channel, self._calls
+        while self._queue and channel is not None:
             if calls and (len(calls) >= NUM_SLOTS or not self._head_is_short()):
                 return
             model, task = self._queue.popleft()
@@ -116,12 +98,12 @@ class CallLane:
                 self.num_dropped += 1
                 finish(task, refused)
             else:
-                self._write(link, model, task)
+                self._write(channel, model, task)
 
     def read_replies(self, num_replies: int) -> None:
         """Answers as many calls as the worker has, the oldest first."""
-        link = self.link
-        if link is None:
+        channel = self.channel
+        if channel is None:
             return
         done: list[tuple[InferenceTask, Outcome]] = []
         for _ in range(num_replies):
@@ -129,7 +111,7 @@ class CallLane:
                 break
             call = self._calls.popleft()
             try:
-                outcome = self._read(link, call)
+                outcome = self._read(channel, call)
             except CorruptReply as error:
                 self._calls.appendleft(call)
                 self._on_unusable(f"was ended: it corrupted its memory ({error})")
@@ -155,7 +137,7 @@ class CallLane:
             Those it was in, oldest first; the caller answers them.
 
         """
-        self.link = None
+        self.channel = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -209,58 +191,29 @@ class CallLane:
         return head.model.times.is_short(head.signature_index, head.task.num_rows)
 
     def _write(
-        self, link: WorkerLink, model: ProcessModel, task: InferenceTask
+        self, channel: CallChannel, model: ProcessModel, task: InferenceTask
     ) -> None:
-        who = model.source.id.slashed
         index = model.signature_indexes[task.signature_name]
-        slab = link.slab
-        slot = slab.slots[self._sequence % NUM_SLOTS]
-        try:
-            overflow_fd = write_request(slab, slot, model.model_id, index, task)
-            if overflow_fd is not None:
-                try:
-                    link.send_tensors(overflow_fd)
-                finally:
-                    os.close(overflow_fd)
-        except InvalidArgument as error:
-            finish(task, InvalidArgument(f"{who}: {error.message}"))
-            return
-        except Exception as error:
-            finish(task, Internal(f"{who}: a request cannot be handed over: {error}"))
+        slot = channel.slab.slots[self._sequence % NUM_SLOTS]
+        error = send_request(channel, slot, model, index, task)
+        if error is not None:
+            finish(task, error)
             return
         self._calls.append(Call(model, task, index, self._sequence))
         self._sequence += 1
-        slab.words[REQUESTS] = self._sequence
+        channel.slab.words[REQUESTS] = self._sequence
         if len(self._calls) == 1:
             self._head_begun_s = self._loop.clock.now()
             if self._timer is None:
                 self._arm_timer()
-        link.ring()
+        channel.ring()
 
-    def _read(self, link: WorkerLink, call: Call) -> Outcome:
-        slab = link.slab
-        slot = slab.slots[call.sequence % NUM_SLOTS]
-        overflow_fd: int | None = None
-        try:
-            if slab.words[slot.reply_word] == 0 and slab.words[slot.reply_word + 2]:
-                overflow_fd = link.receive_tensors()
-            outcome, call_s = read_reply(
-                slab,
-                slot,
-                call.model.source.id.slashed,
-                call.task.signature,
-                overflow_fd,
-            )
-        finally:
-            if overflow_fd is not None:
-                os.close(overflow_fd)
+    def _read(self, channel: CallChannel, call: Call) -> Outcome:
+        slot = channel.slab.slots[call.sequence % NUM_SLOTS]
+        outcome, call_s = take_reply(channel, slot, call)
         self.num_calls += 1
         self.busy_s += call_s
-        if isinstance(outcome, ServingError):
-            self.num_failed += 1
-        else:
-            call.model.times.observe(call.signature_index, call.task.num_rows, call_s)
-            call.model.last_call_s = call_s
+        self.num_failed += isinstance(outcome, ServingError)
         return outcome
 
     # One timer serves many calls: it is armed anew only when it fires, and looks then

@@ -71,7 +71,6 @@ def place(
         options: What was asked for and what the host offers.
         profile: What was measured; None for nothing yet.
         concurrency: How many requests at once the version takes in one interpreter.
-            Only an interpreter in this process gives it more than one.
 
     Raises:
         FailedPrecondition: What was asked for cannot be had on this host.

@@ -16,12 +16,20 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
-from tfs.core.errors import FailedPrecondition, Internal, ServingError, Unavailable
+from tfs.core.errors import (
+    Code,
+    FailedPrecondition,
+    Internal,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.call_lane import CallLane
 from tfs.runtime.crash_policy import CrashHistory, describe_status
 from tfs.runtime.guest import control_channel
@@ -29,11 +37,12 @@ from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.overlapping_lane import OverlappingLane
 from tfs.runtime.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.task_outcome import closed, finish, unloaded
 from tfs.runtime.waiter import Waiter
-from tfs.runtime.worker_conversation import WorkerConversation, WorkerReply
+from tfs.runtime.worker_conversation import OnReply, WorkerConversation, WorkerReply
 from tfs.runtime.worker_link import WorkerLink
 from tfs.runtime.worker_state import WorkerState, transition
 from tfs.runtime.zygote_client import Forked, ZygoteClient
@@ -78,8 +87,11 @@ class ProcessInterpreter:
             self._options.call_timeout_s,
             self._end_worker,
         )
+        # Of models that take several calls at once, by their number.
+        self._lanes: dict[int, OverlappingLane] = {}
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
+        self._past = InterpreterStats()  # of the lanes that are gone
         self._state = WorkerState.ABSENT
         self._link: WorkerLink | None = None
         self._conversation: WorkerConversation | None = None
@@ -102,7 +114,10 @@ class ProcessInterpreter:
     @property
     def num_pending(self) -> int:
         """Tasks that wait or run, those included that are on their way to the loop."""
-        return self._lane.num_pending + len(self._inbox)
+        num = self._lane.num_pending + len(self._inbox)
+        if self._lanes:
+            num += sum(lane.num_pending for lane in list(self._lanes.values()))
+        return num
 
     @property
     def state(self) -> WorkerState:
@@ -130,15 +145,15 @@ class ProcessInterpreter:
         return self._num_restarts
 
     def stats(self) -> InterpreterStats:
-        lane = self._lane
+        past, lanes = self._past, self._all_lanes()
         return InterpreterStats(
             num_models=len(self._models),
-            num_queued=lane.num_queued,
-            num_calls=lane.num_calls,
-            num_dropped=lane.num_dropped,
-            num_failed=lane.num_failed,
+            num_queued=sum(lane.num_queued for lane in lanes),
+            num_calls=past.num_calls + sum(lane.num_calls for lane in lanes),
+            num_dropped=past.num_dropped + sum(lane.num_dropped for lane in lanes),
+            num_failed=past.num_failed + sum(lane.num_failed for lane in lanes),
             num_restarts=self._num_restarts,
-            busy_s=lane.busy_s,
+            busy_s=past.busy_s + sum(lane.busy_s for lane in lanes),
         )
 
     # -- from other threads ---------------------------------------------------------
@@ -196,10 +211,13 @@ class ProcessInterpreter:
         waiter: Waiter[None] = Waiter()
 
         def begin() -> None:
-            self._lane.refuse(closed(self._name))
+            self._refuse(closed(self._name))
             if deadline_s is not None:
                 self._loop.call_at(deadline_s, lambda: self._finish_close(waiter))
-            self._lane.after_calls(lambda: self._finish_close(waiter))
+            self._after_calls(
+                [*self._lanes.values()],
+                lambda: self._lane.after_calls(lambda: self._finish_close(waiter)),
+            )
 
         if self._loop.is_loop_thread:
             self._finish_close(waiter)
@@ -419,17 +437,91 @@ class ProcessInterpreter:
             if self._state is not WorkerState.READY or self._conversation is None:
                 waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
                 return
-            fields: dict[str, object] = {"source": source}
-            if model is not None:
-                fields = _load_fields(model)
             # In the background only where nobody is served: in an interpreter at
             # work a thread of low priority would hold the GIL and not run.
             background = not self._models
-            self._conversation.send(op, fields, fds, on_reply, background=background)
+            if model is not None:
+                self._send_load(model, on_reply, background=background)
+            else:
+                fields = {"source": source}
+                self._conversation.send(
+                    op, fields, fds, on_reply, background=background
+                )
 
         timeout_s = self._options.load_timeout_s
         late = f"{who}: loading took over {timeout_s:.1f} s"
         return self._ask(begin, timeout_s, late)
+
+    def _send_load(
+        self, model: ProcessModel, on_reply: OnReply, *, background: bool
+    ) -> None:
+        """Has the worker load a model, and opens its lane if it has one. On the loop."""
+        conversation = self._conversation
+        assert conversation is not None
+        num_at_once = model.source.concurrency
+
+        def on_loaded(reply: WorkerReply | None) -> None:
+            if reply is None or reply.error() is not None or num_at_once == 1:
+                on_reply(reply)
+            else:
+                self._open_lane(model, conversation, reply, on_reply)
+
+        conversation.send(
+            "load",
+            _load_fields(model),
+            model.files.fds,
+            on_loaded,
+            background=background,
+        )
+
+    def _open_lane(
+        self,
+        model: ProcessModel,
+        conversation: WorkerConversation,
+        loaded: WorkerReply,
+        on_reply: OnReply,
+    ) -> None:
+        options = self._options
+
+        def give_up(error: WorkerReply) -> None:
+            fields = {"model": model.model_id}
+            conversation.send(
+                "unload", fields, (), lambda _: on_reply(error), background=False
+            )
+
+        try:
+            channel = CallChannel(options.worker.slab_bytes, model.source.concurrency)
+        except OSError as error:
+            text = f"{model.source.id.slashed}: no memory for its calls: {error}"
+            fields = {"code": int(Code.INTERNAL), "message": text}
+            give_up(WorkerReply(fields, b"", []))
+            return
+
+        def on_open(reply: WorkerReply | None) -> None:
+            if reply is None or reply.error() is not None:
+                channel.close()
+                if reply is None:
+                    on_reply(None)
+                else:
+                    give_up(reply)
+                return
+            lane = self._lanes.get(model.model_id)
+            if lane is None:
+                lane = self._lanes[model.model_id] = OverlappingLane(
+                    self._loop,
+                    model,
+                    options.max_queued,
+                    options.call_timeout_s,
+                    self._end_worker,
+                )
+            lane.open(channel)
+            on_reply(loaded)
+
+        fds = channel.remote_fds
+        conversation.send(
+            "open", {"model": model.model_id}, fds, on_open, background=False
+        )
+        channel.detach()
 
     # -- calls -----------------------------------------------------------------------
 
@@ -451,8 +543,30 @@ class ProcessInterpreter:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
+        elif (lane := self._lanes.get(model.model_id)) is not None:
+            lane.add(model, task)
         else:
             self._lane.add(model, task)
+
+    def _all_lanes(self) -> list[CallLane | OverlappingLane]:
+        return [self._lane, *list(self._lanes.values())]
+
+    def _refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
+        """Answers what waits (for ``model``) with ``error``."""
+        self._lane.refuse(error, model)
+        for model_id, lane in list(self._lanes.items()):
+            if model is None or model.model_id == model_id:
+                lane.refuse(error)
+
+    def _after_calls(
+        self, lanes: list[OverlappingLane], then: Callable[[], None]
+    ) -> None:
+        """Runs ``then`` once none of the lanes has a call with the worker."""
+        if lanes:
+            lane = lanes.pop()
+            lane.after_calls(lambda: self._after_calls(lanes, then))
+        else:
+            then()
 
     # -- from absent to ready, on the loop from here on ----------------------------------
 
@@ -509,7 +623,7 @@ class ProcessInterpreter:
         )
         error = Unavailable(f"interpreter {self._name} cannot be started: {why}")
         self._tell_ready(error)
-        self._lane.refuse(error)
+        self._refuse(error)
         self._respawn()
 
     def _on_forked(self, link: WorkerLink) -> None:
@@ -518,7 +632,7 @@ class ProcessInterpreter:
         conversation = WorkerConversation(link, self._on_event, self._end_worker)
         self._conversation = conversation
         loop = self._loop
-        loop.watch(link.reply_fd, lambda _: self._on_replies(link))
+        loop.watch(link.calls.reply_fd, lambda _: self._on_replies(link))
         loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
         loop.watch(link.control.fileno(), lambda _: conversation.read())
         self._map_next(list(self._models.values()), conversation)
@@ -544,20 +658,18 @@ class ProcessInterpreter:
                     self._quarantine(model, f"does not load again: {error.message}")
                 self._map_next(models, conversation)
 
-            conversation.send(
-                "load", _load_fields(model), model.files.fds, on_reply, background=False
-            )
+            self._send_load(model, on_reply, background=False)
             return
         self._move(WorkerState.READY)
         self._tell_ready(None)
         if self._link is not None:
-            self._lane.open(self._link)
+            self._lane.open(self._link.calls)
         self._retire_if_empty()
 
     # -- from ready to dead, and back ---------------------------------------------------
 
     def _on_replies(self, link: WorkerLink) -> None:
-        self._lane.read_replies(link.num_replies())
+        self._lane.read_replies(link.calls.num_replies())
 
     def _on_pidfd(self, link: WorkerLink) -> None:
         """The process is gone; the zygote says how, or has a moment to do so."""
@@ -604,7 +716,10 @@ class ProcessInterpreter:
         )
         if is_innocent:
             link.kill_group()
-        failed = self._lane.close(link.num_started())
+        failed = self._lane.close(link.calls.num_started())
+        for lane in self._lanes.values():
+            lane.read_replies()
+            failed += lane.close()
         mapping, self._mapping = self._mapping, None
         awaited = self._conversation.end() if self._conversation is not None else []
         self._drop_link()
@@ -619,7 +734,11 @@ class ProcessInterpreter:
             finish(call.task, Internal(text))
         for on_reply in awaited:
             on_reply(None)
-        self._lane.tell_idle()
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        for lane in self._all_lanes():
+            lane.tell_idle()
 
     def _blame(self, model: ProcessModel, how: str, now_s: float) -> None:
         crashes = model.health.crashes
@@ -640,7 +759,7 @@ class ProcessInterpreter:
         log.error("event=quarantined servable=%s reason=%r", who.slashed, reason)
         refusal = model.refusal()
         assert refusal is not None
-        self._lane.refuse(refusal, model)
+        self._refuse(refusal, model)
         try:
             self._options.on_quarantine(who, reason)
         except Exception:
@@ -677,7 +796,7 @@ class ProcessInterpreter:
         self._ended_for = None
         if link is not None:
             if link.pidfd >= 0:
-                for fd in (link.reply_fd, link.pidfd, link.control.fileno()):
+                for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):
                     self._loop.unwatch(fd)
             link.close()
 
@@ -705,9 +824,10 @@ class ProcessInterpreter:
             waiter.set(None)
             return
         model.unloading = True
-        self._lane.refuse(unloaded(model.source.id), model)
+        self._refuse(unloaded(model.source.id), model)
 
         def when_idle() -> None:
+            self._close_lane(model)
             self._models.pop(model.model_id, None)
             model.files.close()
             if self._conversation is not None and self._models:
@@ -722,7 +842,25 @@ class ProcessInterpreter:
                 self._retire_if_empty()
                 waiter.set(None)
 
-        self._lane.after_calls(when_idle, model)
+        lane = self._lanes.get(model.model_id)
+        if lane is not None:
+            lane.after_calls(when_idle)
+        else:
+            self._lane.after_calls(when_idle, model)
+
+    def _close_lane(self, model: ProcessModel) -> None:
+        """Forgets a model's own lane, but for its counters."""
+        lane = self._lanes.pop(model.model_id, None)
+        if lane is not None:
+            lane.close()
+            past = self._past
+            self._past = replace(
+                past,
+                num_calls=past.num_calls + lane.num_calls,
+                num_dropped=past.num_dropped + lane.num_dropped,
+                num_failed=past.num_failed + lane.num_failed,
+                busy_s=past.busy_s + lane.busy_s,
+            )
 
     def _give_up_loading(self, model: ProcessModel) -> None:
         """Ends a worker that still loads what nobody waits for any more."""
@@ -755,8 +893,10 @@ class ProcessInterpreter:
         if self._respawn_timer is not None:
             self._respawn_timer.cancel()
         awaited = self._conversation.end() if self._conversation is not None else []
-        link = self._lane.link
-        failed = self._lane.close(link.num_started() if link is not None else 0)
+        channel = self._lane.channel
+        failed = self._lane.close(channel.num_started() if channel is not None else 0)
+        for lane in self._lanes.values():
+            failed += lane.close()
         if self._state is WorkerState.FORKING:
             self._link = None  # closed when the zygote answers
         else:
@@ -765,14 +905,14 @@ class ProcessInterpreter:
         error = closed(self._name)
         for call in failed:
             finish(call.task, error)
-        self._lane.refuse(error)
+        self._refuse(error)
         self._tell_ready(error)
         for on_reply in awaited:
             on_reply(None)
         for model in self._models.values():
             model.files.close()
         self._models = {}
-        self._lane.tell_idle()
+        self._tell_idle()
         waiter.set(None)
 
 

@@ -104,7 +104,9 @@ class ProcessPool:
         health = VersionHealth(self._options.crashes)
         loaded: list[tuple[ProcessInterpreter, ProcessModel]] = []
         try:
-            for interpreter in self._interpreters:
+            # Requests of a model that takes several at once meet in one interpreter.
+            num = 1 if source.concurrency > 1 else len(self._interpreters)
+            for interpreter in self._interpreters[:num]:
                 files = loaded[0][1].files if loaded else None
                 loaded.append((interpreter, interpreter.load(source, files, health)))
         except BaseException:

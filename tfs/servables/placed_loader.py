@@ -160,7 +160,7 @@ class PlacedLoader:
                 self._entrance.backend = placement.backend
         backend = placement.backend
         why = f"runs in {backend.value}: {placement.reason}"
-        if self._concurrency > 1 and backend in (Backend.INLINE, Backend.FRONT):
+        if self._concurrency > 1 and backend is not Backend.DLMOPEN:
             # Its parts join the requests; joining them before would leave it one.
             target = self._loader.servable
             why += "; its requests are not joined before it"

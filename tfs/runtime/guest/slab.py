@@ -1,6 +1,7 @@
-"""The memory a worker shares with its host: two slots for calls, and their tensors.
+"""The memory a worker shares with its host: slots for calls, and their tensors.
 
     bytes 0..63      counters: requests (host), started and replies (worker)
+    from byte 64 on  four words per slot, where calls overlap (see below)
     slot 0, slot 1   request words | reply words | input area | output area
 
 A call's descriptor is a row of 64-bit words; nothing on the request path is pickled,
@@ -17,6 +18,11 @@ Offsets count from the slab's start, or from the start of a temporary memfd if
 items. Two slots, so that a worker that answers one call finds the next waiting; the
 doorbells are eventfds whose counts say how many calls (or answers) there are, which
 also orders the memory accesses on every architecture.
+
+A model that takes several calls at once has a slab of its own, with a slot for each.
+Its calls end in any order, so that both sides say which slot they mean in a ring, and a
+slot has a word for why nobody waits any more (a status code, 0 while somebody does) and
+one for the deadline (monotonic nanoseconds, 0 for none).
 """
 
 from __future__ import annotations
@@ -48,8 +54,9 @@ DTYPE_CODES: Final[dict[DType, int]] = {
 }
 DTYPE_OF_CODE: Final[tuple[DType, ...]] = tuple(DTYPES.values())
 
-_HEADER_BYTES = 4096
+_COUNTER_WORDS = 8
 _DESCRIPTOR_BYTES = 1 << 16
+_LEAST_SLOT_BYTES = 1 << 19
 MAX_WORDS: Final = _DESCRIPTOR_BYTES // WORD_BYTES
 _SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the host
 
@@ -68,8 +75,8 @@ class Slot:
         "request_word",
     )
 
-    def __init__(self, index: int, area_bytes: int) -> None:
-        start = _HEADER_BYTES + index * (2 * _DESCRIPTOR_BYTES + 2 * area_bytes)
+    def __init__(self, header_bytes: int, index: int, area_bytes: int) -> None:
+        start = header_bytes + index * (2 * _DESCRIPTOR_BYTES + 2 * area_bytes)
         self.request_word = start // WORD_BYTES
         self.reply_word = (start + _DESCRIPTOR_BYTES) // WORD_BYTES
         self.input_offset = start + 2 * _DESCRIPTOR_BYTES
@@ -78,20 +85,34 @@ class Slot:
 
 
 class Slab:
-    """A mapped slab; one side's view of it. Confined to one thread per side."""
+    """A mapped slab; one side's view of it. Confined to one thread per side.
 
-    def __init__(self, fd: int) -> None:
+    Where calls overlap, the worker's threads share a side: a slot is one thread's from
+    taking its request to giving its reply, rings and counters are the lock's holder's.
+    """
+
+    def __init__(self, fd: int, num_slots: int = NUM_SLOTS) -> None:
         self.fd = fd
+        self.num_slots = num_slots
         self.map = mmap.mmap(fd, os.fstat(fd).st_size)
         self.words = memoryview(self.map).cast("q")
-        overhead_bytes = _HEADER_BYTES + NUM_SLOTS * 2 * _DESCRIPTOR_BYTES
-        area_bytes = (len(self.map) - overhead_bytes) // (2 * NUM_SLOTS)
+        self.request_ring, self.reply_ring, self.marks, self.deadlines = (
+            _COUNTER_WORDS + part * num_slots for part in range(4)
+        )
+        header_bytes = (_COUNTER_WORDS + 4 * num_slots) * WORD_BYTES
+        header_bytes += -header_bytes % mmap.PAGESIZE
+        overhead_bytes = header_bytes + num_slots * 2 * _DESCRIPTOR_BYTES
+        area_bytes = (len(self.map) - overhead_bytes) // (2 * num_slots)
         area_bytes -= area_bytes % mmap.PAGESIZE
-        self.slots = tuple(Slot(index, area_bytes) for index in range(NUM_SLOTS))
+        self.slots = tuple(
+            Slot(header_bytes, index, area_bytes) for index in range(num_slots)
+        )
 
     @classmethod
-    def create(cls, size_bytes: int) -> Slab:
+    def create(cls, size_bytes: int, num_slots: int = NUM_SLOTS) -> Slab:
         """Makes a slab; it takes memory as it is touched.
+
+        It is larger than asked for where so many slots need that.
 
         Raises:
             OSError: No descriptor or address space is left; nothing stays.
@@ -99,9 +120,9 @@ class Slab:
         """
         fd = new_memfd("slab")
         try:
-            os.ftruncate(fd, size_bytes)
+            os.ftruncate(fd, max(size_bytes, num_slots * _LEAST_SLOT_BYTES))
             fcntl.fcntl(fd, 1033, _SEALS)  # F_ADD_SEALS
-            return cls(fd)
+            return cls(fd, num_slots)
         except BaseException:
             os.close(fd)
             raise

@@ -14,7 +14,6 @@ import ctypes
 import gc
 import importlib
 import json
-import mmap
 import os
 import pickle
 import resource
@@ -26,29 +25,16 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tfs.core.errors import (
-    Internal,
-    InvalidItems,
-    ServingError,
-    Unavailable,
-    serving_error,
-)
+from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.call_answerer import CallAnswerer
+from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile, copy
-from tfs.runtime.guest.slab import (
-    NUM_SLOTS,
-    REPLIES,
-    REPLY_WORDS,
-    REQUEST_WORDS,
-    REQUESTS,
-    STARTED,
-    WORD_BYTES,
-    Slab,
-    Slot,
-)
-from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
+from tfs.runtime.guest.slab import NUM_SLOTS, REPLIES, REQUESTS, STARTED, Slab
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -57,48 +43,25 @@ if TYPE_CHECKING:
     from tfs.runtime.guest.session_guest import SessionGuest
 
 _LOWEST_PRIORITY: Final = 19
-_MAX_TEXT_BYTES: Final = 4096
-
-
-class _Loaded:
-    """A model and what a call needs of it."""
-
-    __slots__ = ("guest", "input_names", "num_calls", "signature_names", "source")
-
-    def __init__(self, source: ModelSource, guest: GuestModel) -> None:
-        self.source = source
-        self.guest = guest
-        self.num_calls = 0
-        # In the order both sides agree on: that of the source's mappings.
-        self.signature_names = tuple(source.signatures)
-        self.input_names = tuple(tuple(s.inputs) for s in source.signatures.values())
 
 
 class Worker:
     """One worker process's state. ``run`` is confined to the main thread."""
 
     def __init__(
-        self,
-        options: WorkerOptions,
-        slab_fd: int,
-        request_fd: int,
-        reply_fd: int,
-        control: socket.socket,
-        tensors: socket.socket,
+        self, options: WorkerOptions, channel: CallChannel, control: socket.socket
     ) -> None:
-        self._slab = Slab(slab_fd)
-        self._request_fd = request_fd
-        self._reply_fd = reply_fd
+        self._channel = channel
+        self._slab = Slab(channel.slab_fd)
         self._control = control
-        self._tensors = tensors
         self._spin_s = options.spin_us / 1e6
         # Written by the control thread, read by the main thread; each change is one
         # dict operation.
-        self._models: dict[int, _Loaded] = {}
-        self._num_threads = torch.get_num_threads()
+        self._models: dict[int, LoadedModel] = {}
+        self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
         self._sessions: SessionGuest | None = None
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
-        self._is_copy = False  # a fork of this process, made by a model
+        self._forks = ForkWatch()
 
     def run(self) -> None:
         """Answers calls until the process ends."""
@@ -106,23 +69,29 @@ class Worker:
         threading.Thread(
             target=self._run_control, name="worker-control", daemon=True
         ).start()
-        slab = self._slab
-        inputs, outputs = InputReader(), OutputWriter(slab)
+        slab, channel = self._slab, self._channel
+        answerer = CallAnswerer(slab, self._models, self._forks)
         sequence = 0
         with torch.inference_mode():
             while True:
                 if self._spin_s:
                     self._spin(sequence)
-                for _ in range(os.eventfd_read(self._request_fd)):
+                for _ in range(os.eventfd_read(channel.request_fd)):
                     slot = slab.slots[sequence % NUM_SLOTS]
                     sequence += 1
                     slab.words[STARTED] = sequence
-                    loaded = self._answer(slot, inputs, outputs)
+                    overflow_bytes = answerer.overflow_bytes(slot)
+                    memory = None
+                    if overflow_bytes:
+                        memory = channel.receive_tensors(overflow_bytes)
+                    loaded, overflow_fd = answerer.answer(slot, memory)
+                    if overflow_fd is not None:
+                        channel.send_tensors(overflow_fd)
                     slab.words[REPLIES] = sequence
-                    os.eventfd_write(self._reply_fd, 1)
+                    os.eventfd_write(channel.reply_fd, 1)
                     if loaded is not None:
-                        self._watch_weights(loaded)
-                    loaded = None  # unloading must find the last reference its own
+                        self._note_call(loaded)
+                    loaded = memory = None  # unloading must find the last reference
 
     # -- calls, on the main thread ----------------------------------------------
 
@@ -132,94 +101,9 @@ class Worker:
         while words[REQUESTS] == sequence and now() < limit_s:
             pass
 
-    def _answer(
-        self, slot: Slot, inputs: InputReader, outputs: OutputWriter
-    ) -> _Loaded | None:
-        """Runs the slot's call and writes its reply; returns the model it was for."""
-        slab = self._slab
-        begun_ns = time.perf_counter_ns()
-        loaded: _Loaded | None = None
-        overflow_fd: int | None = None
-        memory: mmap.mmap | None = None
-        try:
-            model_id, signature_index, num_rows, overflow_bytes, num_words = (
-                slab.read_words(slot.request_word, REQUEST_WORDS)
-            )
-            descriptor = slab.read_text(
-                slot.request_word + REQUEST_WORDS, num_words * WORD_BYTES
-            )
-            memory = self._overflow(overflow_bytes) if overflow_bytes else slab.map
-            loaded = self._models.get(model_id)
-            if loaded is None:
-                raise Unavailable("the model is not loaded on this interpreter")
-            if loaded.source.intra_op_threads != self._num_threads:
-                self._num_threads = loaded.source.intra_op_threads
-                torch.set_num_threads(self._num_threads)
-            try:
-                result = loaded.guest.run(
-                    loaded.signature_names[signature_index],
-                    inputs.read(
-                        loaded.input_names[signature_index], descriptor, memory
-                    ),
-                    num_rows,
-                )
-            finally:
-                if self._is_copy:  # the slab is the worker's
-                    os._exit(0)
-            words, overflow_fd = outputs.write(slot, result)
-            overflow_out = 0
-            if overflow_fd is not None:
-                overflow_out = os.fstat(overflow_fd).st_size
-                self._tensors.sendmsg([b"o"], _rights(overflow_fd))
-            ns = time.perf_counter_ns() - begun_ns
-            slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words)))
-            slab.write_words(slot.reply_word + REPLY_WORDS, words)
-        except Exception as error:
-            who = loaded.source.id.slashed if loaded is not None else "a model"
-            fault = serving_error(error, who)
-            text = (
-                fault.to_bytes(_MAX_TEXT_BYTES)
-                if isinstance(fault, InvalidItems)
-                else fault.message.encode()[:_MAX_TEXT_BYTES]
-            )
-            ns = time.perf_counter_ns() - begun_ns
-            slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
-            slab.write_text(slot.reply_word + REPLY_WORDS, text)
-        finally:
-            if overflow_fd is not None:
-                os.close(overflow_fd)
-        return loaded
-
-    def _become_copy(self) -> None:
-        """Runs first in a process that a model forks off this one.
-
-        The copy must not answer calls: they end in the process that took them. It is of
-        the worker's process group, and ends with it.
-        """
-        self._is_copy = True
-        os.close(self._request_fd)
-        os.close(self._reply_fd)
-        self._control.close()
-        self._tensors.close()
-
-    def _overflow(self, size_bytes: int) -> mmap.mmap:
-        _, fds, _, _ = socket.recv_fds(self._tensors, 1, 1)
-        try:
-            return mmap.mmap(fds[0], size_bytes)
-        finally:
-            os.close(fds[0])
-
-    def _watch_weights(self, loaded: _Loaded) -> None:
-        """Tells the host once when a model wrote to its weights.
-
-        Looks after the 1st, 10th, 100th and then every 1,000th call: a model that
-        does it at all does it early, and a look costs 8 bytes per page.
-        """
-        loaded.num_calls += 1
-        num = loaded.num_calls
-        if num not in (1, 10, 100) and num % 1000:
-            return
-        num_pages = loaded.guest.num_written_pages()
+    def _note_call(self, loaded: LoadedModel) -> None:
+        """Tells the host once when a model wrote to its weights."""
+        num_pages = loaded.written_pages_if_due()
         if num_pages:
             self._tell(
                 {
@@ -228,6 +112,18 @@ class Worker:
                     "num_pages": num_pages,
                 }
             )
+
+    def _become_copy(self) -> None:
+        """Runs first in a process that a model forks off this one.
+
+        The copy must not answer calls: they end in the process that took them. It is of
+        the worker's process group, and ends with it.
+        """
+        self._forks.is_copy = True
+        self._channel.close()
+        for slots in self._slots.values():
+            slots.close_channel()
+        self._control.close()
 
     # -- control ------------------------------------------------------------------
 
@@ -264,6 +160,7 @@ class Worker:
         handlers: dict[object, Callable[..., dict[str, object]]] = {
             "copy": self._copy,
             "load": self._load,
+            "open": self._open,
             "unload": self._unload,
             "scale": self._scale,
         }
@@ -319,8 +216,24 @@ class Worker:
                 raise Internal(f"{who} ended its interpreter while loading") from error
         finally:
             files.close()
-        self._models[model_id] = _Loaded(source, guest)
+        self._models[model_id] = LoadedModel(source, guest)
         return {"code": 0, "load_s": time.perf_counter() - begun_s}
+
+    def _open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Begins to take several calls of a model at once.
+
+        Not while it is loaded: threads inherit the priority of who makes them.
+        """
+        model_id = request["model"]
+        assert isinstance(model_id, int)
+        loaded = self._models.get(model_id)
+        if loaded is None:
+            raise Unavailable("the model is not loaded on this interpreter")
+        channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
+        self._slots[model_id] = RequestSlots(
+            channel, model_id, loaded, self._forks, self._note_call
+        )
+        return {"code": 0}
 
     def _scale(
         self, request: Mapping[str, object], fds: list[int]
@@ -348,6 +261,9 @@ class Worker:
         model_id = request["model"]
         assert isinstance(model_id, int)
         loaded = self._models.pop(model_id, None)
+        slots = self._slots.pop(model_id, None)
+        if slots is not None:
+            slots.close()
         if loaded is not None:
             loaded.guest.close()
             del loaded
@@ -409,7 +325,3 @@ def _data_bytes() -> int:
             if line.startswith("VmData:"):
                 return int(line.split()[1]) << 10
     return 0
-
-
-def _rights(fd: int) -> list[tuple[int, int, bytes]]:
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little"))]

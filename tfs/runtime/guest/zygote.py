@@ -33,6 +33,7 @@ from typing import Final
 import torch
 
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 
@@ -126,14 +127,11 @@ def become_worker(zygote_pid: int, options: WorkerOptions, fds: list[int]) -> No
     seed = int.from_bytes(os.urandom(8), "little")
     random.seed(seed)
     torch.manual_seed(seed)
-    slab_fd, request_fd, reply_fd, control_fd, tensors_fd = fds
+    *channel_fds, control_fd = fds
     Worker(
         options,
-        slab_fd,
-        request_fd,
-        reply_fd,
+        CallChannel.of_fds(channel_fds),
         socket.socket(fileno=control_fd),
-        socket.socket(fileno=tensors_fd),
     ).run()
 
 

@@ -1,0 +1,97 @@
+"""The host's ends of a slab: its doorbells, and the socket for what does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, Slab
+
+
+class CallChannel:
+    """Memory and descriptors for calls, shared with one worker. Loop-confined.
+
+    Args:
+        slab_bytes: Shared memory, taken as it is touched.
+        num_overlapping: Calls that the worker takes at once, each by a thread; 0 where
+            it takes one after the other.
+
+    Raises:
+        OSError: No descriptor is left; nothing stays open.
+
+    """
+
+    def __init__(self, slab_bytes: int, num_overlapping: int = 0) -> None:
+        # Each thread takes one request by its read of the doorbell.
+        one_each = os.EFD_SEMAPHORE if num_overlapping else 0
+        with contextlib.ExitStack() as undo:
+            self.slab = Slab.create(slab_bytes, num_overlapping or NUM_SLOTS)
+            undo.callback(self.slab.close)
+            self.request_fd = os.eventfd(0, os.EFD_CLOEXEC | one_each)
+            undo.callback(os.close, self.request_fd)
+            self.reply_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self.reply_fd)
+            self._tensors, self._their_tensors = control_channel.pair()
+            undo.pop_all()
+        self._tensors.setblocking(False)
+        self._closed = False
+
+    @property
+    def remote_fds(self) -> tuple[int, ...]:
+        """What the worker gets, in its order."""
+        return (
+            self.slab.fd,
+            self.request_fd,
+            self.reply_fd,
+            self._their_tensors.fileno(),
+        )
+
+    def detach(self) -> None:
+        """Closes the worker's own end, which it has by now."""
+        self._their_tensors.close()
+
+    def ring(self) -> None:
+        """Tells the worker that one more request lies in the slab."""
+        os.eventfd_write(self.request_fd, 1)
+
+    def num_replies(self) -> int:
+        """Returns how many replies came since the last time asked."""
+        try:
+            return os.eventfd_read(self.reply_fd)
+        except BlockingIOError:
+            return 0
+
+    def num_started(self) -> int:
+        """Returns how many requests the worker says it began."""
+        started: int = self.slab.words[STARTED]
+        return started
+
+    def send_tensors(self, fd: int) -> None:
+        """Hands over the memfd of the request written last.
+
+        Raises:
+            OSError: The worker is gone, or does not keep up.
+
+        """
+        socket.send_fds(self._tensors, [b"i"], [fd])
+
+    def receive_tensors(self) -> int | None:
+        """Returns the memfd of the reply read next; the caller closes it."""
+        try:
+            _, fds, _, _ = socket.recv_fds(self._tensors, 1, 1)
+        except OSError:
+            return None
+        return fds[0] if fds else None
+
+    def close(self) -> None:
+        """Frees everything; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._tensors.close()
+        self._their_tensors.close()
+        os.close(self.request_fd)
+        os.close(self.reply_fd)
+        self.slab.close()

@@ -1,0 +1,116 @@
+"""Answers one call: from a slot's request words to its reply words."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from collections.abc import Mapping
+
+import torch
+
+from tfs.core.errors import InvalidItems, Unavailable, serving_error
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.slab import (
+    REPLY_WORDS,
+    REQUEST_WORDS,
+    WORD_BYTES,
+    Slab,
+    Slot,
+)
+from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
+
+_MAX_TEXT_BYTES = 4096
+
+
+class CallAnswerer:
+    """Runs calls that lie in a slab. Confined to one thread, in inference mode.
+
+    Args:
+        slab: Where they lie.
+        models: The loaded models by number; others may change it meanwhile.
+        forks: Knows whether a model forked this process.
+
+    """
+
+    def __init__(
+        self, slab: Slab, models: Mapping[int, LoadedModel], forks: ForkWatch
+    ) -> None:
+        self._slab = slab
+        self._models = models
+        self._forks = forks
+        self._inputs = InputReader()
+        self._outputs = OutputWriter(slab)
+        self._num_threads = 0  # unknown: the number belongs to each thread
+
+    def overflow_bytes(self, slot: Slot) -> int:
+        """Returns how many bytes of inputs come in a memfd, 0 if they lie here."""
+        return self._slab.words[slot.request_word + 3]
+
+    def answer(
+        self, slot: Slot, overflow: mmap.mmap | None
+    ) -> tuple[LoadedModel | None, int | None]:
+        """Runs the slot's call and writes its reply. Whatever fails is the reply.
+
+        Args:
+            slot: The call's.
+            overflow: Its inputs, where the slot is too small for them.
+
+        Returns:
+            The model it was for, and a memfd with outputs that do not fit the slot,
+            which the caller sends and closes.
+
+        """
+        slab = self._slab
+        begun_ns = time.perf_counter_ns()
+        loaded: LoadedModel | None = None
+        overflow_fd: int | None = None
+        try:
+            model_id, signature_index, num_rows, _, num_words = slab.read_words(
+                slot.request_word, REQUEST_WORDS
+            )
+            descriptor = slab.read_text(
+                slot.request_word + REQUEST_WORDS, num_words * WORD_BYTES
+            )
+            loaded = self._models.get(model_id)
+            if loaded is None:
+                raise Unavailable("the model is not loaded on this interpreter")
+            if loaded.source.intra_op_threads != self._num_threads:
+                self._num_threads = loaded.source.intra_op_threads
+                torch.set_num_threads(self._num_threads)
+            try:
+                result = loaded.guest.run(
+                    loaded.signature_names[signature_index],
+                    self._inputs.read(
+                        loaded.input_names[signature_index],
+                        descriptor,
+                        overflow or slab.map,
+                    ),
+                    num_rows,
+                )
+            finally:
+                self._forks.leave_if_copy()
+            words, overflow_fd = self._outputs.write(slot, result)
+            overflow_out = 0
+            if overflow_fd is not None:
+                overflow_out = os.fstat(overflow_fd).st_size
+            ns = time.perf_counter_ns() - begun_ns
+            slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words)))
+            slab.write_words(slot.reply_word + REPLY_WORDS, words)
+        except Exception as error:
+            if overflow_fd is not None:
+                with contextlib.suppress(OSError):
+                    os.close(overflow_fd)
+                overflow_fd = None
+            who = loaded.source.id.slashed if loaded is not None else "a model"
+            fault = serving_error(error, who)
+            text = (
+                fault.to_bytes(_MAX_TEXT_BYTES)
+                if isinstance(fault, InvalidItems)
+                else fault.message.encode()[:_MAX_TEXT_BYTES]
+            )
+            ns = time.perf_counter_ns() - begun_ns
+            slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
+            slab.write_text(slot.reply_word + REPLY_WORDS, text)
+        return loaded, overflow_fd

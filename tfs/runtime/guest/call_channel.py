@@ -1,0 +1,56 @@
+"""The worker's ends of a slab: its doorbells, and the socket for what does not fit."""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import socket
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CallChannel:
+    """Immutable; its owner closes it.
+
+    Attributes:
+        slab_fd: The shared memory.
+        request_fd: Rung by the host for each request.
+        reply_fd: Rung by the worker for each reply.
+        tensors: Carries memfds with tensors that a slot is too small for, in the order
+            of requests one way and of replies the other.
+
+    """
+
+    slab_fd: int
+    request_fd: int
+    reply_fd: int
+    tensors: socket.socket
+
+    @classmethod
+    def of_fds(cls, fds: list[int]) -> CallChannel:
+        """Takes over four descriptors, in the order of the attributes."""
+        slab_fd, request_fd, reply_fd, tensors_fd = fds
+        return cls(slab_fd, request_fd, reply_fd, socket.socket(fileno=tensors_fd))
+
+    def receive_tensors(self, size_bytes: int) -> mmap.mmap:
+        """Maps the memfd of the request taken last. Blocks until it is there."""
+        _, fds, _, _ = socket.recv_fds(self.tensors, 1, 1)
+        try:
+            return mmap.mmap(fds[0], size_bytes)
+        finally:
+            os.close(fds[0])
+
+    def send_tensors(self, fd: int) -> None:
+        """Sends the memfd of the next reply, and closes it."""
+        try:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
+            self.tensors.sendmsg([b"o"], [rights])
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Closes everything."""
+        for fd in (self.slab_fd, self.request_fd, self.reply_fd):
+            os.close(fd)
+        self.tensors.close()

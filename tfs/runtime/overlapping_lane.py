@@ -1,0 +1,257 @@
+"""The calls of one model that takes several at once: waiting, and with its worker."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.call import Call, send_request, take_reply
+from tfs.runtime.call_channel import CallChannel
+from tfs.runtime.guest.slab import REQUESTS
+from tfs.runtime.process_model import ProcessModel
+from tfs.runtime.slab_call import CorruptReply
+from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+
+
+class OverlappingLane:
+    """Hands tasks to a worker that runs each on a thread of its own. Loop-confined.
+
+    Beside :class:`~tfs.runtime.call_lane.CallLane`, which has one call run after the
+    other and is quicker: here replies come in any order, and what becomes of a caller
+    is passed on, because a batched part asks for it in the middle of a call.
+
+    Args:
+        loop: Whose clock deadlines go by, and which watches for replies.
+        model: Whose calls these are.
+        max_queued: Tasks that may wait.
+        call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
+        on_unusable: Called with the reason when the worker hangs or answers nonsense;
+            it is to be killed.
+
+    Attributes:
+        num_calls: Replies read so far; likewise the other counters.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        model: ProcessModel,
+        max_queued: int,
+        call_timeout_s: float,
+        on_unusable: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._model = model
+        self._max_queued = max_queued
+        self._call_timeout_s = call_timeout_s
+        self._on_unusable = on_unusable
+        self._queue: deque[InferenceTask] = deque()
+        self._calls: dict[int, _Overlapping] = {}  # by slot
+        self._free: list[int] = []
+        self._num_written = 0  # to the present worker
+        self._num_read = 0
+        self._timer: Timer | None = None
+        self._when_idle: list[Callable[[], None]] = []
+        self._channel: CallChannel | None = None
+        self.num_calls = 0
+        self.num_dropped = 0
+        self.num_failed = 0
+        self.busy_s = 0.0
+
+    @property
+    def num_queued(self) -> int:
+        """Tasks that wait."""
+        return len(self._queue)
+
+    @property
+    def num_pending(self) -> int:
+        """Tasks that wait or run."""
+        return len(self._queue) + len(self._calls)
+
+    def open(self, channel: CallChannel) -> None:
+        """Starts handing tasks to a new worker; takes the channel over."""
+        self._channel = channel
+        self._free = list(range(channel.slab.num_slots - 1, -1, -1))
+        self._num_written = self._num_read = 0
+        self._loop.watch(channel.reply_fd, lambda _: self.read_replies())
+        self._pump()
+
+    def add(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Queues a task, or answers it at once."""
+        who = model.source.id
+        refused = model.refusal()
+        if refused is not None:
+            finish(task, refused)
+        elif len(self._queue) >= self._max_queued:
+            finish(task, queue_full(who, self._max_queued))
+        elif task.signature_name not in model.signature_indexes:
+            text = f"{who.slashed} has no signature {task.signature_name!r}"
+            finish(task, FailedPrecondition(text))
+        else:
+            self._queue.append(task)
+            self._pump()
+
+    def read_replies(self) -> None:
+        """Answers the calls that the worker has."""
+        channel = self._channel
+        if channel is None:
+            return
+        done: list[tuple[InferenceTask, Outcome]] = []
+        for _ in range(channel.num_replies()):
+            try:
+                done.append(self._take(channel))
+            except CorruptReply as error:
+                self._on_unusable(f"was ended: it corrupted its memory ({error})")
+                break
+        # The worker first: it computes while the answers are handed out.
+        self._pump()
+        for task, outcome in done:
+            finish(task, outcome)
+        self.tell_idle()
+
+    def close(self) -> list[Call]:
+        """Stops handing out tasks: the worker is gone, or lets go of the model.
+
+        Returns:
+            The calls it was in; the caller answers them.
+
+        """
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._loop.unwatch(channel.reply_fd)
+            channel.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            call.task.cancel.on_cancel = None
+        return [*calls]
+
+    def refuse(self, error: ServingError) -> None:
+        """Answers what waits with ``error``."""
+        waiting, self._queue = self._queue, deque()
+        for task in waiting:
+            finish(task, error)
+
+    def after_calls(self, then: Callable[[], None]) -> None:
+        """Runs ``then`` once no call is with the worker."""
+        if self._calls:
+            self._when_idle.append(then)
+        else:
+            then()
+
+    def tell_idle(self) -> None:
+        """Looks whether somebody waits for calls that are gone."""
+        if self._when_idle and not self._calls:
+            waiting, self._when_idle = self._when_idle, []
+            for then in waiting:
+                then()
+
+    def _pump(self) -> None:
+        channel = self._channel
+        while self._queue and self._free and channel is not None:
+            task = self._queue.popleft()
+            now_s = self._loop.clock.now()
+            refused = why_not_run(task, now_s) or self._model.refusal()
+            if refused is not None:
+                self.num_dropped += 1
+                finish(task, refused)
+            else:
+                self._write(channel, task, now_s)
+
+    def _write(self, channel: CallChannel, task: InferenceTask, now_s: float) -> None:
+        model, slab = self._model, channel.slab
+        signature_index = model.signature_indexes[task.signature_name]
+        slot_index = self._free[-1]
+        slot = slab.slots[slot_index]
+        error = send_request(channel, slot, model, signature_index, task)
+        if error is not None:
+            finish(task, error)
+            return
+        self._free.pop()
+        call = _Overlapping(model, task, signature_index, self._num_written)
+        call.limit_s = now_s + model.times.limit_s(
+            signature_index, task.num_rows, self._call_timeout_s
+        )
+        self._calls[slot_index] = call
+        slab.words[slab.marks + slot_index] = 0
+        slab.words[slab.deadlines + slot_index] = _deadline_ns(task.deadline_s, now_s)
+        slab.words[slab.request_ring + self._num_written % slab.num_slots] = slot_index
+        self._num_written += 1
+        slab.words[REQUESTS] = self._num_written
+        channel.ring()
+        self._pass_mark_on(call, slot_index)
+        if self._timer is None:
+            self._timer = self._loop.call_at(call.limit_s, self._check_limits)
+
+    def _pass_mark_on(self, call: _Overlapping, slot_index: int) -> None:
+        """Has the worker told when nobody waits for the call any more."""
+        token = call.task.cancel
+
+        def mark() -> None:
+            channel, error = self._channel, token.error
+            if channel is None or error is None:
+                return
+            if self._calls.get(slot_index) is call:
+                channel.slab.words[channel.slab.marks + slot_index] = int(error.code)
+
+        def on_cancel(_: ServingError) -> None:
+            if self._loop.is_loop_thread:
+                mark()
+            else:
+                self._loop.post(mark)
+
+        token.on_cancel = on_cancel
+        mark()  # it may have come in between
+
+    def _take(self, channel: CallChannel) -> tuple[InferenceTask, Outcome]:
+        slab = channel.slab
+        slot_index = slab.words[slab.reply_ring + self._num_read % slab.num_slots]
+        call = self._calls.get(slot_index)
+        if call is None:
+            raise CorruptReply("a reply without a call")
+        outcome, call_s = take_reply(channel, slab.slots[slot_index], call)
+        self._num_read += 1
+        del self._calls[slot_index]
+        self._free.append(slot_index)
+        call.task.cancel.on_cancel = None
+        self.num_calls += 1
+        self.busy_s += call_s
+        self.num_failed += isinstance(outcome, ServingError)
+        return call.task, outcome
+
+    def _check_limits(self) -> None:
+        """Ends the worker for a call that is over its time, or looks again later.
+
+        One timer serves many calls: it is armed anew only when it fires.
+        """
+        self._timer = None
+        if not self._calls:
+            return
+        first_s = min(call.limit_s for call in self._calls.values())
+        if self._loop.clock.now() < first_s:
+            self._timer = self._loop.call_at(first_s, self._check_limits)
+        else:
+            limit_s = self._call_timeout_s
+            self._on_unusable(f"was ended because a call took over {limit_s:.1f} s")
+
+
+class _Overlapping(Call):
+    """A call with the time at which its worker counts as hung."""
+
+    __slots__ = ("limit_s",)
+
+    limit_s: float
+
+
+def _deadline_ns(deadline_s: float | None, now_s: float) -> int:
+    """Returns a deadline by the clock that every process of this host has, or 0."""
+    if deadline_s is None:
+        return 0
+    return int((time.monotonic() + deadline_s - now_s) * 1e9) or 1
