@@ -15,6 +15,8 @@ counting would take as long as computing."""
 
 _NUM_TIMES = 32  # powers of two of a microsecond, up to 36 minutes
 _TIME_BOUNDS = tuple(2**index * 1e-6 for index in range(_NUM_TIMES - 1))
+_NUM_DEPTHS = 22  # none, then powers of two, up to a million
+_DEPTH_BOUNDS = (0.0, *(2.0**index for index in range(_NUM_DEPTHS - 2)))
 
 
 class QueueStats:
@@ -36,6 +38,8 @@ class QueueStats:
     """
 
     __slots__ = (
+        "_depth_counts",
+        "_depth_total",
         "_exec_counts",
         "_num_more_rows",
         "_wait_counts",
@@ -61,21 +65,28 @@ class QueueStats:
         self._wait_counts = [0] * _NUM_TIMES
         self._wait_total_s = 0.0
         self._exec_counts = [0] * _NUM_TIMES
+        self._depth_counts = [0] * _NUM_DEPTHS
+        self._depth_total = 0.0
 
     def note_shape(self, num_tasks: int, num_rows: int, padded_rows: int) -> None:
         """Counts a batch's tasks and padding; needless where both equal its rows."""
         self._num_more_rows += num_rows - num_tasks
         self.num_padding_rows += padded_rows - num_rows
 
-    def note_times(self, wait_s: float, device_s: float, num: int = 1) -> None:
+    def note_times(
+        self, wait_s: float, device_s: float, num_waiting: int, num: int = 1
+    ) -> None:
         """Counts the times of a batch that stands for ``num``.
 
-        ``wait_s`` is what its oldest task waited.
+        ``wait_s`` is what its oldest task waited, ``num_waiting`` the tasks that wait
+        now that it has ended.
         """
         self._wait_total_s += num * wait_s
         self._wait_counts[bisect_left(_TIME_BOUNDS, wait_s)] += num
         self.device_s += num * device_s
         self._exec_counts[bisect_left(_TIME_BOUNDS, device_s)] += num
+        self._depth_counts[bisect_left(_DEPTH_BOUNDS, num_waiting)] += num
+        self._depth_total += num * num_waiting
 
     @property
     def num_batches(self) -> int:
@@ -117,6 +128,12 @@ class QueueStats:
     def execution(self) -> HistogramSnapshot:
         """Seconds of device time per batch."""
         return _times(self._exec_counts, self.device_s)
+
+    def depth(self) -> HistogramSnapshot:
+        """Tasks that waited when a batch ended."""
+        return HistogramSnapshot(
+            _DEPTH_BOUNDS, tuple(self._depth_counts), self._depth_total
+        )
 
 
 def _times(counts: Sequence[int], total_s: float) -> HistogramSnapshot:

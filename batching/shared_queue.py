@@ -55,6 +55,7 @@ class SharedQueue(Generic[TaskT]):
         "round_index",
         "run",
         "stats",
+        "take",
         "takes_plainly",
         "timer_s",
         "waiting",
@@ -73,6 +74,7 @@ class SharedQueue(Generic[TaskT]):
         options = waiting.options
         low_timeout_s = options.low.timeout_s if options.low else 0.0
         self.waiting = waiting
+        self.take = waiting.take
         self.run = runner.run
         self.policy = policy
         self.costs = costs

@@ -210,7 +210,9 @@ class SharedBatchScheduler:
             self._burst_s = None
         if more:
             return now_s
-        return self._next_wakeup_s(now_s)
+        if self._timers or self._ring or self._later or self._last is not None:
+            return self._next_wakeup_s(now_s)
+        return None
 
     def _note(self, queue: AnyQueue, now_s: float) -> None:
         """Puts a queue into the ring, or sets its timer."""
@@ -293,6 +295,8 @@ class SharedBatchScheduler:
         policy = self._policy
         limit = self._limit
         finish = self._finish
+        later = self._later
+        new_batch = object.__new__
         fair = not self._oldest_first
         for _ in range(self.options.max_batches_per_step):
             if policy is not None:
@@ -305,7 +309,7 @@ class SharedBatchScheduler:
                 last.in_ring = False
                 if last.waiting.num_rows or last.retries:
                     self._note(last, now_s)
-            if not ring and not self._start_next_round(now_s):
+            if not ring and not (later and self._start_next_round(now_s)):
                 if policy is not None:
                     policy.note_idle()
                 return False
@@ -316,16 +320,23 @@ class SharedBatchScheduler:
             self._last = queue
             search = None
             if queue.is_plain:
-                tasks, rows, oldest_s = queue.waiting.take(now_s)
+                tasks, rows, oldest_s = queue.take(now_s)
             else:
                 tasks, rows, oldest_s, search = self._form(queue, now_s)
             if not tasks:
                 if queue.closing:
                     self._drop_if_drained(queue)
                 continue
-            batch = Batch(
-                queue, tasks, rows, queue.padded[rows], oldest_s, now_s, search, finish
-            )
+            # Written out: a batch may be one task, and calling Batch() would show.
+            batch = new_batch(Batch)
+            batch.queue = queue
+            batch.tasks = tasks
+            batch.num_rows = rows
+            batch.padded_rows = queue.padded[rows]
+            batch.oldest_s = oldest_s
+            batch.started_s = now_s
+            batch.search = search
+            batch._finish = finish
             self.num_in_flight += 1
             queue.num_in_flight += 1
             try:
@@ -422,14 +433,16 @@ class SharedBatchScheduler:
             stats.note_shape(num_tasks, rows, batch.padded_rows)
         is_seen = True
         if device_s >= SHORT_S:
-            stats.note_times(started_s - batch.oldest_s, device_s)
+            stats.note_times(started_s - batch.oldest_s, device_s, len(queue.waiting))
         else:
             stats.num_unseen += 1
             if stats.num_unseen < SAMPLE:
                 is_seen = False
             else:
                 stats.num_unseen = 0
-                stats.note_times(started_s - batch.oldest_s, device_s, SAMPLE)
+                stats.note_times(
+                    started_s - batch.oldest_s, device_s, len(queue.waiting), SAMPLE
+                )
         if self._policy is not None:
             self._policy.note_done(now_s - batch.oldest_s)
         if outcomes.__class__ is not list and isinstance(outcomes, ServingError):

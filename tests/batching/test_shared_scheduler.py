@@ -679,6 +679,7 @@ def test_what_waited_and_ran_is_counted() -> None:
     assert stats.wait().total == pytest.approx(0.5)
     assert stats.execution().total == pytest.approx(0.75)
     assert stats.execution().num == 2
+    assert (stats.depth().num, stats.depth().total) == (2, 2.0)
     assert queue.waiting.s_per_row > 0
 
 

@@ -31,6 +31,7 @@ LITTLE = batching.Effort(
     num_core_tasks=1024,
     num_core_rounds=1,
     num_arrivals=20,
+    latency_seeds={"alexnet": (11,), "resnet18": (11,)},
     num_deadline_arrivals=30,
     deadline_seeds=(1,),
     num_table_rounds=1,
@@ -78,7 +79,9 @@ def test_policies_meet_the_same_arrivals() -> None:
     arrivals = [Arrival(10.0 * index) for index in range(10)]
     results = batching.run_in_turn(
         {
-            policy.__name__: batching.simulation_of(kernel, policy, arrivals)
+            policy.__name__: batching.simulation_of(
+                kernel, policy, arrivals, kernel.run_s
+            )
             for policy in (batching.greedy, batching.with_window, batching.fixed)
         }
     )
@@ -88,11 +91,22 @@ def test_policies_meet_the_same_arrivals() -> None:
     assert means["fixed"] == pytest.approx(45_000 + 3000)
 
 
+def test_policies_share_the_recorded_times_of_batches() -> None:
+    """The n-th batch of a size takes as long for every policy, and runs once."""
+    times = iter(range(100))
+    tape = batching.Tape(lambda num_rows: 100 * num_rows + next(times))
+    first, second = tape.player(), tape.player()
+    assert [first(1), first(1), first(2)] == [100, 101, 202]
+    assert [second(2), second(1), second(1), second(1)] == [202, 100, 101, 103]
+
+
 def test_shed_requests_count_as_missed() -> None:
     """Giving a request up is no way to meet its deadline."""
     kernel = Steady()
     arrivals = [Arrival(0.001 * index, deadline_s=2.0) for index in range(20)]
-    simulation = batching.simulation_of(kernel, batching.by_deadline, arrivals)
+    simulation = batching.simulation_of(
+        kernel, batching.by_deadline, arrivals, kernel.run_s
+    )
     while simulation.run_batch():
         pass
     assert batching.share_met(simulation.results, 2.0) < 1.0

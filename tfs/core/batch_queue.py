@@ -297,10 +297,23 @@ class BatchQueue(Generic[TaskT]):
             room = max_rows
         if self._low or self._may_split:
             return self._take_any(room, now_s)
-        # The same as _take_any for one class and whole tasks: batches may be of one
-        # task each, so that every call shows.
+        # The same as _take_any for one class and whole tasks, and again for a single
+        # task: batches may be of one each, so that every step shows.
         tasks = self._high
         times = self._high_times
+        if len(tasks) == 1:
+            task = tasks[0]
+            deadline_s = task.deadline_s
+            rows = task.num_rows
+            if (
+                task.cancel.error is None
+                and rows <= room
+                and (deadline_s is None or deadline_s > now_s)
+            ):
+                tasks.popleft()
+                self.num_rows = 0
+                self.next_deadline_s = _NEVER
+                return [task], rows, times.popleft()
         batch: list[TaskT] = []
         dead: list[TaskT] | None = None
         oldest_s = times[0] if times else _NEVER
