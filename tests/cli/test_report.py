@@ -10,6 +10,7 @@ from tfs.cli.report import (
     ago,
     apply_lines,
     as_json,
+    batching_table,
     canary_lines,
     models_table,
     outcome_lines,
@@ -49,6 +50,36 @@ def test_a_model_is_one_line() -> None:
         *("digits", "1", "1", "stable=1", "2", "rejected", "yes"),
         *("version", "2:", "bad", "file"),
     ]
+
+
+def test_a_batch_queue_is_one_line() -> None:
+    """What waits, what ran, how full and how long; what left otherwise comes last."""
+    model = pb.ModelReport(name="digits")
+    version = model.versions.add(version=2)
+    batching = version.signatures.add(name="scores").batching
+    batching.enabled = True
+    batching.parameters.max_batch_size.value = 8
+    queue = batching.queues.add(
+        num_waiting_tasks=3,
+        num_completed_tasks=10,
+        num_rejected_tasks=1,
+        num_batches=4,
+        num_rows=12,
+        num_padding_rows=4,
+    )
+    queue.batch_fill.MergeFrom(pb.Histogram(bounds=[1], counts=[4, 0], total=1.5))
+    queue.wait_s.MergeFrom(
+        pb.Histogram(bounds=[0.001, 0.004], counts=[3, 1, 0], total=0.006)
+    )
+    version.signatures.add(name="words").batching.enabled = True
+    version.signatures.add(name="norms").batching.why = "its rows depend on each other"
+    _, queue_line, idle_line, dependent_line = batching_table([model]).splitlines()
+    assert queue_line.split() == [
+        *("digits", "2", "scores", "3", "10", "4", "3.0", "of", "8", "38", "%"),
+        *("25", "%", "1.5,", "p99", "4", "-", "1", "refused"),
+    ]
+    assert idle_line.endswith("no request yet")
+    assert dependent_line.endswith("unbatched: its rows depend on each other")
 
 
 def test_a_version_is_one_line() -> None:

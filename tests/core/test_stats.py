@@ -13,6 +13,7 @@ from tfs.core.stats import (
     Counter,
     Histogram,
     HistogramSnapshot,
+    Labels,
     Stats,
     exponential_bounds,
 )
@@ -143,15 +144,37 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
     assert [labels for _, labels, _ in stats.histograms()] == [(("model", "b"),)]
 
 
-def test_a_histogram_kept_elsewhere_is_read_when_asked_for() -> None:
-    """Who counts with one writer needs no cell per thread; forgetting works alike."""
-    stats = Stats()
-    counts = [1, 2]
-    stats.histogram_source(
-        "rows", lambda: HistogramSnapshot((1.0,), tuple(counts), 9.0), model="m"
-    )
-    counts[0] = 5
+class Rows:
+    """Counts by itself."""
+
+    def __init__(self) -> None:
+        self.counts = [1, 2]
+
+    def counters(self) -> list[tuple[str, Labels, float]]:
+        return [("batches", (("model", "m"),), float(sum(self.counts)))]
+
+    def histograms(self) -> list[tuple[str, Labels, HistogramSnapshot]]:
+        snapshot = HistogramSnapshot((1.0,), tuple(self.counts), 9.0)
+        return [("rows", (("model", "m"),), snapshot)]
+
+
+def test_numbers_kept_elsewhere_are_read_when_asked_for() -> None:
+    """Who counts with one writer needs no cell per thread."""
+    stats, rows = Stats(), Rows()
+    stats.add_source(rows)
+    rows.counts[0] = 5
+    assert list(stats.counters()) == [("batches", (("model", "m"),), 7.0)]
     ((name, labels, found),) = stats.histograms()
     assert (name, labels, found.counts) == ("rows", (("model", "m"),), (5, 2))
-    stats.forget(model="m")
+    stats.remove_source(rows)
+    stats.remove_source(rows)
+    assert list(stats.counters()) == []
     assert list(stats.histograms()) == []
+
+
+def test_a_source_that_nobody_keeps_is_gone() -> None:
+    """Whatever a source holds on to (a model) is not kept alive by its numbers."""
+    stats, rows = Stats(), Rows()
+    stats.add_source(rows)
+    del rows
+    assert list(stats.counters()) == []

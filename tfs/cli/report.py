@@ -139,6 +139,70 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
     return table(heads, rows)
 
 
+def batching_table(models: Iterable[pb.ModelReport]) -> str:
+    """Returns one line a batch queue, or what keeps a signature from being batched."""
+    rows: list[Sequence[object]] = []
+    for model in models:
+        for version in model.versions:
+            for signature in version.signatures:
+                batching = signature.batching
+                start = (model.name, version.version, signature.name)
+                if not batching.enabled:
+                    rows.append((*start, *["-"] * 8, f"unbatched: {batching.why}"))
+                elif not batching.queues:
+                    rows.append((*start, *["-"] * 8, "no request yet"))
+                for queue in batching.queues:
+                    most = batching.parameters.max_batch_size.value
+                    rows.append((*start, *_queue_cells(queue, most)))
+    heads = (
+        *("MODEL", "VERSION", "SIGNATURE", "WAITING", "REQUESTS", "BATCHES", "ROWS"),
+        *("FILL", "PADDING", "WAIT MS", "RUN MS", "NOTE"),
+    )
+    return table(heads, rows)
+
+
+def _queue_cells(queue: pb.QueueStats, max_rows: int) -> Sequence[object]:
+    computed = queue.num_rows + queue.num_padding_rows
+    left = {
+        "refused": queue.num_rejected_tasks,
+        "late": queue.num_expired_tasks,
+        "cancelled": queue.num_cancelled_tasks,
+        "failed": queue.num_failed_tasks,
+        "split": queue.num_split_tasks,
+        "batches run again": queue.num_retried_batches,
+    }
+    notes = [f"{num} {what}" for what, num in left.items() if num]
+    return (
+        queue.num_waiting_tasks,
+        queue.num_completed_tasks,
+        queue.num_batches,
+        f"{queue.num_rows / queue.num_batches:.1f} of {max_rows}"
+        if queue.num_batches
+        else "-",
+        _percent(queue.batch_fill.total, sum(queue.batch_fill.counts)),
+        _percent(queue.num_padding_rows, computed),
+        _mean_and_p99_ms(queue.wait_s),
+        _mean_and_p99_ms(queue.execution_s),
+        ", ".join(notes) or "-",
+    )
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def _mean_and_p99_ms(histogram: pb.Histogram) -> str:
+    """Returns the mean and the bound that 99 % do not exceed."""
+    from tfs.core.stats import HistogramSnapshot
+
+    found = HistogramSnapshot(
+        tuple(histogram.bounds), tuple(histogram.counts), histogram.total
+    )
+    if not found.num:
+        return "-"
+    return f"{found.mean * 1e3:.3g}, p99 {found.quantile(0.99) * 1e3:.3g}"
+
+
 def canary_lines(model: pb.ModelReport) -> list[str]:
     """Returns how a trial goes."""
     if not model.HasField("canary"):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import as_json, emit, models_table, notes_lines, server_lines
+from tfs.cli.report import (
+    as_json,
+    batching_table,
+    emit,
+    models_table,
+    notes_lines,
+    server_lines,
+)
 
 
 def add_parser(
@@ -16,9 +23,11 @@ def add_parser(
         "status",
         help="how a running server does",
         description="Shows the server, and one line for each model: what answers, "
-        "what is on trial, what is wrong.",
+        "what is on trial, what is wrong. With --batching, one line for each batch "
+        "queue instead: how requests are joined, and what came of it.",
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+    parser.add_argument("--batching", action="store_true", help="show the batch queues")
     add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -27,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the status; 0 if the server answered."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-    request = pb.ListModelsRequest(models=arguments.models)
+    batching: bool = arguments.batching
+    request = pb.ListModelsRequest(models=arguments.models, include_stats=batching)
     reply = ask(arguments, "ListModels", request, pb.ListModelsResponse)
     if arguments.json:
         print(as_json(reply))
@@ -35,6 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
     emit(server_lines(reply.server, len(reply.models)))
     if reply.models:
         print()
-        print(models_table(reply.models))
+        print((batching_table if batching else models_table)(reply.models))
     emit(notes_lines(reply.notes))
     return 0

@@ -49,7 +49,10 @@ WARMUP_LATENCY_S: Final = "model_warmup_latency_s"
 """Histogram: replaying a version's warm-up records. Label: model."""
 
 BATCHES: Final = "batches"
-"""Gauge: batches computed. Labels of all batching stats: model, version, signature."""
+"""Gauge: batches computed. Labels of all batching stats: model, version, signature.
+
+They are the version's own and go with it; its successor starts from nothing.
+"""
 
 BATCH_TASKS: Final = "batch_tasks"
 """Gauge: requests by how they left their queue. Label more: end (computed, failed,
@@ -72,6 +75,9 @@ BATCH_WAIT_S: Final = "batch_wait_s"
 
 BATCH_EXECUTION_S: Final = "batch_execution_s"
 """Histogram: device time per batch."""
+
+BATCH_DEPTH_TASKS: Final = "batch_depth_tasks"
+"""Histogram: requests that waited when a batch ended."""
 
 LATENCY_BOUNDS_S: Final = exponential_bounds(50e-6, 2.0, 20)
 """50 us, 100 us, ... 26 s."""

@@ -8,10 +8,12 @@ Exporters come later and only read. Names and labels: ``tfs/core/stat_names.py``
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import get_ident
+from typing import Protocol
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -112,6 +114,21 @@ def exponential_bounds(first: float, factor: float, num: int) -> tuple[float, ..
     return tuple(first * factor**index for index in range(num))
 
 
+class StatSource(Protocol):
+    """Numbers kept elsewhere, by somebody who counts more cheaply than a counter does.
+
+    Implementors promise that both may be called from any thread, at any time.
+    """
+
+    def counters(self) -> Iterable[tuple[str, Labels, float]]:
+        """Returns name, labels and value of every number."""
+        ...
+
+    def histograms(self) -> Iterable[tuple[str, Labels, HistogramSnapshot]]:
+        """Returns name, labels and contents of every histogram."""
+        ...
+
+
 class Stats:
     """The server's counters and histograms by name and labels. Thread-safe.
 
@@ -119,12 +136,12 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        # Guards the four dicts; leaf lock.
+        # Guards the three dicts and the set; leaf lock.
         self._lock = threading.Lock()
         self._counters: dict[tuple[str, Labels], Counter] = {}
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: dict[tuple[str, Labels], Callable[[], float]] = {}
-        self._sources: dict[tuple[str, Labels], Callable[[], HistogramSnapshot]] = {}
+        self._sources: weakref.WeakSet[StatSource] = weakref.WeakSet()
 
     def counter(self, name: str, **labels: str) -> Counter:
         """Returns the counter, made at its first use."""
@@ -145,23 +162,24 @@ class Stats:
         with self._lock:
             self._gauges[name, _labels(labels)] = read
 
-    def histogram_source(
-        self, name: str, read: Callable[[], HistogramSnapshot], **labels: str
-    ) -> None:
-        """Registers a histogram kept elsewhere, read when asked for; replaces one."""
+    def add_source(self, source: StatSource) -> None:
+        """Reads ``source`` too when asked, for as long as somebody else keeps it."""
         with self._lock:
-            self._sources[name, _labels(labels)] = read
+            self._sources.add(source)
+
+    def remove_source(self, source: StatSource) -> None:
+        """Reads it no more; nothing happens if it is not there."""
+        with self._lock:
+            self._sources.discard(source)
 
     def forget(self, **labels: str) -> None:
-        """Drops every stat that carries all of ``labels`` (a model that is gone)."""
+        """Drops every stat that carries all of ``labels`` (a model that is gone).
+
+        Sources stay: they go with whoever keeps them.
+        """
         gone = set(_labels(labels))
         with self._lock:
-            for table in (
-                self._counters,
-                self._histograms,
-                self._gauges,
-                self._sources,
-            ):
+            for table in (self._counters, self._histograms, self._gauges):
                 for key in [k for k in table if gone <= set(k[1])]:
                     del table[key]
 
@@ -170,20 +188,23 @@ class Stats:
         with self._lock:
             counters = list(self._counters.items())
             gauges = list(self._gauges.items())
+            sources = list(self._sources)
         for (name, labels), counter in counters:
             yield name, labels, counter.value
         for (name, labels), read in gauges:
             yield name, labels, read()
+        for source in sources:
+            yield from source.counters()
 
     def histograms(self) -> Iterator[tuple[str, Labels, HistogramSnapshot]]:
         """Yields name, labels and contents of every histogram."""
         with self._lock:
             histograms = list(self._histograms.items())
-            sources = list(self._sources.items())
+            sources = list(self._sources)
         for (name, labels), histogram in histograms:
             yield name, labels, histogram.snapshot()
-        for (name, labels), read in sources:
-            yield name, labels, read()
+        for source in sources:
+            yield from source.histograms()
 
 
 def _labels(labels: dict[str, str]) -> Labels:

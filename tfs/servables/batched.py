@@ -30,7 +30,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView, concatenate
-from tfs.servables.batching_report import QueueReport, publish, report_queue
+from tfs.servables.batching_report import BatchingStats, QueueReport, report_queue
 from tfs.servables.tensor_join import (
     element,
     fill_inner,
@@ -113,9 +113,12 @@ class BatchedServable:
                     found,
                 )
         self.unbatched: Mapping[str, str] = unbatched
+        self._stats = stats
+        self._numbers = BatchingStats(
+            inner.id, {name: plan.queues for name, plan in self._plans.items()}
+        )
         if stats is not None:
-            for name, plan in self._plans.items():
-                publish(stats, inner.id, name, plan.queues)
+            stats.add_source(self._numbers)
 
     @property
     def id(self) -> ServableId:
@@ -149,8 +152,10 @@ class BatchedServable:
         """Answers what comes from now on UNAVAILABLE and computes what waits.
 
         ``on_drained`` runs on the loop when nothing of this is left there. Returns at
-        once; idempotent but for the callback.
+        once; idempotent but for the callback. Its numbers are published no more.
         """
+        if self._stats is not None:
+            self._stats.remove_source(self._numbers)
 
         def drain() -> None:
             plans = list(self._plans.values())

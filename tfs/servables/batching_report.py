@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batching.queue_stats import QueueStats
@@ -10,7 +10,7 @@ from batching.shared_queue import SharedQueue
 from tfs.core import stat_names
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
-from tfs.core.stats import HistogramSnapshot, Stats
+from tfs.core.stats import HistogramSnapshot, Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class QueueReport:
         batch_fill: The same over ``max_batch_rows``.
         wait_s: Wait of each batch's oldest request.
         execution_s: Device time per batch.
+        depth_tasks: Requests that waited when a batch ended.
 
     """
 
@@ -65,6 +66,7 @@ class QueueReport:
     batch_fill: HistogramSnapshot
     wait_s: HistogramSnapshot
     execution_s: HistogramSnapshot
+    depth_tasks: HistogramSnapshot
 
 
 Queue = SharedQueue[InferenceTask]
@@ -99,61 +101,79 @@ def report_queue(
         batch_fill=stats.batch_fill(),
         wait_s=stats.wait(),
         execution_s=stats.execution(),
+        depth_tasks=stats.depth(),
     )
 
 
-def publish(
-    stats: Stats,
-    servable_id: ServableId,
-    signature: str,
-    queues: Callable[[], Sequence[Queue]],
-) -> None:
-    """Registers a signature's numbers, summed over its queues whenever they are read.
+_GAUGES: Mapping[str, Callable[[Queue], float]] = {
+    stat_names.BATCHES: lambda queue: queue.stats.num_batches,
+    stat_names.BATCH_PADDING_ROWS: lambda queue: queue.stats.num_padding_rows,
+    stat_names.BATCH_WAITING_ROWS: lambda queue: queue.waiting.num_rows,
+}
 
-    They go with ``stats.forget(model=..., version=...)``.
+_ENDS: Mapping[str, Callable[[Queue], float]] = {
+    "computed": lambda queue: queue.stats.num_tasks - queue.stats.num_failed_tasks,
+    "failed": lambda queue: queue.stats.num_failed_tasks,
+    "refused": lambda queue: queue.waiting.num_refused,
+    "expired": lambda queue: queue.waiting.num_expired,
+    "cancelled": lambda queue: queue.waiting.num_cancelled,
+    "evicted": lambda queue: queue.waiting.num_evicted,
+}
+
+_HISTOGRAMS: Mapping[str, Callable[[QueueStats], HistogramSnapshot]] = {
+    stat_names.BATCH_ROWS: QueueStats.batch_rows,
+    stat_names.BATCH_FILL: QueueStats.batch_fill,
+    stat_names.BATCH_WAIT_S: QueueStats.wait,
+    stat_names.BATCH_EXECUTION_S: QueueStats.execution,
+    stat_names.BATCH_DEPTH_TASKS: QueueStats.depth,
+}
+
+
+class BatchingStats:
+    """A version's numbers, summed over each signature's queues when they are read.
+
+    A :class:`tfs.core.stats.StatSource`: nothing is registered per number, so a
+    thousand versions cost nothing until somebody looks. Thread-safe.
     """
-    labels = {
-        "model": servable_id.name,
-        "version": str(servable_id.version),
-        "signature": signature,
-    }
 
-    def gauge(name: str, read: Callable[[Queue], float], **more: str) -> None:
-        stats.gauge(name, lambda: sum(map(read, queues())), **labels, **more)
+    def __init__(
+        self,
+        servable_id: ServableId,
+        queues_by_signature: Mapping[str, Callable[[], Sequence[Queue]]],
+    ) -> None:
+        self._id = servable_id
+        self._queues = queues_by_signature
 
-    gauge(stat_names.BATCHES, lambda queue: queue.stats.num_batches)
-    gauge(stat_names.BATCH_PADDING_ROWS, lambda queue: queue.stats.num_padding_rows)
-    gauge(stat_names.BATCH_WAITING_ROWS, lambda queue: queue.waiting.num_rows)
-    ends: dict[str, Callable[[Queue], float]] = {
-        "computed": lambda queue: queue.stats.num_tasks - queue.stats.num_failed_tasks,
-        "failed": lambda queue: queue.stats.num_failed_tasks,
-        "refused": lambda queue: queue.waiting.num_refused,
-        "expired": lambda queue: queue.waiting.num_expired,
-        "cancelled": lambda queue: queue.waiting.num_cancelled,
-        "evicted": lambda queue: queue.waiting.num_evicted,
-    }
-    for end, read in ends.items():
-        gauge(stat_names.BATCH_TASKS, read, end=end)
-    histograms: dict[str, Callable[[QueueStats], HistogramSnapshot]] = {
-        stat_names.BATCH_ROWS: QueueStats.batch_rows,
-        stat_names.BATCH_FILL: QueueStats.batch_fill,
-        stat_names.BATCH_WAIT_S: QueueStats.wait,
-        stat_names.BATCH_EXECUTION_S: QueueStats.execution,
-    }
-    for name, snapshot in histograms.items():
-        stats.histogram_source(name, _summed(queues, snapshot), **labels)
+    def counters(self) -> Iterable[tuple[str, Labels, float]]:
+        """Returns sums over each signature's queues."""
+        for signature, queues_now in self._queues.items():
+            queues = queues_now()
+            for name, read in _GAUGES.items():
+                yield name, self._labels(signature), sum(map(read, queues))
+            for end, read in _ENDS.items():
+                labels = self._labels(signature, end=end)
+                yield stat_names.BATCH_TASKS, labels, sum(map(read, queues))
+
+    def histograms(self) -> Iterable[tuple[str, Labels, HistogramSnapshot]]:
+        """Returns sums over each signature's queues, once it had a request."""
+        for signature, queues_now in self._queues.items():
+            queues = queues_now()
+            if not queues:
+                continue
+            for name, snapshot in _HISTOGRAMS.items():
+                parts = [snapshot(queue.stats) for queue in queues]
+                yield name, self._labels(signature), _summed(parts)
+
+    def _labels(self, signature: str, **more: str) -> Labels:
+        labels = {
+            "model": self._id.name,
+            "version": str(self._id.version),
+            "signature": signature,
+            **more,
+        }
+        return tuple(sorted(labels.items()))
 
 
-def _summed(
-    queues: Callable[[], Sequence[Queue]],
-    snapshot: Callable[[QueueStats], HistogramSnapshot],
-) -> Callable[[], HistogramSnapshot]:
-    def read() -> HistogramSnapshot:
-        parts = [snapshot(queue.stats) for queue in queues()]
-        if not parts:
-            return snapshot(QueueStats(1))
-        counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
-        total = sum(part.total for part in parts)
-        return HistogramSnapshot(parts[0].bounds, counts, total)
-
-    return read
+def _summed(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
+    counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
+    return HistogramSnapshot(parts[0].bounds, counts, sum(p.total for p in parts))

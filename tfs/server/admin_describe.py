@@ -38,9 +38,14 @@ def describe_batching(
     """Adds which signatures are batched, how, and what came of it."""
     target = servable.target if isinstance(servable, PlacedServable) else servable
     if not isinstance(target, BatchedServable):
+        parts = any("its requests are not joined" in note for note in report.notes)
         for signature in report.signatures:
             signature.batching.enabled = False
-            signature.batching.why = "not asked for, or nothing was measured"
+            signature.batching.why = (
+                "parts of it join its requests, so they are not joined before it"
+                if parts
+                else "not asked for: --enable_batching"
+            )
         return
     queues: dict[str, list[QueueReport]] = {}
     for queue in target.report():
@@ -85,4 +90,5 @@ def _queue_stats(queue: QueueReport) -> pb.QueueStats:
         batch_fill=histogram(queue.batch_fill),
         wait_s=histogram(queue.wait_s),
         execution_s=histogram(queue.execution_s),
+        depth_tasks=histogram(queue.depth_tasks),
     )

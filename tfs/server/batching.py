@@ -22,6 +22,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable
 from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.stats import Stats
 from tfs.core.version_directory import BATCHING_PARAMETERS
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
@@ -98,6 +99,7 @@ class Batcher:
             nothing was measured (no probe budget).
         common: For versions without parameters of their own.
         num_parallel: Batches in flight, by backend; for processes, of each version.
+        stats: Where versions publish what batching came to, while they are loaded.
 
     """
 
@@ -109,11 +111,13 @@ class Batcher:
         trusts_versions: bool,
         common: BatchingOptions | None,
         num_parallel: Mapping[Backend, int],
+        stats: Stats | None = None,
     ) -> None:
         self._loop = loop
         self._enabled = enabled
         self._trusts_versions = trusts_versions
         self._common = common
+        self._stats = stats
         self._max_in_flight = {Backend.PROCESS: num_parallel[Backend.PROCESS]}
         bounds = {**num_parallel, Backend.PROCESS: _UNBOUNDED}
         self._schedulers = {
@@ -152,5 +156,6 @@ class Batcher:
             self._loop,
             options,
             profile,
+            self._stats,
             max_in_flight=self._max_in_flight.get(backend),
         )

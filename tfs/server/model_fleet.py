@@ -21,6 +21,7 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
@@ -54,6 +55,7 @@ class ModelFleet:
         loop: The serving loop; it does not run yet.
         manager: Told notes and faults of versions.
         bus: Where states of versions come by.
+        stats: Where batch queues publish their numbers.
 
     """
 
@@ -63,6 +65,7 @@ class ModelFleet:
         loop: ServingLoop,
         manager: AspiredVersionsManager,
         bus: EventBus[ServableState],
+        stats: Stats | None = None,
     ) -> None:
         self._loop = loop
         self._manager = manager
@@ -90,6 +93,7 @@ class ModelFleet:
                 Backend.INLINE: num,
                 Backend.PROCESS: num * _PARALLEL_PER_PROCESS,
             },
+            stats=stats,
         )
         self._profiler = Profiler(
             ProfileCache(options.state_dir or None),

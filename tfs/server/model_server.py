@@ -83,7 +83,9 @@ class ModelServer:
         self._loop = ServingLoop(self._clock)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
         self._manager = make_manager(options, self.bus, self._clock)
-        self._fleet = ModelFleet(options, self._loop, self._manager, self.bus)
+        self._fleet = ModelFleet(
+            options, self._loop, self._manager, self.bus, self.stats
+        )
         self.core = ServerCore(
             manager=self._manager,
             source_options=source_options(options),
