@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -220,6 +221,74 @@ def test_include_adds_a_module_that_nothing_imports_visibly(tmp_path: Path) -> N
         assert "model/tests/models/with_global.py" in archive.namelist()
 
 
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the author's own modules, importable and nothing else."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    for name in ("own_net", "own_heads"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (folder / "own_heads.py").write_text("def head(x):\n    return x + 5\n")
+    (folder / "own_net.py").write_text(
+        "from importlib import import_module, util\n"
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        assert util.find_spec('torch') and import_module('json')\n"
+        "        return import_module('own_' + 'heads').head(x)\n"
+    )
+    return folder
+
+
+def _own_net() -> nn.Module:
+    net: nn.Module = importlib.import_module("own_net").Net()
+    return net
+
+
+def test_importlib_looks_into_the_archive(tmp_path: Path, own_code: Path) -> None:
+    """A name made up at run time is found there, without the author's folders."""
+    path = save(_own_net(), torch.rand(2, 3), tmp_path, include=["own_heads"])
+    here = f"""
+import torch
+from tfs.core.dtype import FLOAT32
+from tfs.core.servable_id import ServableId
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import read_manifest
+from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
+signatures = read_manifest({path!r}).signatures
+source = ModelSource(ServableId("net", 1), {path!r}, "torch_package", {{}}, signatures)
+model = load_guest_model(source, VersionFiles.stage(source))
+ones = TensorView(FLOAT32, (1, 3), torch.ones(1, 3).numpy().tobytes())
+with torch.inference_mode():
+    sums = model.call("serving_default", {{"x": ones}})["output"]
+assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [6.0] * 3
+"""
+    subprocess.run([sys.executable, "-c", here], cwd=ROOT, check=True, timeout=50)
+
+
+def test_own_code_outside_of_the_archive_is_out_of_reach(
+    tmp_path: Path, own_code: Path
+) -> None:
+    """No server has the author's folders, so the check before a commit has not either."""
+    before = dict(sys.modules)
+    with pytest.raises(InvalidArgument, match=r"'own_heads' \(it is your own code"):
+        save(_own_net(), torch.rand(2, 3), tmp_path)
+    assert sys.modules["own_net"] is not before.get("own_net")
+    assert before.keys() <= sys.modules.keys()
+    assert not any("Refuser" in type(each).__name__ for each in sys.meta_path)
+    (own_code / "own_heads.py").write_text(
+        "from importlib import util\n"
+        "def head(x):\n"
+        "    return x + len(util.find_spec('own_heads').name)\n"
+    )
+    sys.modules.pop("own_heads")
+    importlib.invalidate_caches()
+    with pytest.raises(InvalidArgument, match=r"'own_heads' \(it is in the archive"):
+        save(_own_net(), torch.rand(2, 3), tmp_path, include=["own_heads"])
+
+
 def test_imported_object_can_be_exported_again(tmp_path: Path) -> None:
     """A model loaded from one package goes into another, with that package's code."""
     module = DigitClassifier()
@@ -288,6 +357,38 @@ def test_scripted_part_is_named_with_the_way_out(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(3, 3), traced)
     with pytest.raises(InvalidArgument, match=r"model\.1 is TorchScript.*platform="):
         save(module, torch.rand(2, 3), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("form", ["traced", "scripted"])
+def test_module_that_is_torchscript_already_is_saved_so(
+    tmp_path: Path, form: str
+) -> None:
+    """Its methods are no Python functions, and tell their parameters all the same."""
+    module = nn.Linear(3, 2)
+    script: nn.Module = (
+        torch.jit.trace(module, torch.rand(2, 3))  # type: ignore[no-untyped-call]
+        if form == "traced"
+        else torch.jit.script(module)
+    )
+    path = save(script, torch.rand(2, 3), tmp_path, platform="torchscript")
+    signature = read_manifest(path).signatures["serving_default"]
+    assert signature.inputs["input"].shape == (-1, 3)
+    assert signature.outputs["output"].shape == (-1, 2)
+
+
+def test_numpy_arrays_are_example_inputs_too(tmp_path: Path) -> None:
+    """An array is one tensor, never a row of tensors."""
+    pixels = torch.rand(2, 3).numpy()
+    for example in (pixels, [pixels], {"x": pixels}):
+        signature = read_manifest(save(AddsOne(), example, tmp_path)).signatures
+        assert signature["serving_default"].inputs["x"].shape == (-1, 3)
+
+
+def test_what_is_no_module_is_refused_with_the_way_for_it(tmp_path: Path) -> None:
+    """Anything else has a form of its own."""
+    with pytest.raises(InvalidArgument, match=r"str is no nn\.Module; .*save_python"):
+        save("net", torch.rand(2, 3), tmp_path)  # type: ignore[arg-type]
 
 
 def test_parametrized_module_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -130,6 +130,45 @@ def test_signature_of_a_program_with_free_inner_sizes(tmp_path: Path) -> None:
     assert signature.inputs["tokens"].shape == (2, 5)
 
 
+class Sorted(nn.Module):
+    def forward(self, x: torch.Tensor, k: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"shifted": x + k.sum(1, keepdim=True), "a": x * 2}
+
+
+def test_outputs_of_a_program_have_the_names_of_its_dict(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """A program that returns a dict is served by its keys, without a manifest."""
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(
+        Sorted(), (PIXELS, PIXELS), dynamic_shapes=({0: rows}, {0: rows})
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    signature = read_exported_signature(str(tmp_path / "model.pt2"))
+    assert list(signature.outputs) == ["shifted", "a"]
+    loader = TorchExport().loader(str(tmp_path), LoadContext(lambda _: inline))
+    loader.load(ID)
+    view = TensorView(FLOAT32, (2, 64), PIXELS.numpy().tobytes())
+    outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"x": view, "k": view})
+    loader.unload()
+    assert not isinstance(outcome, ServingError), outcome
+    assert_close(outcome["a"], PIXELS * 2)
+    assert_close(outcome["shifted"], PIXELS + PIXELS.sum(1, keepdim=True))
+
+
+class Nested(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+        return {"a": {"b": x + 1}}
+
+
+def test_program_with_nested_outputs_asks_for_a_signature(tmp_path: Path) -> None:
+    """Outputs inside of something nested have no name a caller could use."""
+    program = torch.export.export(Nested(), (PIXELS,))
+    torch.export.save(program, tmp_path / "model.pt2")
+    with pytest.raises(InvalidArgument, match=r"nested.*signatures\.json"):
+        read_exported_signature(str(tmp_path / "model.pt2"))
+
+
 def test_damaged_program_is_data_loss(
     tmp_path: Path, inline: InlineInterpreter
 ) -> None:

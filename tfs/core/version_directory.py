@@ -194,15 +194,10 @@ def verify_files(path: str, manifest: Manifest) -> None:
         DataLoss: A file is missing or differs; names it and what differs.
 
     """
+    verify_sizes(path, manifest)
     for name, promised in manifest.files.items():
         file = os.path.join(path, name)
         try:
-            size_bytes = os.path.getsize(file)
-            if size_bytes != promised.size_bytes:
-                raise DataLoss(
-                    f"{file} has {size_bytes} bytes, its manifest says "
-                    f"{promised.size_bytes}; write the version again"
-                )
             actual = file_digest(file)
         except OSError as error:
             raise DataLoss(f"cannot read {file}: {error.strerror}") from error
@@ -210,6 +205,26 @@ def verify_files(path: str, manifest: Manifest) -> None:
             raise DataLoss(
                 f"{file} does not match the sha256 in its manifest; "
                 "write the version again"
+            )
+
+
+def verify_sizes(path: str, manifest: Manifest) -> None:
+    """Checks that every file the manifest names is there and whole. Reads none.
+
+    Raises:
+        DataLoss: A file is missing or has another size; names it.
+
+    """
+    for name, promised in manifest.files.items():
+        file = os.path.join(path, name)
+        try:
+            size_bytes = os.path.getsize(file)
+        except OSError as error:
+            raise DataLoss(f"cannot read {file}: {error.strerror}") from error
+        if size_bytes != promised.size_bytes:
+            raise DataLoss(
+                f"{file} has {size_bytes} bytes, its manifest says "
+                f"{promised.size_bytes}; write the version again"
             )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.signature_options import ExampleInputs
-from tfs.export.values import Value, Values, as_strings, is_strings
+from tfs.export.values import Value, Values, as_strings, from_array, is_strings
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def name_inputs(
             which and what to do.
 
     """
-    parameters = inspect.signature(function).parameters.values()
+    parameters = _parameters(function)
     by_keyword = [
         parameter.name
         for parameter in parameters
@@ -85,11 +85,8 @@ def name_inputs(
                 f"{', '.join(by_keyword) or 'none that can be passed by name'}"
             )
     else:
-        values = (
-            [example_inputs]
-            if isinstance(example_inputs, torch.Tensor)
-            else list(example_inputs)
-        )
+        whole = from_array(example_inputs)
+        values = list(whole) if isinstance(whole, Sequence) else [whole]
         if len(values) > len(by_keyword):
             raise InvalidArgument(
                 f"{len(values)} example inputs for {where}, whose parameters by name "
@@ -111,13 +108,32 @@ def name_inputs(
     return {name: _input(name, value, where) for name, value in named.items()}
 
 
+def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """Returns what ``function`` takes, of scripted and traced methods too."""
+    schema = getattr(function, "schema", None)
+    if schema is None:
+        return list(inspect.signature(function).parameters.values())
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=each.default_value
+            if each.has_default_value()
+            else inspect.Parameter.empty,
+        )
+        for each in schema.arguments
+        if each.name != "self"
+    ]
+
+
 def _input(name: str, value: object, where: str) -> Value:
+    value = from_array(value)
     if is_strings(value):
         return as_strings(value)
     if not isinstance(value, torch.Tensor):
         raise InvalidArgument(
             f"example input {name!r} of {where} is a {type(value).__name__}; "
-            "use a torch.Tensor, or a list of strings"
+            "use a torch.Tensor, a numpy array, or a list of strings"
         )
     if value.layout is not torch.strided or value.is_quantized:
         raise InvalidArgument(

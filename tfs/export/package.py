@@ -45,6 +45,7 @@ from tfs.export.script_source import needed_source
 PACKAGE: Final = "model"
 RESOURCE: Final = "model.pkl"
 
+_WITH_PYTHON_AND_TORCH: Final = {*sys.stdlib_module_names, "torch"}
 _WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "safetensors")
 """Top-level packages that every TFS server has."""
 
@@ -264,16 +265,24 @@ class _Exporter(PackageExporter):
 def _default(name: str) -> tuple[Action, str]:
     """Decides about a module by where it comes from."""
     top = name.partition(".")[0]
-    if top in sys.stdlib_module_names or top == "torch":
+    if top in _WITH_PYTHON_AND_TORCH:
         return Action.EXTERN, ALWAYS_THERE
     if top in _WITH_THE_SERVER:
         return Action.EXTERN, "every server has it"
     spec = _spec(name)
     if spec is None:
         return Action.UNRESOLVED, "cannot be found"
-    if _is_installed(spec):
+    if not is_own_code(name, spec):
         return Action.UNRESOLVED, "an installed library"
     return Action.INTERNED, f"your own code, {_short(spec)}"
+
+
+def is_own_code(name: str, spec: importlib.machinery.ModuleSpec) -> bool:
+    """Whether a module is the author's: no server has it, and no library installs it."""
+    top = name.partition(".")[0]
+    return not (
+        top in _WITH_PYTHON_AND_TORCH or top in _WITH_THE_SERVER or _is_installed(spec)
+    )
 
 
 def _trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str, str]:

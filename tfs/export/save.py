@@ -127,6 +127,11 @@ def save(
 
     """
     base = os.fspath(base_path)
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(
+            f"{type(module).__name__} is no nn.Module; tfs.export.save_python takes a "
+            "class in a file"
+        )
     module = unwrapped(module)
     options = {
         DEFAULT_SIGNATURE: SignatureOptions(

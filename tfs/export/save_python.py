@@ -22,7 +22,7 @@ from tfs.core.version_directory import EXAMPLES, commit, read_signatures
 from tfs.export.derive import Derived
 from tfs.export.examples import place_examples
 from tfs.export.publish import Extras, producer, publish
-from tfs.export.values import Values, as_strings, is_strings, view_of
+from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 
@@ -203,15 +203,16 @@ def _example(
     if signature is None:
         raise InvalidArgument(f"example_inputs belong to {DEFAULT_SIGNATURE}")
     example: Values = {}
-    for name, value in example_inputs.items():
+    for name, given in example_inputs.items():
+        value = from_array(given)
         if is_strings(value):
             example[name] = as_strings(value)
         elif isinstance(value, torch.Tensor):
             example[name] = value
         else:
             raise InvalidArgument(
-                f"example input {name!r} is a {type(value).__name__}; use a tensor or "
-                "a list of strings"
+                f"example input {name!r} is a {type(value).__name__}; use a tensor, a "
+                "numpy array or a list of strings"
             )
     views = {name: view_of(value) for name, value in example.items()}
     signature.check_inputs(signature.with_defaults(views))

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FeatureSpec, Method
 
-ExampleInputs: TypeAlias = torch.Tensor | Sequence[object] | Mapping[str, object]
-"""One tensor, tensors in the order of the parameters, or tensors by name. A list of
-strings stands for a string tensor, which the model gets as a list of bytes."""
+
+class NumberArray(Protocol):
+    """A numpy array, or anything else that shows its elements as one does."""
+
+    @property
+    def __array_interface__(self) -> Mapping[str, object]:
+        """Where and what the elements are."""
+        ...
+
+
+ExampleInputs: TypeAlias = (
+    torch.Tensor | NumberArray | Sequence[object] | Mapping[str, object]
+)
+"""One tensor, tensors in the order of the parameters, or tensors by name. A numpy array
+stands for a tensor, which the model gets, and a list of strings for a string tensor,
+which the model gets as a list of bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,16 @@ V = TypeVar("V", bound=Value)
 _ROUNDING: Final = {"rtol": 1e-3, "atol": 1e-4}
 
 
+def from_array(value: object) -> object:
+    """Returns a numpy array of numbers as a tensor, and anything else as it is."""
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__array_interface__"):
+        return value
+    try:
+        return torch.tensor(value)
+    except TypeError:
+        return value  # of objects or strings
+
+
 def is_strings(value: object) -> bool:
     """Whether it is a str or bytes, or nested lists of them; an empty list is not."""
     if isinstance(value, str | bytes):

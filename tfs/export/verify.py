@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import types
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 import torch
 
@@ -11,14 +19,22 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.export.derive import Derived
+from tfs.export.package import is_own_code
 from tfs.export.values import Value, close, view_of
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import to_torch
 
-_HINT = (
+_HINT: Final = (
     "If a mocked module is needed after all, intern or extern it; if one is missing, "
     "include it"
+)
+_ELSEWHERE: Final = (
+    "it is in the archive, where only import statements and importlib.import_module "
+    "look; read resources with torch_package_importer, or from assets"
+)
+_NOWHERE: Final = (
+    "it is your own code, which no server has, and not in the archive; include it"
 )
 
 
@@ -43,29 +59,106 @@ def differing_outputs(
         ServableId("export", 0), folder, platform, entry, signatures, device
     )
     differing = {}
-    files = VersionFiles.stage(source)
-    try:
-        model = load_guest_model(source, files)
-    except ServingError as error:
-        raise InvalidArgument(
-            f"it was packaged but cannot be loaded back: {error.message}. {_HINT}"
-        ) from error
-    finally:
-        files.close()
-    try:
-        for key, each in derived.items():
-            outputs = _outputs(model, key, each)
-            names = [
-                name
-                for name, value in each.outputs.items()
-                if view_of(value) != outputs[name]
-                and (is_exact or not close(_on_cpu(value), to_torch(outputs[name])))
-            ]
-            if names:
-                differing[key] = names
-    finally:
-        model.close()
+    with _own_code_out_of_reach(os.path.join(folder, "model.pt")):
+        files = VersionFiles.stage(source)
+        try:
+            model = load_guest_model(source, files)
+        except ServingError as error:
+            raise InvalidArgument(
+                f"it was packaged but cannot be loaded back: {error.message}. {_HINT}"
+            ) from error
+        finally:
+            files.close()
+        try:
+            for key, each in derived.items():
+                outputs = _outputs(model, key, each)
+                names = [
+                    name
+                    for name, value in each.outputs.items()
+                    if view_of(value) != outputs[name]
+                    and (is_exact or not close(_on_cpu(value), to_torch(outputs[name])))
+                ]
+                if names:
+                    differing[key] = names
+        finally:
+            model.close()
     return differing
+
+
+@contextlib.contextmanager
+def _own_code_out_of_reach(path: str) -> Iterator[None]:
+    """Hides the author's own modules for the block: a server does not have them.
+
+    What the package imports from itself comes from the archive, and what it names
+    extern is left; what goes around both fails here, where the author sees it, instead
+    of on the server. Other threads of the author's program should not import meanwhile.
+    """
+    finder = _OwnCodeRefuser(*_modules_of(path))
+    hidden = {
+        name: module
+        for name, module in sys.modules.items()
+        if (spec := getattr(module, "__spec__", None)) and finder.refuses(name, spec)
+    }
+    for name in hidden:
+        del sys.modules[name]
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        sys.modules.update(hidden)
+
+
+def _modules_of(path: str) -> tuple[set[str], set[str]]:
+    """Returns the modules whose source an archive holds, and those it names extern."""
+    packaged: set[str] = set()
+    extern: set[str] = set()
+    if not os.path.isfile(path) or not zipfile.is_zipfile(path):
+        return packaged, extern
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.namelist():
+            parts = entry.removesuffix(".py").split("/")[1:]
+            if entry.endswith(".py") and all(map(str.isidentifier, parts)):
+                packaged.add(".".join(parts).removesuffix(".__init__"))
+            elif entry.endswith("/.data/extern_modules"):
+                extern.update(archive.read(entry).decode().split())
+    return packaged, extern
+
+
+class _OwnCodeRefuser(importlib.abc.MetaPathFinder):
+    """Finds nothing, and says why. Immutable."""
+
+    def __init__(self, packaged: Collection[str], extern: Collection[str]) -> None:
+        self._packaged = frozenset(packaged)
+        self._extern = tuple(f"{name}." for name in extern)
+
+    def refuses(self, name: str, spec: importlib.machinery.ModuleSpec) -> bool:
+        """Whether a server would not find this module."""
+        return (
+            name != "__main__"
+            and not name.startswith("<")  # a package's, under its mangled name
+            and not f"{name}.".startswith(self._extern)
+            and not any(each.startswith(f"{name}.") for each in self._extern)
+            and is_own_code(name, spec)
+        )
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Raises for the author's own modules; leaves others to the next finder."""
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and self.refuses(fullname, spec):
+            inside = any(
+                f"{each}.".startswith(f"{fullname}.") for each in self._packaged
+            )
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r} ({_ELSEWHERE if inside else _NOWHERE})",
+                name=fullname,
+            )
+        return None
 
 
 def _outputs(model: GuestModel, key: str, each: Derived) -> Tensors:

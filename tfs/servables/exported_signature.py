@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tfs.core.dtype import DTYPES, DType
@@ -44,12 +44,16 @@ _DTYPE_BY_NUMBER: Final[Mapping[int, DType]] = {
 """ScalarType of torch's export schema, version 8."""
 
 
+_DICTS: Final = ("builtins.dict", "collections.OrderedDict")
+
+
 def read_exported_signature(path: str) -> Signature:
     """Returns the one signature of the exported program at ``path``.
 
-    Inputs have the names of ``forward``'s parameters. A single output is called
-    "output", several "output_0" and so on. The first dimension is the batch if the
-    same symbol stands there in every input, and some in every output.
+    Inputs have the names of ``forward``'s parameters, outputs those of the dict that
+    it returns. A single output without a name is called "output", several "output_0"
+    and so on. The first dimension is the batch if the same symbol stands there in
+    every input, and some in every output.
 
     Raises:
         InvalidArgument: The program takes or gives something else than tensors, or
@@ -67,9 +71,8 @@ def read_exported_signature(path: str) -> Signature:
             for spec in module["signature"]["input_specs"]
             if "user_input" in spec
         ]
-        names = (module["module_call_graph"][0]["signature"] or {}).get(
-            "forward_arg_names"
-        )
+        called = module["module_call_graph"][0]["signature"] or {}
+        names = called.get("forward_arg_names")
         results = [
             _tensor_name(spec["user_output"]["arg"])
             for spec in module["signature"]["output_specs"]
@@ -79,6 +82,7 @@ def read_exported_signature(path: str) -> Signature:
         outputs = [
             (_spec(values[name]), _first_symbol(values[name])) for name in results
         ]
+        output_names = _output_names(called.get("out_spec"), len(results))
     except (KeyError, IndexError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InvalidArgument(
             "the exported program does not tell its signature "
@@ -96,17 +100,28 @@ def read_exported_signature(path: str) -> Signature:
         method=Method.PREDICT,
         inputs={name: spec for name, (spec, _) in zip(names, inputs, strict=True)},
         outputs={
-            name: spec
-            for name, (spec, _) in zip(_output_names(results), outputs, strict=True)
+            name: spec for name, (spec, _) in zip(output_names, outputs, strict=True)
         },
         batched=batched,
     )
 
 
-def _output_names(results: Sequence[str]) -> list[str]:
-    if len(results) == 1:
+def _output_names(out_spec: str | None, num_outputs: int) -> list[str]:
+    """Returns the keys of the dict that the program returns, or names by position.
+
+    Raises:
+        TypeError: The program returns tensors inside of something nested.
+
+    """
+    if out_spec is not None:
+        _, top = json.loads(out_spec)
+        if any(child["type"] is not None for child in top["children_spec"]):
+            raise TypeError("it returns nested values")
+        if top["type"] in _DICTS:
+            return [str(key) for key in json.loads(top["context"])]
+    if num_outputs == 1:
         return ["output"]
-    return [f"output_{index}" for index in range(len(results))]
+    return [f"output_{index}" for index in range(num_outputs)]
 
 
 def _tensor_name(argument: Mapping[str, Any]) -> str:

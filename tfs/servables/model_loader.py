@@ -19,7 +19,12 @@ from tfs.core.resources import (
 from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.core.version_directory import is_committed, read_manifest, verify_files
+from tfs.core.version_directory import (
+    is_committed,
+    read_manifest,
+    verify_files,
+    verify_sizes,
+)
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
@@ -138,6 +143,8 @@ class ModelLoader:
 
     def estimate_resources(self) -> ResourceAllocation:
         if self._estimate is None:
+            if is_committed(self._path):
+                verify_sizes(self._path, read_manifest(self._path))
             stored = self._payload.estimate(self._path)
             profiler = self._context.profiler
             known = None if profiler is None else profiler.known(self.code_digest)

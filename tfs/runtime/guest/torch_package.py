@@ -8,6 +8,8 @@ of the archive's bytes: nothing is read or copied until a kernel touches it.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import linecache
 import mmap
 import sys
@@ -16,6 +18,7 @@ import weakref
 import zipfile
 
 import torch
+from torch.package._mangling import demangle
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
@@ -78,7 +81,35 @@ def open_package(file: SealedFile, who: str) -> PackageImporter:
             "write the version again"
         ) from error
     importer.modules = _Modules(importer)
+    if "importlib" in importer.extern_modules:
+        importer.modules["importlib"] = _importlib_of(importer)
     return importer
+
+
+def _importlib_of(importer: PackageImporter) -> types.ModuleType:
+    """Returns ``importlib`` as packaged code sees it: it looks into the archive first.
+
+    The import statement does so by itself; a name that is made up at run time goes
+    through this function, and would be looked for on the server alone.
+    """
+
+    def import_module(name: str, package: str | None = None) -> types.ModuleType:
+        """Imports from the archive, else from the environment."""
+        plain = demangle(importlib.util.resolve_name(name, package))
+        try:
+            found: types.ModuleType = importer.import_module(plain)
+        except ModuleNotFoundError as error:
+            if error.name is not None and not f"{plain}.".startswith(f"{error.name}."):
+                raise  # it is there; something that it imports is not
+            return importlib.import_module(plain)
+        return found
+
+    module = types.ModuleType("importlib", importlib.__doc__)
+    vars(module).update(
+        {k: v for k, v in vars(importlib).items() if k not in vars(module)}
+    )
+    vars(module)["import_module"] = import_module
+    return module
 
 
 class _Modules(dict[str, types.ModuleType]):
