@@ -14,6 +14,7 @@ from tfs.cli.report import (
     canary_lines,
     models_table,
     outcome_lines,
+    stats_table,
     table,
     versions_table,
 )
@@ -80,6 +81,21 @@ def test_a_batch_queue_is_one_line() -> None:
     ]
     assert idle_line.endswith("no request yet")
     assert dependent_line.endswith("unbatched: its rows depend on each other")
+
+
+def test_what_was_never_counted_takes_no_line() -> None:
+    """Counters by name and labels, histograms as number and mean; zeros are left out."""
+    stats = [
+        pb.Stat(name="requests", labels={"model": "m", "code": "OK"}, value=12),
+        pb.Stat(name="refused", value=0),
+        pb.Stat(name="took_s", histogram=pb.Histogram(counts=[1, 3], total=2.0)),
+        pb.Stat(name="waited_s", histogram=pb.Histogram(counts=[0, 0])),
+    ]
+    _, *lines = stats_table(stats).splitlines()
+    assert [line.split() for line in lines] == [
+        ["requests", "code=OK,", "model=m", "12"],
+        ["took_s", "-", "4", "x", "0.5"],
+    ]
 
 
 def test_a_version_is_one_line() -> None:

@@ -14,6 +14,7 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin import CoreAdmin, ProcessFacts
@@ -27,7 +28,8 @@ class Operator:
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False)
+        self.stats = Stats()
+        facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, self.stats)
         self.admin = CoreAdmin(env.core, env.clock, facts)
 
     def ask(self, method: str, request: Any, settles: bool = True) -> Any:
@@ -106,6 +108,21 @@ def test_a_model_that_is_not_configured_is_not_found() -> None:
     operator = operating(1)
     with pytest.raises(NotFound, match="typo"):
         operator.ask("list_models", pb.ListModelsRequest(models=["typo"]))
+
+
+def test_the_server_says_what_it_counts_when_asked() -> None:
+    """Counters and gauges by name and labels, histograms whole; nothing unasked."""
+    operator = operating(1)
+    operator.stats.counter("things", kind="b").add(2)
+    operator.stats.gauge("things", lambda: 7, kind="a")
+    operator.stats.histogram("took_s", (1.0, 2.0)).observe(1.5)
+    reply = operator.ask("list_models", pb.ListModelsRequest())
+    assert not reply.server.stats
+    request = pb.ListModelsRequest(include_stats=True)
+    first, second, third = operator.ask("list_models", request).server.stats
+    assert (first.name, dict(first.labels), first.value) == ("things", {"kind": "a"}, 7)
+    assert (dict(second.labels), second.value) == ({"kind": "b"}, 2)
+    assert list(third.histogram.counts) == [0, 1, 0]
 
 
 def test_the_server_reports_itself() -> None:

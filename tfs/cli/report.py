@@ -111,6 +111,21 @@ def problem_of(model: pb.ModelReport) -> str:
     return model.notes[0] if model.notes else ""
 
 
+def stats_table(stats: Iterable[pb.Stat]) -> str:
+    """Returns one line a counter or gauge that is not 0, or histogram not empty."""
+    rows = []
+    for stat in stats:
+        labels = ", ".join(f"{key}={stat.labels[key]}" for key in sorted(stat.labels))
+        if stat.HasField("histogram"):
+            num = sum(stat.histogram.counts)
+            value = f"{num} x {stat.histogram.total / num:.4g}" if num else ""
+        else:
+            value = f"{stat.value:.10g}" if stat.value else ""
+        if value:
+            rows.append((stat.name, labels or "-", value))
+    return table(("STAT", "LABELS", "VALUE"), rows)
+
+
 def versions_table(models: Iterable[pb.ModelReport]) -> str:
     """Returns one line a version."""
     from tfs.core.servable_state import ManagerState

@@ -12,6 +12,7 @@ from tfs.cli.report import (
     models_table,
     notes_lines,
     server_lines,
+    stats_table,
 )
 
 
@@ -28,6 +29,11 @@ def add_parser(
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="only these")
     parser.add_argument("--batching", action="store_true", help="show the batch queues")
+    parser.add_argument(
+        "--stats",
+        action="store_true",
+        help="what is counted too: requests, connections, batches, logs",
+    )
     add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -37,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     batching: bool = arguments.batching
-    request = pb.ListModelsRequest(models=arguments.models, include_stats=batching)
+    request = pb.ListModelsRequest(
+        models=arguments.models, include_stats=batching or arguments.stats
+    )
     reply = ask(arguments, "ListModels", request, pb.ListModelsResponse)
     if arguments.json:
         print(as_json(reply))
@@ -46,5 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     if reply.models:
         print()
         print((batching_table if batching else models_table)(reply.models))
+    if arguments.stats:
+        print()
+        print(stats_table(reply.server.stats))
     emit(notes_lines(reply.notes))
     return 0

@@ -75,6 +75,8 @@ class ServingLoop:
     Attributes:
         num_failures: Callbacks that raised since the start.
         longest_round_s: Longest round since it was last reset to 0.
+        busy_since_s: When the round began that runs now; None between rounds. For
+            whoever watches the loop from another thread.
 
     """
 
@@ -82,6 +84,7 @@ class ServingLoop:
         self.name = name
         self.num_failures = 0
         self.longest_round_s = 0.0
+        self.busy_since_s: float | None = None
         self._clock = clock or MonotonicClock()
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -120,6 +123,11 @@ class ServingLoop:
     def clock(self) -> Clock:
         """The clock that timers go by."""
         return self._clock
+
+    @property
+    def thread_ident(self) -> int:
+        """The thread the loop runs on; 0 before it runs."""
+        return self._ident
 
     @property
     def is_loop_thread(self) -> bool:
@@ -250,7 +258,7 @@ class ServingLoop:
             ready = self._epoll.poll(timeout_s, _MAX_EVENTS)
         except InterruptedError:
             ready = []
-        begun_s = self._clock.now()
+        begun_s = self.busy_since_s = self._clock.now()
         for fd, events in ready:
             if fd == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
@@ -282,6 +290,7 @@ class ServingLoop:
                     wake_s = wanted_s
             if self._timers and (wake_s is None or self._timers[0][0] < wake_s):
                 wake_s = self._timers[0][0]
+        self.busy_since_s = None
         now_s = self._clock.now()
         if now_s - begun_s > self.longest_round_s:
             self.longest_round_s = now_s - begun_s

@@ -39,6 +39,34 @@ SLOW_DECODES_SKIPPED: Final = "slow_decodes_skipped"
 SLOW_DECODES_QUEUED: Final = "slow_decodes_queued"
 """Gauge: waiting for a decode thread or on one."""
 
+RPC_CONNECTIONS: Final = "rpc_connections"
+"""Gauge, express: connections that are open. Label: state (handshake, open)."""
+
+RPC_CONNECTION_EVENTS: Final = "rpc_connection_events"
+"""Gauge, express: connections since the start. Label: event (accepted; refused, too
+many; failed_handshake; fault, the peer broke a rule; flood, of those the nuisances;
+failure, our own code raised; timeout, given up for being silent, calls too)."""
+
+RPC_STREAMS: Final = "rpc_streams"
+"""Gauge, express: calls whose streams are open."""
+
+RPC_CALL_EVENTS: Final = "rpc_call_events"
+"""Gauge, express: calls since the start. Label: event (answered; reset, by the client;
+cut_off, ended without their handler; handler_failure, a handler raised; late_finish,
+finished again or too late)."""
+
+RPC_HEADS: Final = "rpc_heads"
+"""Gauge, express: request heads. Label: how (decoded; cached, an equal one was)."""
+
+RPC_SLOW_ROUNDS: Final = "rpc_slow_rounds"
+"""Gauge, express: rounds of the serving loop that took longer than 0.1 s."""
+
+RPC_RECEIVE_BYTES: Final = "rpc_receive_bytes"
+"""Gauge, express: what clients may send and what they sent that is not done with."""
+
+RPC_LATE_FINISHES: Final = "rpc_late_finishes"
+"""Counter, grpcio: calls that were finished again, or after they had ended."""
+
 LOG_RECORDS: Final = "request_log_records"
 """Counter: requests written to a request log."""
 

@@ -23,6 +23,7 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.stats import Stats
 from tfs.handlers.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
@@ -35,6 +36,7 @@ from tfs.server.admin_reports import (
     label_reports,
     override_report,
     refusal_report,
+    stats_report,
     version_report,
 )
 from tfs.server.canary_change import (
@@ -70,6 +72,7 @@ class ProcessFacts:
         torch_version: Of torch.
         listeners: Address and offered services of each door.
         is_draining: Whether it takes no new requests.
+        stats: What it counts.
 
     """
 
@@ -78,6 +81,7 @@ class ProcessFacts:
     torch_version: str
     listeners: Callable[[], Iterable[pb.ListenerReport]]
     is_draining: Callable[[], bool]
+    stats: Stats
 
 
 class CoreAdmin:
@@ -117,7 +121,7 @@ class CoreAdmin:
         for name in names:
             require_model(running, name)
         return pb.ListModelsResponse(
-            server=self._server_report(),
+            server=self._server_report(request.include_stats),
             models=[
                 self._model_report(running, name, request.include_stats)
                 for name in names
@@ -161,7 +165,7 @@ class CoreAdmin:
             notes.append("no --state_dir: overrides last until the server restarts")
         return notes
 
-    def _server_report(self) -> pb.ServerReport:
+    def _server_report(self, include_stats: bool) -> pb.ServerReport:
         facts = self._facts
         state = pb.ServerReport.SERVING
         if facts.is_draining():
@@ -175,6 +179,7 @@ class CoreAdmin:
             started_s=facts.started_s,
             listeners=facts.listeners(),
             resident_bytes=tree_resident_bytes(os.getpid()),
+            stats=stats_report(facts.stats) if include_stats else (),
         )
 
     def _model_report(

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from tfs.core.errors import ServingError
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.stats import HistogramSnapshot
+from tfs.core.stats import HistogramSnapshot, Stats
 from tfs.proto._pool import POOL
 from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -143,6 +143,19 @@ def histogram(snapshot: HistogramSnapshot) -> pb.Histogram:
     return pb.Histogram(
         bounds=snapshot.bounds, counts=snapshot.counts, total=snapshot.total
     )
+
+
+def stats_report(stats: Stats) -> list[pb.Stat]:
+    """Returns every counter, gauge and histogram, by name and labels."""
+    reports = [
+        pb.Stat(name=name, labels=dict(labels), value=value)
+        for name, labels, value in stats.counters()
+    ]
+    reports += [
+        pb.Stat(name=name, labels=dict(labels), histogram=histogram(snapshot))
+        for name, labels, snapshot in stats.histograms()
+    ]
+    return sorted(reports, key=lambda stat: (stat.name, sorted(stat.labels.items())))
 
 
 def base_report(base: Base) -> pb.BaseReport:

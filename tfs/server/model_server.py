@@ -28,6 +28,7 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ServableState
 from tfs.core.serving_loop import ServingLoop
@@ -81,6 +82,7 @@ class ModelServer:
         self.stats = stats or Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._loop = ServingLoop(self._clock)
+        self._watchdog = LoopWatchdog(self._loop)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
         self._manager = make_manager(options, self.bus, self._clock)
         self._fleet = ModelFleet(
@@ -142,6 +144,7 @@ class ModelServer:
         self.core.check(config)
         doors = listeners(self._options)
         self._loop.start()
+        self._watchdog.start()
         self._log_writer.start()
         addresses = self._addresses = self._transport.start(
             doors,
@@ -197,6 +200,7 @@ class ModelServer:
         self._fetchers.close(deadline_s)
         if self._own_cache is not None:
             self._own_cache.cleanup()
+        self._watchdog.close()
         self._loop.close(deadline_s)
         self._request_logs.close()
         self._log_writer.close()
@@ -249,6 +253,7 @@ class ModelServer:
             torch_version=distribution_version("torch"),
             listeners=reports,
             is_draining=lambda: self._draining,
+            stats=self.stats,
         )
 
     def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:

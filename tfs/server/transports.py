@@ -31,7 +31,9 @@ def make_transport(
     """Returns the transport, not started."""
     if chosen_transport(options) is TransportKind.EXPRESS:
         limits = ConnectionLimits(max_message_bytes=options.max_message_bytes)
-        return ExpressTransport(loop, ExpressOptions(limits, options.max_receive_bytes))
+        return ExpressTransport(
+            loop, ExpressOptions(limits, options.max_receive_bytes), stats=stats
+        )
     return GrpcioTransport(
         loop,
         GrpcioOptions(

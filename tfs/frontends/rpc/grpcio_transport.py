@@ -44,6 +44,7 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import CancelToken
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.status_details import (
     DETAILS_KEY,
@@ -101,7 +102,7 @@ class GrpcioTransport:
     ) -> None:
         self._loop = loop
         self._options = options or GrpcioOptions()
-        self._late = (stats or Stats()).counter("rpc_late_finishes")
+        self._late = (stats or Stats()).counter(RPC_LATE_FINISHES)
         self._aio: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._servers: list[grpc.aio.Server] = []

@@ -243,6 +243,7 @@ class Connection:
         fault: Why the peer was cut off, if it was.
         num_cut_off: Calls that ended early whose work still runs; they count
             against ``max_concurrent_streams``. Kept by the owner.
+        num_resets: Streams that the peer reset.
         num_answered: Requests answered in full, and messages streamed.
         queued_bytes: Answers held back by flow control.
 
@@ -294,6 +295,7 @@ class Connection:
         "is_closed",
         "num_answered",
         "num_cut_off",
+        "num_resets",
         "out",
         "queued_bytes",
         "streams",
@@ -310,6 +312,7 @@ class Connection:
         self.is_closed = False
         self.fault: ConnectionFault | None = None
         self.num_cut_off = 0
+        self.num_resets = 0
         self.num_answered = 0
         self.queued_bytes = 0
         self.has_large_output = False
@@ -379,6 +382,11 @@ class Connection:
         if self._block_stream_id:
             return self._block_since_s
         return self._rest_since_s if self._rest else None
+
+    @property
+    def num_decoded_heads(self) -> int:
+        """Request heads that were not in the cache of header blocks."""
+        return self._cache.num_decoded
 
     @property
     def is_idle(self) -> bool:
@@ -860,6 +868,7 @@ class Connection:
     # -- the rest
 
     def _on_rst_stream(self, stream_id: int) -> None:
+        self.num_resets += 1
         verdict = self._step(stream_id, Signal.RECEIVE_RST_STREAM)
         if verdict.reaction is Reaction.ACCEPT:
             stream = self.streams[stream_id]

@@ -19,13 +19,15 @@ class HeadCache:
     Attributes:
         by_block: The blocks that may be looked up instead of decoded; a reader
             that misses calls :meth:`decode`.
+        num_decoded: Heads that were not found there.
 
     """
 
-    __slots__ = ("_decoder", "_max_bytes", "_size_bytes", "by_block")
+    __slots__ = ("_decoder", "_max_bytes", "_size_bytes", "by_block", "num_decoded")
 
     def __init__(self, decoder: HpackDecoder, max_bytes: int = 65_536) -> None:
         self.by_block: dict[bytes, RequestHead] = {}
+        self.num_decoded = 0
         self._decoder = decoder
         self._max_bytes = max_bytes  # of blocks and of what they expand to
         self._size_bytes = 0
@@ -38,6 +40,7 @@ class HeadCache:
             MalformedHead: Only the stream is at fault; the table is in step.
 
         """
+        self.num_decoded += 1
         decoder = self._decoder
         generation = decoder.generation
         headers = decoder.decode(block)

@@ -587,17 +587,22 @@ class Session:
         shared.starved.pop(self, None)
         self._socket.close()
         self._unsent.clear()
+        counters, connection = shared.counters, self.connection
+        counters.answered += connection.num_answered
+        counters.resets += connection.num_resets
+        counters.decoded_heads += connection.num_decoded_heads
         try:
-            fault = self.connection.fault
+            fault = connection.fault
             if fault is not None:
-                shared.counters.faults += 1
+                counters.faults += 1
+                counters.floods += fault.code is ErrorCode.ENHANCE_YOUR_CALM
                 log.debug(
                     "event=connection_fault peer=%s code=%s reason=%r",
                     self.peer.address,
                     fault.code.name,
                     fault.reason,
                 )
-            self.connection.close()
+            connection.close()
         finally:
             self._on_closed(self)
 

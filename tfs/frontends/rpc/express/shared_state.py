@@ -24,12 +24,16 @@ class ExpressCounters:
         refused_connections: Closed at once: too many.
         failed_handshakes: Of TLS: strangers, plain text, or too slow.
         faults: Connections closed because the peer broke a rule or was a nuisance.
+        floods: Of these, the nuisances (ENHANCE_YOUR_CALM).
         failures: Connections closed because our own code raised.
         timeouts: Connections and calls given up for being silent.
         handler_failures: Exceptions that handlers raised.
         cut_off_calls: Calls that ended without their handler.
         late_finishes: Finishes of calls that had ended already.
         slow_rounds: Rounds beyond ``slow_round_s``.
+        answered: Calls of connections that are closed; of open ones, they know.
+        resets: Streams that clients reset, of connections that are closed.
+        decoded_heads: Request heads not found in their cache, of such connections.
 
     """
 
@@ -37,12 +41,16 @@ class ExpressCounters:
     refused_connections: int = 0
     failed_handshakes: int = 0
     faults: int = 0
+    floods: int = 0
     failures: int = 0
     timeouts: int = 0
     handler_failures: int = 0
     cut_off_calls: int = 0
     late_finishes: int = 0
     slow_rounds: int = 0
+    answered: int = 0
+    resets: int = 0
+    decoded_heads: int = 0
 
 
 class StarvedSession(Protocol):

@@ -20,9 +20,12 @@ from typing import Final
 from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.stats import Stats
+from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.published_stats import publish
 from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.shared_state import ExpressCounters, SharedState
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
@@ -52,6 +55,7 @@ class ExpressTransport:
         options: Limits and timeouts.
         executor: Decompresses requests and shakes hands; by default a thread of the
             transport's own for each, started when first needed.
+        stats: Where what happens is published; None keeps it to ``counters``.
 
     """
 
@@ -60,6 +64,7 @@ class ExpressTransport:
         loop: ServingLoop,
         options: ExpressOptions | None = None,
         executor: Executor | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._own_executor = executor is None
         self._shared = SharedState(
@@ -81,6 +86,8 @@ class ExpressTransport:
         # Guards _is_drained; leaf lock.
         self._changed = threading.Condition()
         self._is_drained = False
+        if stats is not None:
+            publish(stats, self)
 
     def start(
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
@@ -143,6 +150,15 @@ class ExpressTransport:
     def counters(self) -> ExpressCounters:
         """What happened since the start."""
         return self._shared.counters
+
+    @property
+    def num_handshakes(self) -> int:
+        """TLS handshakes under way. Thread-safe."""
+        return len(self._handshakes)
+
+    def connections(self) -> list[Connection]:
+        """Returns the open connections, to be looked at only. Thread-safe."""
+        return [session.connection for session in list(self._sessions)]
 
     @property
     def budget(self) -> ReceiveBudget:

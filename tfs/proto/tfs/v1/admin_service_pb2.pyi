@@ -46,7 +46,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerReport(_message.Message):
-    __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes")
+    __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[ServerReport.State]
@@ -65,6 +65,7 @@ class ServerReport(_message.Message):
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
     state: ServerReport.State
     tfs_version: str
     torch_version: str
@@ -73,7 +74,27 @@ class ServerReport(_message.Message):
     memory_limit_bytes: int
     memory_reserved_bytes: int
     resident_bytes: int
-    def __init__(self, state: _Optional[_Union[ServerReport.State, str]] = ..., tfs_version: _Optional[str] = ..., torch_version: _Optional[str] = ..., started_s: _Optional[float] = ..., listeners: _Optional[_Iterable[_Union[ListenerReport, _Mapping]]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_reserved_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    stats: _containers.RepeatedCompositeFieldContainer[Stat]
+    def __init__(self, state: _Optional[_Union[ServerReport.State, str]] = ..., tfs_version: _Optional[str] = ..., torch_version: _Optional[str] = ..., started_s: _Optional[float] = ..., listeners: _Optional[_Iterable[_Union[ListenerReport, _Mapping]]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_reserved_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ...) -> None: ...
+
+class Stat(_message.Message):
+    __slots__ = ("name", "labels", "value", "histogram")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    labels: _containers.ScalarMap[str, str]
+    value: float
+    histogram: Histogram
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ..., histogram: _Optional[_Union[Histogram, _Mapping]] = ...) -> None: ...
 
 class ListenerReport(_message.Message):
     __slots__ = ("address", "services", "tls")

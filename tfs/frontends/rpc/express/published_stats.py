@@ -1,0 +1,101 @@
+"""What express counts, by the names of ``tfs/core/stat_names.py``.
+
+Everything is read when asked for: counting costs the serving loop nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tfs.core import stat_names
+from tfs.core.stats import Stats
+from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.shared_state import ExpressCounters
+
+
+class Counted(Protocol):
+    """The transport, as far as it is counted. Read from any thread."""
+
+    @property
+    def counters(self) -> ExpressCounters:
+        """What happened since the start."""
+        ...
+
+    @property
+    def budget(self) -> ReceiveBudget:
+        """The server's receive budget."""
+        ...
+
+    @property
+    def num_handshakes(self) -> int:
+        """TLS handshakes under way."""
+        ...
+
+    def connections(self) -> list[Connection]:
+        """Returns the open connections."""
+        ...
+
+
+def publish(stats: Stats, transport: Counted) -> None:
+    """Registers the transport's numbers. They may lag by what is in flight."""
+    counters = transport.counters
+
+    def num_answered() -> int:
+        return counters.answered + sum(
+            connection.num_answered for connection in transport.connections()
+        )
+
+    def num_decoded() -> int:
+        return counters.decoded_heads + sum(
+            connection.num_decoded_heads for connection in transport.connections()
+        )
+
+    def num_resets() -> int:
+        return counters.resets + sum(
+            connection.num_resets for connection in transport.connections()
+        )
+
+    gauge = stats.gauge
+    gauge(
+        stat_names.RPC_CONNECTIONS,
+        lambda: transport.num_handshakes,
+        state="handshake",
+    )
+    gauge(
+        stat_names.RPC_CONNECTIONS, lambda: len(transport.connections()), state="open"
+    )
+    gauge(
+        stat_names.RPC_STREAMS,
+        lambda: sum(len(each.streams) for each in transport.connections()),
+    )
+    gauge(stat_names.RPC_RECEIVE_BYTES, lambda: transport.budget.used_bytes)
+    gauge(stat_names.RPC_SLOW_ROUNDS, lambda: counters.slow_rounds)
+    gauge(stat_names.RPC_HEADS, num_decoded, how="decoded")
+    # A head was found if it was not decoded; calls in progress are in neither.
+    gauge(
+        stat_names.RPC_HEADS,
+        lambda: max(0, num_answered() - num_decoded()),
+        how="cached",
+    )
+    connection_events: dict[str, Callable[[], int]] = {
+        "accepted": lambda: counters.connections,
+        "refused": lambda: counters.refused_connections,
+        "failed_handshake": lambda: counters.failed_handshakes,
+        "fault": lambda: counters.faults,
+        "flood": lambda: counters.floods,
+        "failure": lambda: counters.failures,
+        "timeout": lambda: counters.timeouts,
+    }
+    for event, read in connection_events.items():
+        gauge(stat_names.RPC_CONNECTION_EVENTS, read, event=event)
+    call_events: dict[str, Callable[[], int]] = {
+        "answered": num_answered,
+        "reset": num_resets,
+        "cut_off": lambda: counters.cut_off_calls,
+        "handler_failure": lambda: counters.handler_failures,
+        "late_finish": lambda: counters.late_finishes,
+    }
+    for event, read in call_events.items():
+        gauge(stat_names.RPC_CALL_EVENTS, read, event=event)
