@@ -26,6 +26,7 @@ Form = Literal["python", "module", "extension"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 NUM_LINES = 5000
+NUM_CORRECTIONS = 2
 
 SIGNATURES = {
     "serving_default": Signature(
@@ -100,7 +101,7 @@ def export_slow_import(
         weights: of that network.
         images: float32 [batch, 64], example inputs.
         version_path: the directory to write; its name is the version's number.
-        import_s: seconds; for "module" what compiling took here and now.
+        import_s: seconds; for "module" of processor time, here and now.
 
     Raises:
         RuntimeError: no C compiler, or no Python headers.
@@ -136,19 +137,33 @@ def export_slow_import(
     )
 
 
-def slow_source(compile_s: float, num_lines: int = NUM_LINES) -> str:
-    """Returns that many lines of functions, as wide as compiling them has to be."""
+def slow_source(import_s: float, num_lines: int = NUM_LINES) -> str:
+    """Returns that many lines of functions, as wide as importing them has to be.
+
+    What a line costs grows faster than its width, and the compiler slows down as the
+    module grows; so the whole of it is imported, corrected, and imported again.
+
+    Args:
+        import_s: Seconds of processor time that importing it takes here and now.
+        num_lines: How many lines.
+
+    """
 
     def lines(num: int, width: int) -> str:
         body = ", ".join(["a + b"] * width)
         return "".join(f"def row_{n}(a, b): return ({body},)\n" for n in range(num))
 
-    sample = lines(100, 100)
-    started_s = time.perf_counter()
-    compile(sample, "sample", "exec")
-    sample_s = time.perf_counter() - started_s
-    per_term_s = sample_s / (100 * 100)
-    return lines(num_lines, max(1, round(compile_s / num_lines / per_term_s)))
+    width = max(1, round(import_s / import_time_s(lines(100, 100)) * 1e4 / num_lines))
+    for _ in range(NUM_CORRECTIONS):
+        width = max(1, round(width * import_s / import_time_s(lines(num_lines, width))))
+    return lines(num_lines, width)
+
+
+def import_time_s(source: str) -> float:
+    """Returns the processor time that compiling and running a source takes."""
+    started_s = time.process_time()
+    exec(compile(source, "sample", "exec"), {})
+    return max(1e-6, time.process_time() - started_s)
 
 
 def build_extension(path: Path, import_s: float) -> None:

@@ -20,6 +20,7 @@ from tfs.export import save
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables import probe as probe_module
+from tfs.servables import provisional_profiles as provisional_module
 from tfs.servables.built_in import default_registry
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.model_loader import ModelLoader
@@ -178,7 +179,36 @@ def test_measurement_that_may_mislead_is_used_and_not_kept(
     """A busy host or a failing example says little about the next version."""
     make(monkeypatch, wanted)
     assert wanted.profiler.profile(wanted.request()) is not None
-    assert wanted.profiler.known("d") is None
+    assert wanted.cache.get("d") is None
+
+
+def test_spoiled_profile_stands_in_for_the_next_versions_of_the_code(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server that gets a version a second must not measure one a second."""
+    busy(monkeypatch, wanted)
+    first = wanted.profiler.profile(wanted.request(1))
+    for version in range(2, 5):
+        wanted.subject.calls.clear()
+        assert wanted.profiler.known("d") is first
+        assert wanted.profiler.profile(wanted.request(version)) is first
+        assert wanted.subject.calls == [(DEFAULT_SIGNATURE, 1), (DEFAULT_SIGNATURE, 8)]
+
+
+def test_spoiled_profile_is_replaced_when_the_pause_is_over_and_the_host_quiet(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stood in gives way to a proper measurement, which is kept."""
+    busy(monkeypatch, wanted)
+    first = wanted.profiler.profile(wanted.request(1))
+    monkeypatch.setattr(probe_module, "foreign_share", lambda *_: 0.0)
+    monkeypatch.setattr(provisional_module, "foreign_share", lambda *_: 0.0)
+    wanted.subject.clock.advance(provisional_module.FIRST_PAUSE_S)
+    assert wanted.profiler.known("d") is first
+    second = wanted.profiler.profile(wanted.request(2))
+    assert second is not first
+    assert wanted.cache.get("d") is second
+    assert wanted.profiler.known("d") is second
 
 
 def test_dependent_rows_are_known_for_the_next_version_too(wanted: Wanted) -> None:

@@ -14,8 +14,15 @@ from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.load_measures import LoadMeasures
-from tfs.servables.probe import ProbeOptions, ProbeSubject, probe, warm_up
+from tfs.servables.probe import (
+    MAX_FOREIGN_SHARE,
+    ProbeOptions,
+    ProbeSubject,
+    probe,
+    warm_up,
+)
 from tfs.servables.profile_cache import ProfileCache
+from tfs.servables.provisional_profiles import ProvisionalProfiles
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +55,8 @@ class Profiler:
     While more versions wait to be loaded than can be at once, measuring would only
     make them wait longer: it is postponed until somebody calls
     :meth:`measure_postponed` in idle time. What was measured while others kept the
-    processors busy is used, and not kept.
+    processors busy is used and not kept; it only stands in for the next versions of
+    the same code until there is a quieter moment (``tfs.servables.provisional_profiles``).
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class Profiler:
         self._options = options or ProbeOptions()
         self._is_crowded = is_crowded
         self._clock = clock or MonotonicClock()
+        self._provisional = ProvisionalProfiles(self._clock)
         # Guards both fields. A version is measured without it; what must not happen
         # then, its unloading, waits for the condition.
         self._changed = threading.Condition()
@@ -75,8 +84,8 @@ class Profiler:
         return len(self._postponed)
 
     def known(self, code_digest: str) -> ModelProfile | None:
-        """Returns what is known of the code; may read a file."""
-        return self._cache.get(code_digest)
+        """Returns what is known of the code, or stands in for it; may read a file."""
+        return self._cache.get(code_digest) or self._provisional.get(code_digest)
 
     def profile(self, request: ProfileRequest) -> ModelProfile | None:
         """Returns the version's profile, or None if it is postponed or not wanted.
@@ -85,7 +94,7 @@ class Profiler:
         known is warmed up instead, with its example, unless it brings warm-up
         requests of its own. Call it after the load and before the version is served.
         """
-        known = self._cache.get(request.code_digest)
+        known = self._known_well_enough(request)
         if known is not None:
             if self._options.budget_s and not self._is_crowded():
                 self._warm_up(request)
@@ -109,7 +118,7 @@ class Profiler:
             _, request = self._postponed.popitem(last=False)
             self._measuring = request.id
         try:
-            profile = self._cache.get(request.code_digest) or self._measure(request)
+            profile = self._known_well_enough(request) or self._measure(request)
             request.on_profile(profile)
         finally:
             with self._changed:
@@ -123,6 +132,16 @@ class Profiler:
             self._postponed.pop(servable_id, None)
             while self._measuring == servable_id:
                 self._changed.wait()
+
+    def _known_well_enough(self, request: ProfileRequest) -> ModelProfile | None:
+        """Returns what is known of the code; None if it is to be measured now."""
+        digest = request.code_digest
+        known = self._cache.get(digest)
+        if known is None and not self._provisional.is_time_to_measure(
+            digest, request.subject.pid, MAX_FOREIGN_SHARE
+        ):
+            return self._provisional.get(digest)
+        return known
 
     def _warm_up(self, request: ProfileRequest) -> None:
         if os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):
@@ -150,8 +169,13 @@ class Profiler:
                 for name, signature in result.profile.signatures.items()
             ),
         )
-        if result.is_quiet and not result.failures:
+        if result.failures:
+            return result.profile
+        if result.is_quiet:
             self._cache.put(result.profile)
+            self._provisional.forget(request.code_digest)
+        else:
+            self._provisional.put(result.profile)
         return result.profile
 
 
