@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.dlmopen_host import needs_dlmopen
 from tests.runtime.packaged import (
     EMBED_SIGNATURES,
     SCALE_SIGNATURES,
@@ -38,9 +39,12 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.process_options import ProcessOptions
+
+pytestmark = pytest.mark.timeout(240)  # a private CPython takes seconds to start
 
 MAX_QUEUED = 4
 
@@ -61,7 +65,16 @@ def process() -> Iterator[Interpreter]:
         yield interpreter
 
 
-BACKENDS = {"inline": inline, "process": process}
+@contextlib.contextmanager
+def dlmopen() -> Iterator[Interpreter]:
+    needs_dlmopen()
+    interpreter = DlmopenInterpreter("dlmopen-0", max_queued=MAX_QUEUED)
+    interpreter.start()
+    yield interpreter
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+BACKENDS = {"dlmopen": dlmopen, "inline": inline, "process": process}
 
 
 @pytest.fixture(scope="module", params=sorted(BACKENDS))

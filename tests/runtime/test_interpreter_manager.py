@@ -15,6 +15,7 @@ import torch
 from torch.package.package_exporter import PackageExporter
 
 from tests.runtime.answers import WAIT_S
+from tests.runtime.dlmopen_host import needs_dlmopen
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale, Weighted
 from tfs.core.errors import (
@@ -27,6 +28,8 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.runtime.interpreter_manager import InterpreterManager
+
+pytestmark = pytest.mark.timeout(240)  # a private CPython takes seconds to start
 
 GPU_INFERENCE = """
 import torch
@@ -63,8 +66,10 @@ def archive(path: Path, model: object) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["process", "inline"])
+@pytest.fixture(scope="module", params=["process", "dlmopen", "inline"])
 def manager(request: pytest.FixtureRequest) -> Iterator[InterpreterManager]:
+    if request.param == "dlmopen":
+        needs_dlmopen()
     with InterpreterManager(2, backend=request.param) as manager:
         yield manager
 

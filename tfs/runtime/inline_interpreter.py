@@ -121,6 +121,10 @@ class InlineInterpreter:
         on_slow: Called on the loop when a call on it took over
             :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
             seconds; from then on the model runs on the thread.
+        load_model: Makes the model of a version from its files. The thread calls what
+            it returns, wherever that computes.
+        takes_several: Whether a version that asks for several requests at once gets
+            them; else it gets one at a time.
 
     """
 
@@ -132,8 +136,12 @@ class InlineInterpreter:
         clock: Clock | None = None,
         front_loop: ServingLoop | None = None,
         on_slow: Callable[[ServableId, float], None] | None = None,
+        load_model: Callable[[ModelSource, VersionFiles], GuestModel] | None = None,
+        takes_several: bool = True,
     ) -> None:
         self._name = name
+        self._load_model = load_model or load_guest_model
+        self._takes_several = takes_several
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
         self._front_loop = front_loop
@@ -160,6 +168,11 @@ class InlineInterpreter:
     def name(self) -> str:
         return self._name
 
+    @property
+    def num_pending(self) -> int:
+        """Tasks that wait for the thread, and the one it runs."""
+        return len(self._queue) + self._running.locked()
+
     def start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(
@@ -167,13 +180,19 @@ class InlineInterpreter:
             )
             self._thread.start()
 
-    def load(self, source: ModelSource) -> InlineModel:
+    def load(
+        self, source: ModelSource, files: VersionFiles | None = None
+    ) -> InlineModel:
+        """Loads a version, from ``files`` if they are there already; see the protocol.
+
+        The caller keeps ``files``.
+        """
         if self._closing:
             raise closed(self._name)
-        files = VersionFiles.stage(source)
+        files = VersionFiles.stage(source) if files is None else files.duplicate()
         begun_s = time.perf_counter()
         try:
-            guest = load_guest_model(source, files)
+            guest = self._load_model(source, files)
         except BaseException:
             # The traceback still holds parts of the model; the caller's handling of
             # the error lets them go.
@@ -182,7 +201,7 @@ class InlineInterpreter:
         finally:
             files.close()
         import_s = time.perf_counter() - begun_s
-        is_concurrent = source.concurrency > 1
+        is_concurrent = self._takes_several and source.concurrency > 1
         front = self._front_loop is not None and not is_concurrent
         model = InlineModel(self, source, guest, front=front)
         model.import_s = import_s

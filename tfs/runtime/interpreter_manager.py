@@ -34,11 +34,17 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime import dlmopen_probe
+from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.value_codec import Ref, decode, encode
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
-from tfs.runtime.session_channel import InlineSessionChannel, SessionChannel
+from tfs.runtime.session_channel import (
+    DirectChannel,
+    InlineSessionChannel,
+    SessionChannel,
+)
 from tfs.runtime.zygote_client import ZygoteClient
 
 _CLOSE_S = 30.0
@@ -49,8 +55,13 @@ class InterpreterManager:
 
     Args:
         num_interpreters: How many; None for one per core this process may use.
-        backend: "process", or "inline" where interpreters share the GIL.
+        backend: "process"; "dlmopen" for private CPythons in this process; or
+            "inline", where interpreters share the GIL.
         options: For processes.
+
+    Raises:
+        FailedPrecondition: This host cannot run backend "dlmopen"; says why. The first
+            manager of a process that asks for it blocks for seconds to find out.
 
     """
 
@@ -58,7 +69,7 @@ class InterpreterManager:
         self,
         num_interpreters: int | None = None,
         *,
-        backend: Literal["process", "inline"] = "process",
+        backend: Literal["process", "dlmopen", "inline"] = "process",
         options: ProcessOptions | None = None,
     ) -> None:
         num = num_interpreters
@@ -72,7 +83,12 @@ class InterpreterManager:
         self._zygote: ZygoteClient | None = None
         channels: list[SessionChannel] = []
         self._processes: list[ProcessInterpreter] = []
-        if backend == "inline":
+        self._private: list[DlmopenInterpreter] = []
+        if backend == "dlmopen":
+            dlmopen_probe.require(num)
+            self._private = [DlmopenInterpreter(f"dlmopen-{i}") for i in range(num)]
+            channels += self._private
+        elif backend == "inline":
             channels += [InlineSessionChannel(f"inline-{i}") for i in range(num)]
         else:
             self._loop = ServingLoop(name="interpreter-manager")
@@ -125,6 +141,8 @@ class InterpreterManager:
         if self._loop is None:
             for interpreter in self._interpreters:
                 interpreter.channel.let_go()
+            for private in self._private:
+                private.close(time.monotonic() + _CLOSE_S)
             return
         deadline_s = time.monotonic() + _CLOSE_S
         for process in self._processes:
@@ -215,6 +233,7 @@ class _Interpreter:
 
     def __init__(self, channel: SessionChannel) -> None:
         self.channel = channel
+        self._direct = channel if isinstance(channel, DirectChannel) else None
         self.num_users = 0  # the manager's
         # Guards the fields below and makes materialising happen once. Held during an
         # exchange with the interpreter; rank: before the manager's lock.
@@ -248,6 +267,14 @@ class _Interpreter:
     def ask(self, op: str, **fields: object) -> object:
         """Sends one request; returns the reply's value."""
         return self._exchange(op, fields, ())[0]
+
+    def run(
+        self, movable: int, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        """Calls a materialised object; returns its value."""
+        if self._direct is not None:
+            return self._direct.run(movable, args, kwargs)
+        return self.ask("run", movable=movable, args=args, kwargs=kwargs)
 
     def ask_for_fd(self, op: str, **fields: object) -> tuple[object, int]:
         """Sends one request whose reply carries a descriptor, the caller's."""
@@ -350,7 +377,7 @@ class MovableObject:
         """
         with self._manager.least_used() as interpreter:
             interpreter.materialise(self)
-            return interpreter.ask("run", movable=self.number, args=args, kwargs=kwargs)
+            return interpreter.run(self.number, args, kwargs)
 
     def acquire_session(self) -> InterpreterSession:
         """Starts a session whose ``self`` is the object."""

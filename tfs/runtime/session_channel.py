@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from tfs.runtime.guest.session_guest import SessionGuest
 
@@ -41,6 +42,22 @@ class SessionChannel(Protocol):
 
         Raises:
             ServingError: The guest's, or the interpreter died over it.
+
+        """
+        ...
+
+
+@runtime_checkable
+class DirectChannel(SessionChannel, Protocol):
+    """A channel that can call a movable object without encoding anything."""
+
+    def run(
+        self, movable: int, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        """Calls an object that was materialised there; returns the value. Blocks.
+
+        Raises:
+            ServingError: The call failed.
 
         """
         ...

@@ -69,6 +69,32 @@ class SessionGuest:
         except BaseException as error:  # user code may raise anything, SystemExit too
             raise Internal(f"{form['op']} failed: {one_line(error)}") from error
 
+    def run(
+        self, movable_id: int, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        """Calls a movable object with values as they are, for a caller close by.
+
+        Raises:
+            ServingError: Saying what failed.
+
+        """
+        try:
+            return self._apply(
+                self._movables[movable_id], {"args": args, "kwargs": kwargs}, {}
+            )
+        except ServingError:
+            raise
+        except BaseException as error:  # as above
+            raise Internal(f"run failed: {one_line(error)}") from error
+
+    def close(self) -> None:
+        """Drops everything; modules of packages leave the interpreter. Idempotent."""
+        self._sessions.clear()
+        self._movables.clear()
+        while self._packages:
+            _, package = self._packages.popitem()
+            close_package(package.importer)
+
     # -- packages and movable objects ----------------------------------------------
 
     def _open_package(

@@ -1,0 +1,63 @@
+"""The first code of ours that a private CPython runs, before it imports torch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+
+_ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Every namespace has pools of its own, which would multiply; models say otherwise."""
+
+
+def boot(entry_address: int, environment: Mapping[str, str]) -> None:
+    """Makes this Python answer requests; see ``tfs.runtime.dlmopen_namespace``.
+
+    Args:
+        entry_address: Where to write the address of the function that answers.
+        environment: The process's, as its Python knows it: this libc has seen only
+            what the process was started with.
+
+    Raises:
+        Exception: torch or this package cannot be imported here.
+
+    """
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update({**environment, **dict.fromkeys(_ONE_THREAD, "1")})
+    _load_locally()
+    # Nobody finalises this Python: what it prints must not wait in a buffer.
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # torch.package's own use of it, which nobody here can change.
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+    guest = importlib.import_module("tfs.runtime.guest.namespace_guest")
+    ctypes.c_uint64.from_address(entry_address).value = guest.start()
+
+
+def _load_locally() -> None:
+    """Takes RTLD_GLOBAL away from whatever is loaded.
+
+    Outside of the first namespace glibc (2.36) has no global scope to add to, and
+    crashes over it. torch asks for it when it is imported; it does not need it, since
+    its libraries name what they need.
+    """
+    load: Any = ctypes.CDLL.__init__
+    set_flags = sys.setdlopenflags
+
+    def load_locally(
+        self: ctypes.CDLL,
+        name: str | None,
+        mode: int = ctypes.DEFAULT_MODE,
+        *args: object,
+        **kwargs: object,
+    ) -> None:
+        load(self, name, mode & ~ctypes.RTLD_GLOBAL, *args, **kwargs)
+
+    ctypes.CDLL.__init__ = load_locally  # type: ignore[method-assign]
+    sys.setdlopenflags = lambda flags, /: set_flags(flags & ~os.RTLD_GLOBAL)

@@ -1,0 +1,86 @@
+"""Tensors and plain values between two Pythons of one process, named by address.
+
+A description holds no object, only numbers and strings that ``marshal`` takes. Whoever
+describes a tensor keeps it until the other side has read it; whoever reads copies it
+once, because the two Pythons know nothing of each other's references.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TypeAlias
+
+import torch
+
+from tfs.core.errors import InvalidArgument
+from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
+from tfs.runtime.guest.torch_tensor import DTYPE_OF, TORCH_DTYPES, plain
+from tfs.runtime.guest.value_codec import Ref
+
+SharedTensor: TypeAlias = "tuple[int, tuple[int, ...], int | tuple[bytes, ...]]"
+"""Type's code, shape, and the address of the elements; strings are there themselves."""
+
+_PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
+
+
+def describe(tensor: torch.Tensor, kept: list[torch.Tensor]) -> SharedTensor:
+    """Returns a tensor's description; what has to live for it is added to ``kept``."""
+    dense = plain(tensor)
+    kept.append(dense)
+    code = DTYPE_CODES[DTYPE_OF[dense.dtype]]
+    return code, tuple(dense.shape), dense.data_ptr()
+
+
+def tensor_at(code: int, shape: tuple[int, ...], address: int) -> torch.Tensor:
+    """Returns a copy of the tensor described; it owns its memory."""
+    tensor = torch.empty(shape, dtype=TORCH_DTYPES[DTYPE_OF_CODE[code]])
+    ctypes.memmove(tensor.data_ptr(), address, tensor.nbytes)
+    return tensor
+
+
+def describe_value(value: object, kept: list[torch.Tensor]) -> object:
+    """Returns the description of a tensor, a plain value, or a container of such.
+
+    Raises:
+        InvalidArgument: It is, or holds, something else.
+
+    """
+    if isinstance(value, torch.Tensor):
+        return ("t", *describe(value.detach(), kept))
+    if type(value) in _PLAIN_TYPES:
+        return value
+    match value:
+        case Ref(ref_id):
+            return ("r", ref_id)
+        case list():
+            return ("l", [describe_value(item, kept) for item in value])
+        case tuple():
+            return ("u", [describe_value(item, kept) for item in value])
+        case dict():
+            pairs = [
+                (describe_value(key, kept), describe_value(item, kept))
+                for key, item in value.items()
+            ]
+            return ("d", pairs)
+    raise InvalidArgument(
+        f"a {type(value).__name__} cannot pass between interpreters; tensors, numbers, "
+        "strings and containers of them can"
+    )
+
+
+def value_at(form: object) -> object:
+    """Returns the value described; tensors are copied and own their memory."""
+    if not isinstance(form, tuple):
+        return form
+    match form:
+        case ("t", int(code), shape, int(address)):
+            return tensor_at(code, shape, address)
+        case ("r", int(ref_id)):
+            return Ref(ref_id)
+        case ("l", items):
+            return [value_at(item) for item in items]
+        case ("u", items):
+            return tuple(value_at(item) for item in items)
+        case ("d", pairs):
+            return {value_at(key): value_at(item) for key, item in pairs}
+    raise ValueError("a value of unknown form")

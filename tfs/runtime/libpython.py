@@ -1,0 +1,44 @@
+"""Where this Python's shared library lies, for a second copy of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+
+
+def find_libpython() -> str | None:
+    """Returns the path of the ``libpython`` that belongs to this interpreter.
+
+    The one this process runs from where it does; else, for an executable that has
+    Python built in, the library installed beside it. None if there is none.
+    """
+    name = sysconfig.get_config_var("INSTSONAME")
+    if not isinstance(name, str) or ".so" not in name:
+        name = f"libpython{sysconfig.get_config_var('LDVERSION')}.so.1.0"
+    for path in (*_mapped(name), *_installed(name)):
+        if os.path.isfile(path):
+            return path
+    return None
+
+
+def _mapped(name: str) -> Iterator[str]:
+    try:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            for line in maps:
+                path = line.split(maxsplit=5)[-1].rstrip("\n")
+                if os.path.basename(path) == name:
+                    yield path
+    except OSError:
+        return
+
+
+def _installed(name: str) -> Iterator[str]:
+    folders = [sysconfig.get_config_var("LIBDIR"), os.path.join(sys.base_prefix, "lib")]
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    if isinstance(multiarch, str):
+        folders.append(os.path.join("/usr/lib", multiarch))
+    for folder in folders:
+        if isinstance(folder, str):
+            yield os.path.join(folder, name)
