@@ -68,7 +68,7 @@ class Host:
             self.of,
             self.profiler,
             self.batch,
-            lambda _, note: self.notes.append(note),
+            lambda _, note, _bytes: self.notes.append(note),
             0.0,
             MonotonicClock(),
         )

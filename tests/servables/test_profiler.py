@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -251,5 +252,12 @@ def test_loader_measures_what_it_loaded(
     assert profile.import_s is not None
     assert profile.import_s <= profile.load_s
     assert profile.signatures[DEFAULT_SIGNATURE].peak_bytes is not None
+    if isinstance(interpreter, InlineInterpreter):  # where others allocate, too
+        assert profile.resident_bytes is None
+    else:
+        size_bytes = os.path.getsize(os.path.join(path, "model.pt"))
+        assert loader.resident_bytes == profile.resident_bytes
+        assert size_bytes <= (profile.resident_bytes or 0) < size_bytes + (64 << 20)
+        assert profile.load_peak_bytes is not None
     loader.unload()
     assert loader.profile is None

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.server.puppet import PuppetServable
+from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable_id import ServableId
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin_describe import describe_batching, describe_placement
+from tfs.servables.placed_servable import PlacedServable
+from tfs.server.admin_describe import (
+    describe_batching,
+    describe_placement,
+    describe_profile,
+)
 from tfs.server.resident_memory import tree_resident_bytes
 
 SERVABLE = PuppetServable(ServableId("a", 1))
@@ -32,6 +38,30 @@ def test_other_notes_say_nothing_of_the_place() -> None:
     report = pb.VersionReport(notes=["left the serving loop"])
     describe_placement(report, SERVABLE, False)
     assert not report.HasField("placement")
+
+
+def test_what_was_measured_is_told() -> None:
+    """Memory, load and calls of a version, and which code they belong to."""
+    servable = PlacedServable(SERVABLE)
+    report = pb.VersionReport()
+    report.signatures.add(name="serving_default")
+    describe_profile(report, servable, False)
+    assert not report.HasField("load")
+    servable.profile = ModelProfile(
+        code_digest="d",
+        import_s=0.1,
+        load_s=0.5,
+        load_peak_bytes=7,
+        signatures={
+            "serving_default": SignatureProfile(call_s_by_rows={4: 0.25}, peak_bytes=9)
+        },
+    )
+    describe_profile(report, servable, False)
+    assert report.code_digest == "d"
+    assert (report.load.duration_s, report.load.import_s) == (0.5, 0.1)
+    assert report.memory.load_peak_bytes == 7
+    assert report.memory.call_peak_bytes == 9
+    assert dict(report.signatures[0].call_s_by_rows) == {4: 0.25}
 
 
 def test_an_unbatched_version_says_so() -> None:

@@ -33,7 +33,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import FRONT_LIMIT_S
 from tfs.runtime.request_threads import RequestThreads
@@ -64,6 +64,7 @@ class InlineModel:
         self._interpreter = interpreter
         self._source = source
         self.import_s: float | None = None
+        self.load_memory = LoadMemory()  # others allocate here, too
         self.last_call_s: float | None = None  # there is no way there and back
         self.on_front = front
         # Written by unload, when none of its calls can be running.

@@ -77,6 +77,20 @@ class InterpreterModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoadMemory:
+    """What loading a version took. Immutable; None where it was not seen.
+
+    Attributes:
+        resident_bytes: What stayed, its shared weights included.
+        peak_bytes: The most above that meanwhile.
+
+    """
+
+    resident_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
 @runtime_checkable
 class MeasurableModel(Protocol):
     """A model whose backend can tell a probe what only it can see. Thread-safe."""
@@ -89,6 +103,11 @@ class MeasurableModel(Protocol):
     @property
     def import_s(self) -> float | None:
         """Seconds that importing and unpickling took, weights not read."""
+        ...
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """What loading it took, as far as the backend can tell it from the rest."""
         ...
 
     @property

@@ -35,7 +35,7 @@ from tfs.runtime.crash_policy import CrashHistory, describe_status
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
-from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.overlapping_lane import OverlappingLane
 from tfs.runtime.process_model import ProcessModel, VersionHealth
@@ -408,6 +408,9 @@ class ProcessInterpreter:
         load_s = reply.get("load_s")
         # The worker maps weights and does not read them: what it takes is importing.
         model.import_s = load_s if isinstance(load_s, float) else None
+        model.load_memory = LoadMemory(
+            *(_bytes_of(reply, key) for key in ("resident_bytes", "load_peak_bytes"))
+        )
         return model
 
     def _converse(
@@ -914,6 +917,11 @@ class ProcessInterpreter:
         self._models = {}
         self._tell_idle()
         waiter.set(None)
+
+
+def _bytes_of(reply: Mapping[str, object], key: str) -> int | None:
+    value = reply.get(key)
+    return value if isinstance(value, int) else None
 
 
 def _load_fields(model: ProcessModel) -> dict[str, object]:

@@ -10,6 +10,7 @@ from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.call_times import CallTimes
 from tfs.runtime.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.model_source import ModelSource
 
 
@@ -61,6 +62,7 @@ class ProcessModel:
 
     Attributes:
         import_s: Seconds the worker took to import and unpickle it; None until then.
+        load_memory: What the worker saw of its memory meanwhile.
         last_call_s: Seconds the last call took in the worker; None before the first.
 
     """
@@ -85,6 +87,7 @@ class ProcessModel:
         self.unloading = False
         self.told_of_writes = False
         self.import_s: float | None = None
+        self.load_memory = LoadMemory()
         self.last_call_s: float | None = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfs.core.servable import InferenceTask, Tensors
-from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_model import ProcessModel, VersionHealth
@@ -37,6 +37,11 @@ class PooledModel:
     def import_s(self) -> float | None:
         """Seconds the first interpreter took to import and unpickle it."""
         return self._members[0][1].import_s
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """What the first interpreter's load took."""
+        return self._members[0][1].load_memory
 
     @property
     def last_call_s(self) -> float | None:

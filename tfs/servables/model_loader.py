@@ -106,6 +106,7 @@ class ModelLoader:
         self._estimate: ResourceAllocation | None = None
         self._code_digest: str | None = None
         self._profile: ModelProfile | None = None
+        self._resident_bytes: int | None = None
         self.on_late_profile: Callable[[ModelProfile], None] | None = None
         """Told of a profile that was postponed, on the measuring thread."""
 
@@ -141,6 +142,11 @@ class ModelLoader:
         """What is known of the loaded version; it may come later than the load."""
         return self._profile
 
+    @property
+    def resident_bytes(self) -> int | None:
+        """What the version holds in memory; None where the load could not tell."""
+        return self._resident_bytes
+
     def estimate_resources(self) -> ResourceAllocation:
         if self._estimate is None:
             if is_committed(self._path):
@@ -170,6 +176,8 @@ class ModelLoader:
         begun_s = time.perf_counter()
         model = interpreter.load(source)
         load_s = time.perf_counter() - begun_s
+        seen = measurable_of(model)
+        self._resident_bytes = seen.load_memory.resident_bytes if seen else None
         servable = ModelServable(servable_id, description.signatures, model)
         self._model, self._servable = model, servable
         if self._context.profiler is not None:
@@ -198,7 +206,10 @@ class ModelLoader:
                 model.two_thread_scaling,
                 lambda: model.last_call_s,
             )
-            load = LoadMeasures(model.import_s, load_s)
+            memory = model.load_memory
+            load = LoadMeasures(
+                model.import_s, load_s, memory.peak_bytes, memory.resident_bytes
+            )
         else:
             subject, load = ServableSubject(servable), LoadMeasures(None, load_s)
         return ProfileRequest(

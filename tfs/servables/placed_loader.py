@@ -50,7 +50,7 @@ class Places:
         interpreter: Returns the interpreter of a backend.
         profiler: Knows and measures code.
         batch: Puts batch queues in front of a servable.
-        note: Adds a sentence to a version's state.
+        note: Adds a sentence to a version's state, and its memory if that is known.
         warm_up_s: Longest derived warm-up; 0 for none.
         clock: Time.
 
@@ -60,7 +60,7 @@ class Places:
     interpreter: Callable[[Backend], Interpreter]
     profiler: Profiler
     batch: Batch
-    note: Callable[[ServableId, str], None]
+    note: Callable[[ServableId, str, int | None], None]
     warm_up_s: float
     clock: Clock
 
@@ -166,13 +166,20 @@ class PlacedLoader:
             why += "; its requests are not joined before it"
         else:
             target = places.batch(self._loader.servable, self._path, profile, backend)
+        servable.profile = profile
         servable.become(target)
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
-        places.note(servable.id, why)
+        places.note(servable.id, why, self._resident_bytes(profile))
         if profile is not None and places.warm_up_s > 0:
             until_s = places.clock.now() + places.warm_up_s
             subject = ServableSubject(servable)
             warm_up(subject, self._path, 1, until_s, places.clock)
+
+    def _resident_bytes(self, profile: ModelProfile | None) -> int | None:
+        """Returns what this load took, else what one of the same code did."""
+        loader = self._loader
+        own = loader.resident_bytes if isinstance(loader, ModelLoader) else None
+        return own or (profile.resident_bytes if profile is not None else None)
 
     def _take_late_profile(self, profile: ModelProfile) -> None:
         """Moves the serving version to where it belongs. On the measuring thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
@@ -14,13 +15,18 @@ class PlacedServable:
 
     First the bare model; once the version was measured, the same model behind batch
     queues. Handlers keep this object, so that a change needs no new handle.
+
+    Attributes:
+        profile: What was measured of the version; None until then.
+
     """
 
-    __slots__ = ("_target", "id", "signatures")
+    __slots__ = ("_target", "id", "profile", "signatures")
 
     def __init__(self, target: Servable) -> None:
         self.id: ServableId = target.id
         self.signatures: Mapping[str, Signature] = target.signatures
+        self.profile: ModelProfile | None = None
         self._target = target
 
     @property

@@ -19,12 +19,12 @@ from typing import Final, Protocol
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.servables.host_load import foreign_share, sample_cpu
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.probe_inputs import ProbeInputs
-from tfs.servables.process_memory import peak_bytes, reset_peak, resident_bytes
 from tfs.servables.row_independence import RowIndependence, row_independence
 
 log = logging.getLogger(__name__)

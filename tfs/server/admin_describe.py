@@ -32,6 +32,30 @@ def describe_placement(
             )
 
 
+def describe_profile(
+    report: pb.VersionReport, servable: Servable, include_stats: bool
+) -> None:
+    """Adds what was measured of the version: its load, memory and calls."""
+    del include_stats
+    profile = servable.profile if isinstance(servable, PlacedServable) else None
+    if profile is None:
+        return
+    report.code_digest = profile.code_digest
+    if profile.load_s is not None:
+        report.load.duration_s = profile.load_s
+    if profile.import_s is not None:
+        report.load.import_s = profile.import_s
+    if profile.load_peak_bytes is not None:
+        report.memory.load_peak_bytes = profile.load_peak_bytes
+    peaks = [each.peak_bytes for each in profile.signatures.values() if each.peak_bytes]
+    if peaks:
+        report.memory.call_peak_bytes = max(peaks)
+    for signature in report.signatures:
+        measured = profile.signatures.get(signature.name)
+        if measured is not None:
+            signature.call_s_by_rows.update(measured.call_s_by_rows)
+
+
 def describe_batching(
     report: pb.VersionReport, servable: Servable, include_stats: bool
 ) -> None:

@@ -115,7 +115,7 @@ class ModelFleet:
         )
         # Guards the notes of versions that are not available yet; leaf.
         self._noting = threading.Lock()
-        self._notes: dict[ServableId, str] = {}
+        self._notes: dict[ServableId, tuple[str, int | None]] = {}
         self._load_pool = options.num_load_threads
         # Wakes the thread that measures what was postponed; guards the flags.
         self._changed = threading.Condition()
@@ -216,21 +216,29 @@ class ModelFleet:
         state = event.event
         if state.manager_state is ManagerState.AVAILABLE:
             with self._noting:
-                note = self._notes.pop(state.id, None)
-            if note is not None:
-                self._annotate(state.id, note)
+                kept = self._notes.pop(state.id, None)
+            if kept is not None:
+                self._annotate(state.id, *kept)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
             self._loop.post(self._wake_measurer)
 
-    def _keep_note(self, servable_id: ServableId, note: str) -> None:
+    def _keep_note(
+        self, servable_id: ServableId, note: str, resident_bytes: int | None
+    ) -> None:
         """Keeps a note until the version is available, or adds it to its state now."""
         with self._noting:
-            self._notes[servable_id] = note
-        self._annotate(servable_id, note)
+            self._notes[servable_id] = note, resident_bytes
+        self._annotate(servable_id, note, resident_bytes)
 
-    def _annotate(self, servable_id: ServableId, note: str) -> None:
+    def _annotate(
+        self, servable_id: ServableId, note: str, resident_bytes: int | None = None
+    ) -> None:
         # Posted: publishing must not happen while the bus delivers.
-        self._loop.post(lambda: self._manager.annotate(servable_id, note=note))
+        self._loop.post(
+            lambda: self._manager.annotate(
+                servable_id, note=note, resident_bytes=resident_bytes
+            )
+        )
 
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
         self._annotate(

@@ -43,7 +43,11 @@ from tfs.handlers.warmup import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.servables.built_in import default_registry
 from tfs.server.admin import CoreAdmin, ProcessFacts
-from tfs.server.admin_describe import describe_batching, describe_placement
+from tfs.server.admin_describe import (
+    describe_batching,
+    describe_placement,
+    describe_profile,
+)
 from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.log_collector import file_collectors
@@ -165,7 +169,7 @@ class ModelServer:
                     self.core,
                     self._clock,
                     self._facts(doors),
-                    (describe_placement, describe_batching),
+                    (describe_placement, describe_profile, describe_batching),
                 ),
                 access=AdminAccess(self._options.admin_from),
             ),

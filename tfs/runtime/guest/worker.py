@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
+from tfs.core.process_memory import data_bytes
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.request_slots import RequestSlots
@@ -197,6 +199,7 @@ class Worker:
         assert isinstance(source, ModelSource)
         assert isinstance(model_id, int)
         assert isinstance(names, list)
+        meter = LoadMeter()
         begun_s = time.perf_counter()
         files = VersionFiles(
             {
@@ -216,8 +219,9 @@ class Worker:
                 raise Internal(f"{who} ended its interpreter while loading") from error
         finally:
             files.close()
+        load_s = time.perf_counter() - begun_s
         self._models[model_id] = LoadedModel(source, guest)
-        return {"code": 0, "load_s": time.perf_counter() - begun_s}
+        return {"code": 0, "load_s": load_s, **meter.read(files.size_bytes)}
 
     def _open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Begins to take several calls of a model at once.
@@ -305,7 +309,7 @@ class MemoryLimit:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         if limit_bytes:
-            self._allowed_bytes = _data_bytes() + limit_bytes
+            self._allowed_bytes = (data_bytes(os.getpid()) or 0) + limit_bytes
             self._apply()
 
     def allow(self, size_bytes: int) -> None:
@@ -317,11 +321,3 @@ class MemoryLimit:
     def _apply(self) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (self._allowed_bytes, hard))
-
-
-def _data_bytes() -> int:
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) << 10
-    return 0

@@ -7,26 +7,37 @@ import contextlib
 
 def resident_bytes(pid: int) -> int | None:
     """Returns memory the process holds now; None where the system does not say."""
-    return _status(pid, "VmRSS:")
+    return _status(pid, b"VmRSS:")
+
+
+def anonymous_bytes(pid: int) -> int | None:
+    """Returns the part of it that no file holds: what the process made itself."""
+    return _status(pid, b"RssAnon:")
+
+
+def data_bytes(pid: int) -> int | None:
+    """Returns private writable memory, touched or not: what RLIMIT_DATA counts."""
+    return _status(pid, b"VmData:")
 
 
 def peak_bytes(pid: int) -> int | None:
     """Returns the most it held since its start or :func:`reset_peak`."""
-    return _status(pid, "VmHWM:")
+    return _status(pid, b"VmHWM:")
 
 
 def reset_peak(pid: int) -> bool:
     """Makes the peak start from now; returns whether the system allowed it."""
     with contextlib.suppress(OSError):
-        with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+        with open(f"/proc/{pid}/clear_refs", "wb") as file:
+            file.write(b"5")
         return True
     return False
 
 
-def _status(pid: int, field: str) -> int | None:
+def _status(pid: int, field: bytes) -> int | None:
     try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        # Bytes, because a worker without rights cannot import another text encoding.
+        with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
                 if line.startswith(field):
                     return int(line.split()[1]) << 10
