@@ -138,14 +138,28 @@ def test_a_flag_without_meaning_warns_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_flag_whose_room_is_missing_is_refused() -> None:
-    """A flag that asks for something not built yet is refused, never ignored."""
-    with pytest.raises(Unimplemented, match="platform_config_file"):
-        read(MODEL, "--platform_config_file=/etc/platforms")
+    """What keeps others out is never ignored: it would serve plain text instead."""
+    with pytest.raises(Unimplemented, match="use_alts_credentials"):
+        read(MODEL, "--use_alts_credentials")
 
 
 def test_such_a_flag_set_to_false_is_fine() -> None:
     """Switching off what is not built asks for nothing."""
-    assert read(MODEL, "--platform_config_file=").model_base_path == "/models/digits"
+    options = read(MODEL, "--use_alts_credentials=false")
+    assert options.model_base_path == "/models/digits"
+
+
+def test_threads_of_a_call_come_from_either_flag() -> None:
+    """TensorFlow Serving's two flags for it exclude each other, as there."""
+    assert read(MODEL).intra_op_threads == 1
+    assert read(MODEL, "--tensorflow_session_parallelism=3").intra_op_threads == 3
+    assert read(MODEL, "--tensorflow_intra_op_parallelism=2").intra_op_threads == 2
+    with pytest.raises(InvalidArgument, match="exclude each other"):
+        read(
+            MODEL,
+            "--tensorflow_session_parallelism=3",
+            "--tensorflow_intra_op_parallelism=2",
+        )
 
 
 def test_an_unknown_flag_fails(capsys: pytest.CaptureFixture[str]) -> None:

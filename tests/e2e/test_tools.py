@@ -68,6 +68,28 @@ def test_predict_prints_json(
     }
 
 
+def test_metadata_prints_what_a_model_takes(
+    serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each input and output; JSON with the same for scripts."""
+    words = ["metadata", "scale", f"--address={serving.address}", "--version=1"]
+    assert main(words) == 0
+    first, _, *lines = capsys.readouterr().out.splitlines()
+    assert first == "scale/1"
+    assert [line.split() for line in lines] == [
+        ["serving_default", "predict", "input", "x", "float32", "[-1,", "2]"],
+        ["serving_default", "predict", "output", "y", "float32", "[-1,", "2]"],
+    ]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["version"] == 1
+    assert found["signatures"]["serving_default"]["inputs"] == {
+        "x": {"dtype": "float32", "shape": [-1, 2]}
+    }
+    assert main(["metadata", "typo", f"--address={serving.address}"]) == 1
+    assert "NOT_FOUND" in capsys.readouterr().err
+
+
 def test_predict_prints_arrays(
     serving: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -247,14 +248,21 @@ def no_list_in_context(message: input_pb2.Input) -> None:
 
 
 def classify(
-    fill: Fill, served: OneModel | None = None, signature: str = "classify"
+    fill: Fill,
+    served: OneModel | None = None,
+    signature: str = "classify",
+    *,
+    check_method: bool = False,
 ) -> FakeCall:
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = "m"
     request.model_spec.signature_name = signature
     fill(request.input)
     call = FakeCall(request.SerializeToString())
-    ExampleHandler(served or model(), Method.CLASSIFY)(call)
+    handler = ExampleHandler(
+        served or model(), Method.CLASSIFY, check_method=check_method
+    )
+    handler(call)
     return call
 
 
@@ -267,14 +275,21 @@ def classes(call: FakeCall) -> list[list[tuple[str, float]]]:
 
 
 def regress(
-    fill: Fill, served: OneModel | None = None, signature: str = "regress"
+    fill: Fill,
+    served: OneModel | None = None,
+    signature: str = "regress",
+    *,
+    check_method: bool = False,
 ) -> FakeCall:
     request = regression_pb2.RegressionRequest()
     request.model_spec.name = "m"
     request.model_spec.signature_name = signature
     fill(request.input)
     call = FakeCall(request.SerializeToString())
-    ExampleHandler(served or model(), Method.REGRESS)(call)
+    handler = ExampleHandler(
+        served or model(), Method.REGRESS, check_method=check_method
+    )
+    handler(call)
     return call
 
 
@@ -337,13 +352,29 @@ def test_classify_with_a_signature_of_ones_own() -> None:
 def test_examples_with_a_signature_of_another_method(
     ask: Callable[..., FakeCall],
 ) -> None:
-    """classifier and regressor InvalidNamedSignature, MethodNameCheck: the method must
-    fit, and the message says which it is.
+    """classifier and regressor InvalidNamedSignature, MethodNameCheck: with the check
+    the method must fit, and the message says which it is; without, the outputs must.
     """
     other = "regress" if ask is classify else "classify"
-    error = ask(listed(*ROWS), None, other).error()
+    error = ask(listed(*ROWS), None, other, check_method=True).error()
     assert isinstance(error, InvalidArgument)
     assert f"Was: tensorflow/serving/{other}" in error.message
+    error = ask(listed(*ROWS), None, other).error()
+    assert isinstance(error, InvalidArgument)
+    assert "signature outputs to contain at least one of" in error.message
+
+
+def test_a_predict_signature_with_features_classifies_unless_checked() -> None:
+    """classifier MethodNameCheck, unchecked half: features and outputs are enough."""
+    scores = floats(*range(2 * len(ROWS)), shape=(len(ROWS), 2))
+    signature = replace(CLASSIFY, method=Method.PREDICT)
+    served = model({"mine": signature}, {"scores": scores})
+    assert len(classes(classify(listed(*ROWS), served, "mine"))) == len(ROWS)
+    error = classify(listed(*ROWS), served, "mine", check_method=True).error()
+    assert "Was: tensorflow/serving/predict" in error.message
+    served = model({"mine": replace(signature, features={})})
+    error = classify(listed(*ROWS), served, "mine").error()
+    assert "Was: tensorflow/serving/predict" in error.message
 
 
 @pytest.mark.parametrize("ask", [classify, regress])

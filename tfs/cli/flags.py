@@ -191,7 +191,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "enable_signature_method_name_check",
         "check_signature_method",
         _bool,
-        "insist that a signature's method fits the RPC",
+        "Classify and Regress insist on a signature's method; else features will do",
     ),
     Flag(
         "unload_when_empty",
@@ -235,6 +235,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "model_memory_limit_bytes",
         int,
         "main memory for all models; a version that does not fit is refused",
+    ),
+    Flag(
+        "tensorflow_session_parallelism",
+        "session_parallelism",
+        int,
+        "threads of one model call; 0 is one (default 0)",
+    ),
+    Flag(
+        "tensorflow_intra_op_parallelism",
+        "intra_op_parallelism",
+        int,
+        "the same; at most one of the two (default 0)",
     ),
     Flag(
         "interpreter_backend",
@@ -319,10 +331,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
 
 NOT_BUILT: Final[dict[str, str]] = {
     "use_alts_credentials": "Google's ALTS",
-    "platform_config_file": "platform configuration",
-    "monitoring_config_file": "exporting of metrics",
 }
-"""Flags whose room is not built yet: refused, never ignored."""
+"""Flags that may not be ignored, and are not built: refused."""
 
 WITHOUT_MEANING: Final = frozenset(
     {
@@ -331,8 +341,6 @@ WITHOUT_MEANING: Final = frozenset(
         "rest_api_timeout_in_ms",
         "rest_api_enable_cors_support",
         "flush_filesystem_caches",
-        "tensorflow_session_parallelism",
-        "tensorflow_intra_op_parallelism",
         "tensorflow_inter_op_parallelism",
         "tensorflow_session_config_file",
         "per_process_gpu_memory_fraction",
@@ -349,6 +357,10 @@ WITHOUT_MEANING: Final = frozenset(
         "mixed_precision",
         "skip_initialize_tpu",
         "enable_grpc_healthcheck_service",
+        # No exporter yet: `tfs status --stats` shows the numbers.
+        "monitoring_config_file",
+        # Platforms are told by content, batching by its own flags and files.
+        "platform_config_file",
         # A version's batching_params.pbtxt always counts; the health service is on.
         "enable_per_model_batching_parameters",
     }

@@ -13,6 +13,7 @@ from typing import Final
 from tfs.cli import (
     canary,
     config,
+    metadata,
     models,
     package,
     predict,
@@ -31,6 +32,7 @@ COMMANDS: Final = (
     serve,
     package,
     predict,
+    metadata,
     warmup,
     replay,
     tune,

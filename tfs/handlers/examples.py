@@ -58,6 +58,10 @@ from tfs.handlers.request_gate import (
 T = TypeVar("T")
 
 _NOUN = {Method.CLASSIFY: "classification", Method.REGRESS: "regression"}
+_ANSWERS = {
+    Method.CLASSIFY: frozenset({"classes", "scores"}),
+    Method.REGRESS: frozenset({"outputs"}),
+}
 _UNNAMED = "No signature was found with the name"
 _MISSING = {
     CLASSIFY: _UNNAMED,
@@ -96,6 +100,7 @@ class _ExamplesHandler:
         lookup: Finds the version.
         gate: Limits and counts; by default nothing is limited.
         decode_pool: Where slow messages are decoded; by default on the loop.
+        check_method: Whether a signature's method must be the one asked for.
 
     """
 
@@ -107,8 +112,10 @@ class _ExamplesHandler:
         lookup: ModelLookup,
         gate: RequestGate | None,
         decode_pool: DecodePool | None,
+        check_method: bool,
     ) -> None:
         self.method = method
+        self._check_method = check_method
         self.gate = gate or RequestGate()
         self.write = write
         self._read = read
@@ -165,7 +172,7 @@ class _ExamplesHandler:
             )
             model = gate.model(handle.id.name)
             signatures = [
-                _find_signature(handle.servable, each, method, _MISSING[self.method])
+                self._find_signature(handle.servable, each, method)
                 for each, method in question.tasks
             ]
             stats = model.stats_of(self.method, question.key)
@@ -180,6 +187,29 @@ class _ExamplesHandler:
         )
         self._decode(call, progress.make_tasks, progress.submit, progress.refuse)
 
+    def _find_signature(
+        self, servable: Servable, spec: ModelSpec, method: Method
+    ) -> Signature:
+        """Returns the signature the spec names, if it can answer ``method``."""
+        signature = servable.signatures.get(spec.signature_key)
+        if signature is None:
+            raise InvalidArgument(f"{_MISSING[self.method]}: {spec.signature_key}")
+        if signature.method is method:
+            return signature
+        if self._check_method or not signature.features:
+            # Without features nothing says which input takes what of an Example.
+            raise InvalidArgument(
+                f"Expected {_NOUN[method]} signature method_name to be "
+                f"{method.method_name}. Was: {signature.method.method_name}"
+            )
+        if not _ANSWERS[method] & signature.outputs.keys():
+            wanted = " or ".join(f'"{name}"' for name in sorted(_ANSWERS[method]))
+            raise InvalidArgument(
+                f"Expected {_NOUN[method]} signature outputs to contain at least one of "
+                f"{wanted}. Signature has: {', '.join(sorted(signature.outputs))}"
+            )
+        return signature
+
 
 class ExampleHandler(_ExamplesHandler):
     """Answers Classify or Regress. Confined to the serving loop."""
@@ -190,6 +220,8 @@ class ExampleHandler(_ExamplesHandler):
         method: Method,
         gate: RequestGate | None = None,
         decode_pool: DecodePool | None = None,
+        *,
+        check_method: bool = False,
     ) -> None:
         super().__init__(
             _RPC[method],
@@ -198,6 +230,7 @@ class ExampleHandler(_ExamplesHandler):
             lookup,
             gate,
             decode_pool,
+            check_method,
         )
 
 
@@ -209,9 +242,17 @@ class MultiInferenceHandler(_ExamplesHandler):
         lookup: ModelLookup,
         gate: RequestGate | None = None,
         decode_pool: DecodePool | None = None,
+        *,
+        check_method: bool = False,
     ) -> None:
         super().__init__(
-            MULTI_INFERENCE, _read_several, _answers, lookup, gate, decode_pool
+            MULTI_INFERENCE,
+            _read_several,
+            _answers,
+            lookup,
+            gate,
+            decode_pool,
+            check_method,
         )
 
 
@@ -370,21 +411,6 @@ def _method(task: InferenceTaskView) -> Method:
         if task.method_name == method.method_name:
             return method
     raise Unimplemented(f"Unsupported signature method_name: {task.method_name}")
-
-
-def _find_signature(
-    servable: Servable, spec: ModelSpec, method: Method, missing: str
-) -> Signature:
-    """Returns the signature the spec names, if it is for ``method``."""
-    signature = servable.signatures.get(spec.signature_key)
-    if signature is None:
-        raise InvalidArgument(f"{missing}: {spec.signature_key}")
-    if signature.method is not method:
-        raise InvalidArgument(
-            f"Expected {_NOUN[method]} signature method_name to be "
-            f"{method.method_name}. Was: {signature.method.method_name}"
-        )
-    return signature
 
 
 def _classification(progress: _Progress) -> bytes:

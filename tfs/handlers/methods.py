@@ -55,6 +55,7 @@ def method_table(
     gate: RequestGate | None = None,
     decode_pool: DecodePool | None = None,
     as_tensor_content: bool = False,
+    check_method: bool = False,
     admin: Admin | None = None,
     access: AdminAccess | None = None,
 ) -> MethodTable:
@@ -62,12 +63,16 @@ def method_table(
 
     A method whose room is not built is refused by name. Without ``gate`` nothing is
     limited, without ``decode_pool`` everything is decoded on the loop.
+    ``check_method`` has Classify, Regress and MultiInference insist on the method of a
+    signature; else its features are enough. Predict takes any of the three.
     """
     gate = gate or RequestGate()
     decode_pool = decode_pool or DecodePool()
 
     def examples(method: ModelMethod) -> ExampleHandler:
-        return ExampleHandler(lookup, method, gate, decode_pool)
+        return ExampleHandler(
+            lookup, method, gate, decode_pool, check_method=check_method
+        )
 
     methods = [
         Method(
@@ -80,7 +85,7 @@ def method_table(
         Method(f"/{PREDICTION}/Regress", examples(ModelMethod.REGRESS)),
         Method(
             f"/{PREDICTION}/MultiInference",
-            MultiInferenceHandler(lookup, gate, decode_pool),
+            MultiInferenceHandler(lookup, gate, decode_pool, check_method=check_method),
         ),
         Method(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
         Method(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),

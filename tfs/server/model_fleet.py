@@ -116,6 +116,7 @@ class ModelFleet:
         # Guards the notes of versions that are not available yet; leaf.
         self._noting = threading.Lock()
         self._notes: dict[ServableId, tuple[str, int | None]] = {}
+        self._intra_op_threads = options.intra_op_threads
         self._load_pool = options.num_load_threads
         # Wakes the thread that measures what was postponed; guards the flags.
         self._changed = threading.Condition()
@@ -134,13 +135,14 @@ class ModelFleet:
 
         What the model's own ``runtime`` config says comes before the server's options.
         """
-        places, context = self._places, LoadContext(_no_interpreter)
+        places = self._places
+        context = LoadContext(_no_interpreter, intra_op_threads=self._intra_op_threads)
         if runtime is not None and runtime != RuntimeSettings():
             places = self._places_of(runtime)
             context = replace(
                 context,
                 device=runtime.device,
-                intra_op_threads=runtime.intra_op_threads or 1,
+                intra_op_threads=runtime.intra_op_threads or self._intra_op_threads,
             )
         return PlacedLoader(make, path, context, places)
 

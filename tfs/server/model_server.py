@@ -165,6 +165,7 @@ class ModelServer:
                     self.stats,
                 ),
                 as_tensor_content=self._options.serialize_as_tensor_content,
+                check_method=self._options.check_signature_method,
                 admin=CoreAdmin(
                     self.core,
                     self._clock,

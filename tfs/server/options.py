@@ -66,8 +66,8 @@ class ServerOptions:
             to a version that is not available yet.
         serialize_as_tensor_content: Predict outputs as raw ``tensor_content``
             rather than typed fields.
-        check_signature_method: Whether Predict, Classify and Regress insist on the
-            signature's method.
+        check_signature_method: Whether Classify and Regress insist on the signature's
+            method; else a signature with tf.Example features is enough.
         unload_when_empty: Whether an existing base path without versions unloads
             the last one.
         drain_timeout_s: How long SIGTERM waits for requests in flight.
@@ -78,6 +78,9 @@ class ServerOptions:
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
         model_memory_limit_bytes: Main memory for all models; a version that does not
             fit is refused, the others serve on. 0 is no limit.
+        session_parallelism: Threads of one model call; 0 is one. A model's own
+            ``runtime`` config comes first.
+        intra_op_parallelism: The same; at most one of the two.
         interpreter_backend: Where models run: AUTO measures each version.
         num_interpreters: Processes (and in-process threads) that run models; 0 is one
             per core.
@@ -137,6 +140,8 @@ class ServerOptions:
     max_queued_decodes: int = 256
     state_dir: str = ""
     model_memory_limit_bytes: int = 0
+    session_parallelism: int = 0
+    intra_op_parallelism: int = 0
     interpreter_backend: Backend = Backend.AUTO
     num_interpreters: int = 0
     interpreter_call_timeout_s: float = 30.0
@@ -188,6 +193,8 @@ class ServerOptions:
             "drain_timeout_s",
             "max_in_flight_per_model",
             "num_interpreters",
+            "session_parallelism",
+            "intra_op_parallelism",
             "load_probe_budget_s",
             "remote_cache_max_bytes",
             "model_memory_limit_bytes",
@@ -227,7 +234,17 @@ class ServerOptions:
             "--batching_parameters_file is set without setting --enable_batching to "
             "true.",
         )
+        _require(
+            not (self.session_parallelism and self.intra_op_parallelism),
+            "--tensorflow_session_parallelism and --tensorflow_intra_op_parallelism "
+            "exclude each other.",
+        )
         parse_channel_arguments(self.grpc_channel_arguments)
+
+    @property
+    def intra_op_threads(self) -> int:
+        """Threads of one call of a model that says nothing itself."""
+        return self.session_parallelism or self.intra_op_parallelism or 1
 
 
 def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
