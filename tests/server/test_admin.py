@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from managers.resource_tracker import ResourceTracker
 from tests.server.environment import Environment, config, model
+from tfs.cli.report import server_lines
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     ServingError,
 )
+from tfs.core.resources import ResourceAllocation
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
@@ -26,10 +29,12 @@ ALL = "model_version_policy { all {} }"
 class Operator:
     """Calls AdminService and waits for the answer."""
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Environment, memory: ResourceTracker | None = None) -> None:
         self.env = env
         self.stats = Stats()
-        facts = ProcessFacts(1.0, "0.1", "2.0", tuple, lambda: False, self.stats)
+        facts = ProcessFacts(
+            1.0, "0.1", "2.0", tuple, lambda: False, self.stats, memory
+        )
         self.admin = CoreAdmin(env.core, env.clock, facts)
 
     def ask(self, method: str, request: Any, settles: bool = True) -> Any:
@@ -132,6 +137,23 @@ def test_the_server_reports_itself() -> None:
     assert reply.server.tfs_version == "0.1"
     assert reply.server.resident_bytes > 0
     assert any("--state_dir" in note for note in reply.notes)
+
+
+def test_the_server_says_what_models_may_use_together() -> None:
+    """The limit, and how much of it is reserved; neither where there is no limit."""
+    tracker = ResourceTracker.ram(1 << 30)
+    tracker.reserve(ResourceAllocation.ram(5 << 20))
+    env = operating(1).env
+    (limited, free) = (
+        Operator(env, memory).ask("list_models", pb.ListModelsRequest()).server
+        for memory in (tracker, None)
+    )
+    assert limited.memory_limit_bytes == 1 << 30
+    assert limited.memory_reserved_bytes == 5 << 20
+    assert "models may use 1024.0 MiB, of which 5.0 MiB are reserved" in server_lines(
+        limited, 0
+    )
+    assert not free.HasField("memory_limit_bytes")
 
 
 def test_an_applied_config_is_told_model_by_model() -> None:

@@ -67,6 +67,10 @@ def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
     ]
     if server.HasField("resident_bytes"):
         lines.append(f"resident memory {mebibytes(server.resident_bytes)}")
+    if server.HasField("memory_limit_bytes"):
+        reserved = mebibytes(server.memory_reserved_bytes)
+        limit = mebibytes(server.memory_limit_bytes)
+        lines.append(f"models may use {limit}, of which {reserved} are reserved")
     return lines
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from managers.resource_tracker import ResourceTracker
 from tfs.core.clock import Clock
 from tfs.core.errors import (
     FailedPrecondition,
@@ -21,6 +22,7 @@ from tfs.core.errors import (
     Unavailable,
     serving_error,
 )
+from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
@@ -73,6 +75,7 @@ class ProcessFacts:
         listeners: Address and offered services of each door.
         is_draining: Whether it takes no new requests.
         stats: What it counts.
+        memory: What models may use together, and do; None: no limit.
 
     """
 
@@ -82,6 +85,7 @@ class ProcessFacts:
     listeners: Callable[[], Iterable[pb.ListenerReport]]
     is_draining: Callable[[], bool]
     stats: Stats
+    memory: ResourceTracker | None = None
 
 
 class CoreAdmin:
@@ -172,7 +176,7 @@ class CoreAdmin:
             state = pb.ServerReport.DRAINING
         elif not self._core.has_settled():
             state = pb.ServerReport.STARTING
-        return pb.ServerReport(
+        report = pb.ServerReport(
             state=state,
             tfs_version=facts.tfs_version,
             torch_version=facts.torch_version,
@@ -181,6 +185,11 @@ class CoreAdmin:
             resident_bytes=tree_resident_bytes(os.getpid()),
             stats=stats_report(facts.stats) if include_stats else (),
         )
+        if facts.memory is not None:
+            ram = Resource(MAIN, RAM_BYTES, 0)
+            report.memory_limit_bytes = facts.memory.total[ram]
+            report.memory_reserved_bytes = facts.memory.used[ram]
+        return report
 
     def _model_report(
         self, running: RunningConfig, name: str, include_stats: bool

@@ -88,7 +88,12 @@ class ModelServer:
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
-        self._manager = make_manager(options, self.bus, self._clock)
+        self._memory = (
+            ResourceTracker.ram(options.model_memory_limit_bytes)
+            if options.model_memory_limit_bytes
+            else None
+        )
+        self._manager = make_manager(options, self.bus, self._clock, self._memory)
         self._fleet = ModelFleet(
             options, self._loop, self._manager, self.bus, self.stats
         )
@@ -259,6 +264,7 @@ class ModelServer:
             listeners=reports,
             is_draining=lambda: self._draining,
             stats=self.stats,
+            memory=self._memory,
         )
 
     def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:
@@ -280,7 +286,10 @@ class ModelServer:
 
 
 def make_manager(
-    options: ServerOptions, bus: EventBus[ServableState], clock: Clock
+    options: ServerOptions,
+    bus: EventBus[ServableState],
+    clock: Clock,
+    memory: ResourceTracker | None,
 ) -> AspiredVersionsManager:
     """Returns the manager with its pools."""
     return AspiredVersionsManager(
@@ -298,11 +307,7 @@ def make_manager(
         unload_executor=ThreadExecutor(
             options.num_unload_threads or DEFAULT_UNLOAD_THREADS, "unload", clock
         ),
-        resource_tracker=(
-            ResourceTracker.ram(options.model_memory_limit_bytes)
-            if options.model_memory_limit_bytes
-            else None
-        ),
+        resource_tracker=memory,
     )
 
 

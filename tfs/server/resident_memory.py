@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
 def tree_resident_bytes(pid: int) -> int:
     """Returns the resident memory of a process tree; 0 where it cannot be read.
 
-    What processes share is counted once per process: an upper bound.
+    What processes share is counted once, in equal parts; where the system does not tell
+    the parts, once per process. Takes about a millisecond for each process.
     """
     total, waiting = 0, [pid]
     while waiting:
         each = waiting.pop()
         try:
-            with open(f"/proc/{each}/statm", encoding="ascii") as file:
-                total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            total += _proportional_bytes(each)
             for thread in os.listdir(f"/proc/{each}/task"):
                 path = f"/proc/{each}/task/{thread}/children"
                 with open(path, encoding="ascii") as file:
@@ -23,3 +24,13 @@ def tree_resident_bytes(pid: int) -> int:
         except (OSError, ValueError, IndexError):
             continue  # it ended while we looked
     return total
+
+
+def _proportional_bytes(pid: int) -> int:
+    rollup = f"/proc/{pid}/smaps_rollup"
+    with contextlib.suppress(OSError), open(rollup, encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
