@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
@@ -18,6 +19,7 @@ from tfs.servables.archive import (
     is_archive_of,
     wrong_kind,
 )
+from tfs.servables.exported_code import why_code
 from tfs.servables.exported_signature import read_exported_signature
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
@@ -35,9 +37,14 @@ class TorchExport:
         return is_archive_of(os.path.join(path, FILE), *_KINDS)
 
     def runs_code(self, path: str) -> bool:
-        """Tells machine code (AOTInductor) from a graph, which cannot do anything."""
-        kind = inspect_archive(os.path.join(path, FILE)).kind
-        return kind is ArchiveKind.AOTINDUCTOR
+        """Tells machine code (AOTInductor), pickles and odd names from a plain graph."""
+        file = os.path.join(path, FILE)
+        if inspect_archive(file).kind is not ArchiveKind.EXPORTED:
+            return True
+        try:
+            return why_code(file) is not None
+        except (OSError, zipfile.BadZipFile):
+            return True  # whatever it is; loading it says what is wrong
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
         return ModelLoader(path, self, context)
