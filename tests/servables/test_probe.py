@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_order_is_independence_largest_scaling_other_sizes(tmp_path: Path) -> No
     order = [key for i, key in enumerate(subject.calls) if key not in subject.calls[:i]]
     name = DEFAULT_SIGNATURE
     assert order == [
-        (name, 2), (name, 3), (name, 8), (f"{name} twice", 8), (name, 1), (name, 4),
+        (name, 2), (name, 3), (name, 1), (name, 8), (f"{name} twice", 8), (name, 4),
     ]  # fmt: skip
 
 
@@ -124,7 +125,7 @@ def test_row_independence_is_finished_whatever_the_budget(tmp_path: Path) -> Non
     profile = profiled(subject, tmp_path, budget_s=0.01)
     found = profile.signatures[DEFAULT_SIGNATURE]
     assert found.rows_independent is True
-    assert [rows for _, rows in subject.calls] == [2, 2, 3]
+    assert [rows for _, rows in subject.calls] == [2, 2, 3, 1, 1]
     assert found.call_s_by_rows == {}
     assert profile.two_thread_scaling is None
 
@@ -150,6 +151,95 @@ def test_rows_that_influence_each_other_are_found_and_described(
     assert found.rows_independent is False
     assert "output 'y' of row 0 changed by up to" in found.why_dependent
     assert "a row was added" in found.why_dependent
+
+
+def scaled_by_largest(rows: Rows) -> Rows:
+    """The same for a batch however often a row is in it, and in any order."""
+    largest = max(abs(x) for row in rows for x in row)
+    return [tuple(x / largest for x in row) for row in rows]
+
+
+def added_up(rows: Rows) -> Rows:
+    sums = [0.0, 0.0]
+    return [
+        tuple(sums := [a + b for a, b in zip(sums, row, strict=True)]) for row in rows
+    ]
+
+
+def counting(rows: Rows) -> Rows:
+    return [(row[0], float(len(rows))) for row in rows]
+
+
+def sorted_rows(rows: Rows) -> Rows:
+    return sorted(rows)
+
+
+def other_from_five_on(rows: Rows) -> Rows:
+    return [(row[0], row[1] + (len(rows) > 4)) for row in rows]
+
+
+class Remembering:
+    """Answers with what it was asked before."""
+
+    def __init__(self) -> None:
+        self.last = (0.0, 0.0)
+
+    def __call__(self, rows: Rows) -> Rows:
+        answers = [self.last, *rows][: len(rows)]
+        self.last = rows[-1]  # type: ignore[assignment]
+        return answers
+
+
+class Noisy:
+    """Adds a little to every call, as dropout does."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+
+    def __call__(self, rows: Rows) -> Rows:
+        return [tuple(x + self.random.random() for x in row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        scaled_by_largest,
+        added_up,
+        counting,
+        sorted_rows,
+        other_from_five_on,
+        Remembering(),
+        Noisy(),
+    ],
+    ids=lambda function: getattr(function, "__name__", type(function).__name__),
+)
+def test_rows_that_lean_on_their_batch_are_found(
+    tmp_path: Path, function: Callable[[Rows], Rows]
+) -> None:
+    """Through a set, an order, a size, the past or chance: none may be batched."""
+    profile = profiled(FakeSubject(function), tmp_path)
+    found = profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is False
+    assert found.why_dependent
+
+
+def test_batch_of_another_shape_is_no_batch(tmp_path: Path) -> None:
+    """A model that drops a batch of one cannot be asked for other batches either."""
+
+    def squeezed(rows: Rows) -> Rows:
+        return rows if len(rows) > 1 else []
+
+    class Squeezing(FakeSubject):
+        def call(
+            self, signature_name: str, inputs: Tensors, timeout_s: float
+        ) -> Tensors:
+            outputs = super().call(signature_name, inputs, timeout_s)
+            view = outputs["y"]
+            return {"y": TensorView(FLOAT32, (len(view.data) // 8, 2), view.data)}
+
+    found = profiled(Squeezing(squeezed), tmp_path).signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is False
+    assert "had shape [0, 2] for 1 rows" in found.why_dependent
 
 
 def test_rounding_of_another_batch_size_is_no_dependence(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Measures a loaded version: the :class:`ModelProfile` that placement and batching use.
 
 The most needed comes first and the budget ends the rest: row independence (always
-finished: three calls of at most three rows), the largest batch with its memory peak,
+finished: five calls of at most three rows), the largest batch with its memory peak,
 two-thread scaling, the other sizes. What was not reached is absent. A model that
 fails on its probe is served all the same.
 """
@@ -25,7 +25,11 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.servables.host_load import foreign_share, sample_cpu
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.probe_inputs import ProbeInputs
-from tfs.servables.row_independence import RowIndependence, row_independence
+from tfs.servables.row_independence import (
+    RowIndependence,
+    row_independence,
+    still_independent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -307,7 +311,9 @@ class _Probe:
             pid = self._subject.pid
             can_see = reset_peak(pid)
             resident = resident_bytes(pid)
-            times = self._time(name, inputs, min(self._deadline_s, now_s + share_s))
+            times = self._time(
+                name, rows, inputs, min(self._deadline_s, now_s + share_s)
+            )
             peak = peak_bytes(pid)
             if can_see and resident is not None and peak is not None and times:
                 self._peaks[name] = max(0, peak - resident)
@@ -348,7 +354,7 @@ class _Probe:
                 if self._clock.now() >= self._deadline_s:
                     return
                 inputs = _batch(self._inputs[name], rows)
-                times = self._time(name, inputs, self._deadline_s, max_calls=5)
+                times = self._time(name, rows, inputs, self._deadline_s, max_calls=5)
                 # A first call alone tells what allocating takes, not what a call does.
                 if len(times) > 1:
                     self._times[name][rows] = statistics.median(times)
@@ -363,13 +369,15 @@ class _Probe:
     def _time(
         self,
         name: str,
+        num_rows: int,
         inputs: Tensors,
         until_s: float,
         max_calls: int = _MAX_CALLS,
     ) -> list[float]:
         """Returns the seconds of calls until then, the first left out if there are more.
 
-        The first call of a size allocates what later ones reuse.
+        The first call of a size allocates what later ones reuse, and shows whether
+        rows keep their answers in a batch of that size.
         """
         times: list[float] = []
         try:
@@ -377,9 +385,16 @@ class _Probe:
                 begun_s = self._clock.now()
                 if times and begun_s >= until_s:
                     break
-                self._call(name, inputs)
+                outputs = self._call(name, inputs)
                 own_s = self._subject.last_call_s
                 times.append(self._clock.now() - begun_s if own_s is None else own_s)
+                if len(times) == 1 and name in self._rows:
+                    self._rows[name] = still_independent(
+                        self._rows[name],
+                        outputs,
+                        num_rows,
+                        self._inputs[name].num_different,
+                    )
         except ServingError as error:
             self._fail(name, error)
             return []

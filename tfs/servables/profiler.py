@@ -6,12 +6,15 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
+from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.probe import (
@@ -21,8 +24,14 @@ from tfs.servables.probe import (
     probe,
     warm_up,
 )
+from tfs.servables.probe_inputs import ProbeInputs
 from tfs.servables.profile_cache import ProfileCache
 from tfs.servables.provisional_profiles import ProvisionalProfiles
+from tfs.servables.row_independence import (
+    RowIndependence,
+    keeps_rows,
+    row_independence,
+)
 
 log = logging.getLogger(__name__)
 
@@ -92,15 +101,18 @@ class Profiler:
 
         Blocks for the budget if it has to be measured. A version whose profile is
         known is warmed up instead, with its example, unless it brings warm-up
-        requests of its own. Call it after the load and before the version is served.
+        requests of its own; that its rows are independent is looked at again, for
+        other weights may connect them. Call it after the load and before the version
+        is served.
         """
         known = self._known_well_enough(request)
+        if not self._options.budget_s:
+            return known
         if known is not None:
-            if self._options.budget_s and not self._is_crowded():
+            known = self._checked(request, known)
+            if not self._is_crowded():
                 self._warm_up(request)
             return known
-        if not self._options.budget_s:
-            return None
         if self._is_crowded():
             with self._changed:
                 self._postponed[request.id] = request
@@ -118,7 +130,12 @@ class Profiler:
             _, request = self._postponed.popitem(last=False)
             self._measuring = request.id
         try:
-            profile = self._known_well_enough(request) or self._measure(request)
+            known = self._known_well_enough(request)
+            profile = (
+                self._measure(request)
+                if known is None
+                else self._checked(request, known)
+            )
             request.on_profile(profile)
         finally:
             with self._changed:
@@ -142,6 +159,39 @@ class Profiler:
         ):
             return self._provisional.get(digest)
         return known
+
+    def _checked(self, request: ProfileRequest, known: ModelProfile) -> ModelProfile:
+        """Returns what is known, with what these weights say of the rows.
+
+        Two calls where rows were independent, five where nothing could be shown.
+        """
+        changed = dict(known.signatures)
+        for name, found in known.signatures.items():
+            signature = request.subject.signatures.get(name)
+            if found.rows_independent is False or signature is None:
+                continue
+            if not signature.batched:
+                continue
+
+            def call(inputs: Mapping[str, TensorView], name: str = name) -> Tensors:
+                return request.subject.call(name, inputs, self._options.call_timeout_s)
+
+            inputs = ProbeInputs.of(request.path, signature)
+            try:
+                if found.rows_independent:
+                    why = keeps_rows(call, inputs)
+                    shown = RowIndependence(not why, why)
+                else:
+                    shown = row_independence(call, inputs)
+            except ServingError as error:
+                shown = RowIndependence(None, error.message)
+            changed[name] = replace(
+                found, rows_independent=shown.shown, why_dependent=shown.why
+            )
+        if changed == known.signatures:
+            return known
+        log.info("event=other_rows_than_known servable=%s", request.id.slashed)
+        return replace(known, signatures=changed)
 
     def _warm_up(self, request: ProfileRequest) -> None:
         if os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):

@@ -17,7 +17,11 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.servables.probe import ProbeSubject
 from tfs.servables.probe_inputs import ProbeInputs
-from tfs.servables.row_independence import row_independence
+from tfs.servables.row_independence import (
+    RowIndependence,
+    row_independence,
+    still_independent,
+)
 
 _CHEAPER: Final = 0.9  # steps of kernels are larger; less may be measuring noise
 _MAX_REQUEST_ROWS: Final = 1000  # TensorFlow Serving's default
@@ -115,11 +119,7 @@ def tune(
     shown = row_independence(
         lambda rows: subject.call(signature_name, rows, options.call_timeout_s), inputs
     )
-    if shown.shown is False:
-        raise FailedPrecondition(
-            f"signature {signature_name!r} must not be batched, its rows depend on "
-            f"each other: {shown.why}"
-        )
+    _refuse_dependent(signature_name, shown)
     batches = {size: inputs.take(*range(size)) for size in options.sizes}
     times: dict[int, list[float]] = {size: [] for size in batches}
     end_s = clock.now() + options.budget_s
@@ -128,11 +128,14 @@ def tune(
             break
         for size, batch in batches.items():
             begun_s = clock.now()
-            subject.call(signature_name, batch, options.call_timeout_s)
+            outputs = subject.call(signature_name, batch, options.call_timeout_s)
             own_s = subject.last_call_s
             call_s = clock.now() - begun_s if own_s is None else own_s
             if round_index:
                 times[size].append(call_s)
+                continue
+            shown = still_independent(shown, outputs, size, inputs.num_different)
+            _refuse_dependent(signature_name, shown)
     return Tuning(
         signature_name,
         {size: statistics.median(each) for size, each in times.items()},
@@ -140,6 +143,14 @@ def tune(
         shown.why,
         inputs.is_authors,
     )
+
+
+def _refuse_dependent(signature_name: str, shown: RowIndependence) -> None:
+    if shown.shown is False:
+        raise FailedPrecondition(
+            f"signature {signature_name!r} must not be batched, its rows depend on "
+            f"each other: {shown.why}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
