@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from tfs.core.errors import FailedPrecondition
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.process import Announcer
+from tfs.server.model_server import ModelServer
+from tfs.server.process import Announcer, _drain, _SignalInbox
 from tfs.testing.fake_clock import FakeClock
 
 SCALE = ServableId("scale", 1)
@@ -53,3 +56,29 @@ def test_a_quarantined_version_is_not_called_available() -> None:
         "tfs: scale/1 is available",
         "tfs: scale/1 fails: FAILED_PRECONDITION: crashed 3 times",
     ]
+
+
+class _Hanging:
+    """A server with a call that never ends; notes when it was to be done."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.deadlines_s: list[float] = []
+
+    def drain(self, deadline_s: float) -> bool:
+        self.deadlines_s.append(deadline_s)
+        self.clock.advance(deadline_s - self.clock.now())
+        return False
+
+    def close(self, deadline_s: float) -> None:
+        self.deadlines_s.append(deadline_s)
+
+
+def test_a_call_that_hangs_costs_the_drain_timeout_once() -> None:
+    """Closing gets what draining left of the time, and a few seconds at least."""
+    clock = FakeClock()
+    server = _Hanging(clock)
+    begun_s = clock.now()
+    with _SignalInbox() as inbox:
+        assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 1
+    assert [each - begun_s for each in server.deadlines_s] == [30.0, 35.0]

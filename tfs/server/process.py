@@ -43,6 +43,7 @@ Say = Callable[[str], None]
 """Prints one line for the operator."""
 
 FORCED_EXIT: Final = 130
+_CLOSE_GRACE_S: Final = 5.0  # for unloading, where draining used its time up
 _ONE_WISH_S: Final = 0.05  # signals this close together are one
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -189,8 +190,11 @@ def _drain(
         try:
             if watch is not None:
                 watch.close()
-            outcome.append(server.drain(clock.now() + timeout_s))
-            server.close(clock.now() + timeout_s)
+            deadline_s = clock.now() + timeout_s
+            outcome.append(server.drain(deadline_s))
+            # One time for both, so that a call that hangs costs it once; what is
+            # left to unload then gets a little more.
+            server.close(max(deadline_s, clock.now() + _CLOSE_GRACE_S))
         except Exception:
             log.exception("event=drain_failed")
         finally:
