@@ -56,7 +56,9 @@ def decide(
     if found.versions == before and not repeat:
         return Decision(None)
     what = explain(before, found, is_new)
-    reason = f"{servable.policy} of {servable.base_path}: {what}"
+    pinned = _list(sorted(servable.pinned))
+    wanted = f"{servable.policy} and pinned {pinned}" if pinned else servable.policy
+    reason = f"{wanted} of {servable.base_path}: {what}"
     return Decision(AspiredVersions(servable.name, found.versions, reason))
 
 

@@ -126,7 +126,7 @@ class Scenario:
             return answered
         self.env.settle()
         log = self.env.monitor.bounded_log()
-        published = [_event(each.event) for each in log[self._num_seen :]]
+        published = [event_text(each.event) for each in log[self._num_seen :]]
         self._num_seen = len(log)
         return published + answered
 
@@ -225,14 +225,15 @@ class Scenario:
 
     def _do_show(self, name: str) -> Iterator[str]:
         for state in self.env.monitor.version_states(name):
-            yield f"= {_event(state)}"
+            yield f"= {event_text(state)}"
 
     def _do_resident(self) -> Iterator[str]:
         resident = [i.slashed for i in self.env.log.resident]
         yield "= " + (" ".join(resident) or "nothing")
 
 
-def _event(state: ServableState) -> str:
+def event_text(state: ServableState) -> str:
+    """Returns a state as scenarios print it."""
     parts = [state.id.slashed, state.manager_state.name]
     if state.error is not None:
         parts.append(f"[{state.error}]")
@@ -276,3 +277,7 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--rewrite"]:
         raise SystemExit(__doc__)
     rewrite()
+    # Imported here, because operating scenarios are written with the above.
+    from tests.scenarios.operation import rewrite_operations
+
+    rewrite_operations()

@@ -10,13 +10,13 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManagerOptions,
 )
 from managers.retry import RetryOptions
-from managers.state_monitor import ServableStateMonitor
+from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from sources.file_system import FileSystemSourceOptions
 from sources.storage_path import StoragePath
 from tests.server.puppet import PuppetLoader, PuppetServable, floats
 from tfs.core.errors import DataLoss, ServingError
 from tfs.core.event_bus import EventBus
-from tfs.core.executor import InlineExecutor
+from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
@@ -50,6 +50,9 @@ def message(*models: str) -> Message:
 class Environment:
     """A core whose every step a test takes by hand.
 
+    Pools, configs and comparisons run on the caller's thread, or on their own where
+    ``has_threads``; a step is over when those are idle.
+
     Attributes:
         core: The core.
         clock: Its clock.
@@ -61,22 +64,42 @@ class Environment:
 
     """
 
-    def __init__(self, state_dir: str = "") -> None:
+    def __init__(
+        self,
+        state_dir: str = "",
+        *,
+        has_threads: bool = False,
+        files: FakeFileSystem | None = None,
+    ) -> None:
         self.clock = FakeClock()
-        self.files = FakeFileSystem(self.clock)
+        self.files = files or FakeFileSystem(self.clock)
+        self._threads: list[ThreadExecutor] = []
         self.log = LoaderLog()
         self.broken: set[str] = set()
         self.outcomes: list[Outcome] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self._posted: deque[Callable[[], None]] = deque()
         self.bus: EventBus[ServableState] = EventBus(self.clock)
-        self.monitor = ServableStateMonitor(self.bus, clock=self.clock)
+        self.monitor = ServableStateMonitor(
+            self.bus,
+            clock=self.clock,
+            options=StateMonitorOptions(max_num_log_events=10_000),
+        )
+
+        def executor(name: str, num_threads: int) -> Executor:
+            if not has_threads:
+                return InlineExecutor()
+            self._threads.append(ThreadExecutor(num_threads, name, self.clock))
+            return self._threads[-1]
+
         self.manager = AspiredVersionsManager(
             AspiredVersionsManagerOptions(
                 retry=RetryOptions(max_num_retries=0), release_memory=None
             ),
             event_bus=self.bus,
             clock=self.clock,
+            load_executor=executor("load", 4),
+            unload_executor=executor("unload", 4),
         )
         self.core = ServerCore(
             manager=self.manager,
@@ -88,8 +111,8 @@ class Environment:
             stats=Stats(),
             post=self._posted.append,
             schedule=lambda at_s, fn: self.timers.append((at_s, fn)),
-            executor=InlineExecutor(),
-            comparisons=InlineExecutor(),
+            executor=executor("config", 1),
+            comparisons=executor("canary", 1),
             state_dir=state_dir,
             file_system=self.files,
         )
@@ -122,9 +145,16 @@ class Environment:
 
     def settle(self) -> None:
         """Runs manager and loop until nothing more happens."""
+        self._wait_idle()
         while self.manager.has_mail or self._posted:
             self.manager.step()
+            self._wait_idle()
             self.run_posted()
+            self._wait_idle()
+
+    def _wait_idle(self) -> None:
+        for each in self._threads:
+            assert each.wait_idle()
 
     def run_posted(self) -> None:
         """Runs what was posted to the loop."""
@@ -192,14 +222,20 @@ class Environment:
         return handle.servable
 
     def request(
-        self, name: str, key: str = "", settles: bool = True, **named: int | str
+        self,
+        name: str,
+        key: str = "",
+        settles: bool = True,
+        *,
+        version: int | None = None,
+        label: str | None = None,
     ) -> int:
         """Sends one request as a handler does; returns the version that got it."""
         metadata = (("tfs-routing-key", key),) if key else ()
         handle = self.core.served.acquire(
             name,
-            named.get("version"),  # type: ignore[arg-type]
-            named.get("label"),  # type: ignore[arg-type]
+            version,
+            label,
             None,
             FakeCall(metadata=metadata),
         )

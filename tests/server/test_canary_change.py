@@ -53,6 +53,7 @@ def test_the_end_of_a_trial_an_override_made_drops_it() -> None:
     # An empty traffic message and none at all are not equal; what they mean is.
     now = with_override(now, "a", canary_override(now, "a", None, 6.0), PLATFORMS)
     assert now.effective.models["a"].canary is None
+    assert not now.overrides
 
 
 def test_there_must_be_a_trial_to_end() -> None:

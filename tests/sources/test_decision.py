@@ -57,6 +57,15 @@ def test_a_new_set_is_told_with_what_changed(
     assert decision.problems == ()
 
 
+def test_what_is_pinned_is_part_of_why() -> None:
+    """A version that only a rollback or a canary wants says so."""
+    servable = ServableToMonitor("m", "/m", pinned=frozenset((3, 1)))
+    decision = decide(servable, versions(3), found(3, 1), is_new=True)
+    assert decision.aspired is not None
+    expected = "latest(1) and pinned 1, 3 of /m: configuration changed"
+    assert decision.aspired.reason == expected
+
+
 def test_the_same_set_is_told_only_to_repeat_it() -> None:
     """Nothing new is nothing to say, until it is time to say it again."""
     assert decide(SERVABLE, versions(1), found(1)).aspired is None

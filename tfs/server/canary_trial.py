@@ -28,7 +28,9 @@ from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
 from tfs.server.canary_comparison import Figures, Tally, difference, figures_of
-from tfs.server.canary_guard import Limit, judge, rejection
+from tfs.server.canary_guard import Limit, judge
+from tfs.server.canary_guard import rejection as why_rejected
+from tfs.server.canary_rejections import Rejection
 from tfs.server.model_settings import CanarySettings
 
 log = logging.getLogger(__name__)
@@ -107,7 +109,9 @@ class Trial:
         settings: What is tried, and how.
         pin: Pins the canary; raises NotFound while it is not available.
         parts: What the server lends.
-        on_rejected: Called once if a guard ends the trial, on any thread.
+        on_rejected: Called once if a guard ends the trial, on any thread, with the
+            settings that it had then.
+        rejection: Why it was ended before it began: by a guard, before a restart.
 
     """
 
@@ -117,7 +121,8 @@ class Trial:
         settings: CanarySettings,
         pin: Pin,
         parts: TrialParts,
-        on_rejected: Callable[[], None],
+        on_rejected: Callable[[CanarySettings, Rejection], None],
+        rejection: Rejection | None = None,
     ) -> None:
         self.name = name
         self._pin = pin
@@ -131,8 +136,8 @@ class Trial:
         self._queued_bytes = 0
         self._is_busy = False
         self._is_closed = False
-        self._rejected = ""
-        self._since_s = parts.clock.wall_s()
+        self._rejected = "" if rejection is None else rejection.reason
+        self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
         self._num_teed = 0
         self._num_dropped = 0
         self._num_split = [0, 0]
@@ -394,19 +399,20 @@ class Trial:
                 return
             figures = figures_of(self._tallies)
             limits = judge(self._settings.guard, figures)
-            self._rejected = rejection(limits, figures)
+            self._rejected = why_rejected(limits, figures)
             if not self._rejected:
                 return
             self._since_s = self._parts.clock.wall_s()
+            settings = self._settings
             self._queue.clear()
             self._queued_bytes = 0
         log.warning(
             "event=canary_rejected servable=%s/%d reason=%r",
             self.name,
-            self._settings.version,
+            settings.version,
             self._rejected,
         )
-        self._on_rejected()
+        self._on_rejected(settings, Rejection(self._rejected, self._since_s))
 
 
 def _note_primary(tally: Tally, outcome: Outcome, latency_s: float) -> None:

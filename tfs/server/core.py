@@ -34,6 +34,7 @@ from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
+from tfs.server.canary_rejections import CanaryRejections
 from tfs.server.canary_trial import TrialParts
 from tfs.server.config import Message, ServerConfig, check_kind_change, read_models
 from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
@@ -108,7 +109,8 @@ class ServerCore:
             leaves the deadlines of configs to the transport.
         executor: Of one thread; changes configs. None makes one.
         comparisons: Compares what canaries answer. None makes one of one thread.
-        state_dir: Where overrides are kept; "" keeps them in memory.
+        state_dir: Where overrides and rejections of canaries are kept; "" keeps them
+            in memory.
         file_system: Where base paths lie; None is any that there is.
         fetching: Makes versions behind URLs local; None takes paths as they are.
 
@@ -154,10 +156,12 @@ class ServerCore:
         ]
         self._executor = executor or ThreadExecutor(1, "config", clock)
         self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
+        self._rejections = CanaryRejections(state_dir, self._executor)
         self._served = ServedModels(
             manager.serving_map,
             monitor,
             TrialParts(post, self._comparisons, clock),
+            rejections=self._rejections,
         )
         self.overrides_file = OverridesFile(state_dir)
         # Written by the thread that changes configs, read by anybody.
@@ -247,6 +251,7 @@ class ServerCore:
 
         """
         overrides = self.overrides_file.read()
+        self._rejections.read()
         base = Base(config, origin, path, self._clock.wall_s())
         running = first_running(base, overrides, self._platforms)
         for name, why in running.why_inactive.items():

@@ -71,7 +71,7 @@ def lay_over(base: Message, overrides: Overrides) -> Laid:
             continue
         seen.add(model.name)
         laid = overridden(model, override.config)
-        if laid == model:
+        if _meaning(laid) == _meaning(model):
             redundant.add(model.name)
         else:
             active[model.name] = override
@@ -91,6 +91,16 @@ def overridden(model: ModelConfig, override: ModelConfig) -> ModelConfig:
     for field, _ in override.ListFields():
         result.ClearField(field.name)
     result.MergeFrom(override)
+    return result
+
+
+def _meaning(model: ModelConfig) -> ModelConfig:
+    """Returns ``model`` without what says nothing: a traffic that names no version."""
+    if not model.HasField("traffic") or model.traffic.ByteSize():
+        return model
+    result = ModelConfig()
+    result.CopyFrom(model)
+    result.ClearField("traffic")
     return result
 
 

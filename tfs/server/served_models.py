@@ -19,11 +19,12 @@ from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_state import ManagerState
+from tfs.server.canary_rejections import CanaryRejections, Rejection
 from tfs.server.canary_traffic import TrialRoute
 from tfs.server.canary_trial import Trial, TrialParts, TrialRecord
 from tfs.server.config import ServerConfig
 from tfs.server.labels import effective_labels
-from tfs.server.model_settings import ModelSettings
+from tfs.server.model_settings import CanarySettings, ModelSettings
 from tfs.server.traffic import effective_primary
 
 
@@ -53,6 +54,7 @@ class ServedModels:
         monitor: Knows which are available.
         parts: What trials need.
         rng: Returns a number in [0, 1); for callers without a key, and for samples.
+        rejections: Trials that were ended before; None starts without any.
 
     """
 
@@ -62,7 +64,9 @@ class ServedModels:
         monitor: ServableStateMonitor,
         parts: TrialParts,
         rng: Callable[[], float] = random.random,
+        rejections: CanaryRejections | None = None,
     ) -> None:
+        self._rejections = rejections or CanaryRejections()
         self._map = serving_map
         self._monitor = monitor
         self._parts = parts
@@ -178,6 +182,7 @@ class ServedModels:
             trial, config = self._trials.get(name), self._config
             if trial is None or config is None or not trial.is_rejected:
                 return
+            self._rejections.forget(name)
             self._trials[name] = self._new_trial(config.models[name])
         self.refresh(name)
 
@@ -252,6 +257,7 @@ class ServedModels:
             settings = config.models.get(name)
             if settings is None or settings.canary is None:
                 self._trials.pop(name).close()
+                self._rejections.forget(name)
         for name, settings in config.models.items():
             canary, trial = settings.canary, self._trials.get(name)
             if canary is None:
@@ -281,7 +287,13 @@ class ServedModels:
         def pin() -> ServableHandle[Servable]:
             return self._acquire_version(name, version)
 
-        return Trial(name, canary, pin, self._parts, lambda: self.refresh(name))
+        def note_rejected(tried: CanarySettings, rejection: Rejection) -> None:
+            self._rejections.put(name, base_path, tried, rejection)
+            self.refresh(name)
+
+        base_path = settings.base_path
+        rejection = self._rejections.find(name, base_path, canary)
+        return Trial(name, canary, pin, self._parts, note_rejected, rejection)
 
     def _available(self, name: str) -> frozenset[int]:
         return frozenset(
