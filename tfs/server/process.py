@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 """Prints one line for the operator."""
 
 FORCED_EXIT: Final = 130
-_CLOSE_GRACE_S: Final = 5.0  # for unloading, where draining used its time up
+_CLOSE_GRACE_S: Final = 2.0  # for unloading, where draining used its time up
 _ONE_WISH_S: Final = 0.05  # signals this close together are one
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
