@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -269,14 +270,23 @@ assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [
 
 
 def test_own_code_outside_of_the_archive_is_out_of_reach(
-    tmp_path: Path, own_code: Path
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No server has the author's folders, so the check before a commit has not either."""
+
+    class Lazy(types.ModuleType):
+        def __getattr__(self, name: str) -> object:
+            sys.modules["own_lazily_loaded"] = self
+            raise AttributeError(name)
+
+    monkeypatch.setitem(sys.modules, "own_lazy", Lazy("own_lazy"))
+    monkeypatch.delattr(sys.modules["own_lazy"], "__spec__")
     before = dict(sys.modules)
     with pytest.raises(InvalidArgument, match=r"'own_heads' \(it is your own code"):
         save(_own_net(), torch.rand(2, 3), tmp_path)
     assert sys.modules["own_net"] is not before.get("own_net")
     assert before.keys() <= sys.modules.keys()
+    assert "own_lazily_loaded" not in sys.modules
     assert not any("Refuser" in type(each).__name__ for each in sys.meta_path)
     (own_code / "own_heads.py").write_text(
         "from importlib import util\n"

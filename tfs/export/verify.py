@@ -96,8 +96,10 @@ def _own_code_out_of_reach(path: str) -> Iterator[None]:
     finder = _OwnCodeRefuser(*_modules_of(path))
     hidden = {
         name: module
-        for name, module in sys.modules.items()
-        if (spec := getattr(module, "__spec__", None)) and finder.refuses(name, spec)
+        for name, module in list(sys.modules.items())
+        # Not by getattr: a module that imports lazily would begin to.
+        if (spec := getattr(module, "__dict__", {}).get("__spec__"))
+        and finder.refuses(name, spec)
     }
     for name in hidden:
         del sys.modules[name]
