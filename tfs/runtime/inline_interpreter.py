@@ -44,6 +44,7 @@ from tfs.runtime.task_outcome import (
     unloaded,
     why_not_run,
 )
+from tfs.runtime.thread_use import ThreadUse, own_s, read_thread_use
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ class InlineInterpreter:
         front_loop: Calls submitted on this loop run on it.
         on_slow: Called on the loop when a call on it took over
             :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
-            seconds; from then on the model runs on the thread.
+            seconds; from then on the model runs on the thread. Time that the kernel
+            gave to others is not the call's (:mod:`tfs.runtime.thread_use`).
         load_model: Makes the model of a version from its files. The thread calls what
             it returns, wherever that computes.
         takes_several: Whether a version that asks for several requests at once gets
@@ -355,9 +357,13 @@ class InlineInterpreter:
             if self._closing or model.unloading:
                 return False
             with torch.inference_mode():
+                before = read_thread_use()
                 begun_s = time.perf_counter()
                 outcome = self._execute(model, task)
                 call_s = time.perf_counter() - begun_s
+                if call_s > FRONT_LIMIT_S:
+                    after = read_thread_use()
+                    call_s = own_s(call_s, ThreadUse.of(before), ThreadUse.of(after))
         finally:
             self._running.release()
         if call_s > FRONT_LIMIT_S and model.on_front:

@@ -16,7 +16,7 @@ Exceptions raised by the events object do pass through.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NoReturn, Protocol
@@ -44,8 +44,10 @@ from tfs.frontends.rpc.express.frames import (
 from tfs.frontends.rpc.express.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE, MessageAssembler
+from tfs.frontends.rpc.express.outbox import Outbox, Output
 from tfs.frontends.rpc.express.patience import Annoyance, Patience
 from tfs.frontends.rpc.express.peer_settings import PeerSettings
+from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.request_head import (
     HttpRefusal,
     MalformedHead,
@@ -73,6 +75,8 @@ _BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 _MAX_RECENT_RESETS: Final = 1024
 _SMALL_CONTINUATION: Final = 512
 _TINY_INCREMENT: Final = 64
+_SMALL_MESSAGE: Final = 4096  # is sent in one part with its prefix
+_LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
@@ -152,7 +156,6 @@ class Stream:
         "message_s",
         "opened_s",
         "outbox",
-        "outbox_bytes",
         "owner",
         "progress_s",
         "received_bytes",
@@ -178,12 +181,16 @@ class Stream:
         self.held_bytes = 0
         self.has_sent_headers = False
         self.assembler: MessageAssembler | None = None
-        # The answer's parts that flow control holds back, and how it then ends.
-        self.outbox: deque[memoryview] | None = None
-        self.outbox_bytes = 0
+        # What of the answer flow control holds back, and how it then ends.
+        self.outbox: Outbox | None = None
         self.end_block: bytes | None = None
         self.progress_s = 0.0
         self.message_s = now_s
+
+    @property
+    def outbox_bytes(self) -> int:
+        """What of the answer waits to be sent."""
+        return 0 if self.outbox is None else self.outbox.size_bytes
 
     @property
     def is_inside_message(self) -> bool:
@@ -252,6 +259,7 @@ class Connection:
         budget: The server's receive budget.
         limits: What the peer may ask.
         now_s: The time.
+        buffers: Where large messages get their memory, if it has some.
 
     """
 
@@ -265,6 +273,7 @@ class Connection:
         "_block_stream_id",
         "_blocked",
         "_budget",
+        "_buffers",
         "_by_block",
         "_cache",
         "_data_ends",
@@ -307,6 +316,7 @@ class Connection:
         budget: ReceiveBudget,
         limits: ConnectionLimits,
         now_s: float,
+        buffers: ReceiveBuffers | None = None,
     ) -> None:
         self.streams: dict[int, Stream] = {}
         self.is_closed = False
@@ -318,6 +328,7 @@ class Connection:
         self.has_large_output = False
         self._events = events
         self._budget = budget
+        self._buffers = buffers
         self._limits = limits
         self._max_message_bytes = limits.max_message_bytes
         self._max_request_bytes = min(
@@ -355,7 +366,7 @@ class Connection:
         self._sent_chunks = 0
         self._num_tiny_updates = 0
         self._ping_mark = -1
-        self.out: list[bytes | memoryview] = [
+        self.out: Output = [
             frames.settings(
                 {
                     Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
@@ -529,6 +540,11 @@ class Connection:
                     and 0 < length <= self._limits.max_frame_size
                     and self._block_stream_id == 0
                 ):
+                    if stream.assembler is not None:
+                        behind = self._take_middles(data, index, size)
+                        if behind != index:
+                            index = behind
+                            continue
                     # A part of a large message: the table accepts it, no padding.
                     self._data_stream_id = stream_id
                     self._data_left = length
@@ -686,6 +702,49 @@ class Connection:
 
     # -- DATA
 
+    def _take_middles(self, data: bytes, index: int, size: int) -> int:
+        """Takes in whole DATA frames from the middle of messages that are under way.
+
+        Large uploads are mostly these: 16 KB each, from several streams in turn. The
+        first and the last frame of each message, and whatever is not quite one of
+        these, are left for others.
+
+        Returns:
+            The index behind those taken; ``index`` if it was none.
+
+        """
+        view = memoryview(data)
+        streams = self.streams
+        max_frame_size = self._limits.max_frame_size
+        room = self._window.size
+        while size - index > HEAD_SIZE:
+            word, flags, stream_id = unpack_head(data, index)
+            length = word >> 8
+            begin = index + HEAD_SIZE
+            end = begin + length
+            stream = streams.get(stream_id)
+            if (
+                stream is None
+                or word & 0xFF
+                or flags
+                or end > size
+                or not 0 < length <= room
+                or length > max_frame_size
+                or stream.state is not _OPENED
+                or stream.end_block is not None
+            ):
+                break
+            assembler = stream.assembler
+            if assembler is None or length >= assembler.missing_bytes:
+                break
+            assembler.append(view[begin:end])
+            stream.held_bytes += length
+            stream.received_bytes += length
+            room -= length
+            index = end
+        self._window.size = room
+        return index
+
     def _begin_data(
         self, data: bytes, payload: int, flags: int, stream_id: int, length: int
     ) -> int:
@@ -743,7 +802,7 @@ class Connection:
         stream.held_bytes += len(chunk)
         stream.received_bytes += len(chunk)
         if stream.assembler is None:
-            stream.assembler = MessageAssembler(self._max_request_bytes)
+            stream.assembler = MessageAssembler(self._max_request_bytes, self._buffers)
         if stream.assembler.is_between_messages:
             stream.message_s = self._now_s
         try:
@@ -938,9 +997,8 @@ class Connection:
             return
         if stream.outbox is not None:
             self._blocked.pop(stream.id, None)
-            self.queued_bytes -= stream.outbox_bytes
+            self.queued_bytes -= stream.outbox.size_bytes
             stream.outbox = None
-            stream.outbox_bytes = 0
 
     def _remember_reset(self, stream_id: int) -> None:
         self._resets[stream_id] = None
@@ -1045,7 +1103,7 @@ class Connection:
             out.append(_before_message(stream_id, size))
             out.append(message)
             out.append(_ok_trailers(stream_id))
-            if size > 8192:
+            if size > _LARGE_OUTPUT:
                 self.has_large_output = True
             if stream.state is _REQUESTED:  # the table: SEND_END closes it
                 stream.state = StreamState.CLOSED
@@ -1080,20 +1138,19 @@ class Connection:
         if not stream.has_sent_headers:
             stream.has_sent_headers = True
             self.out.append(response.headers(stream.id))
-        if stream.outbox is None:
-            stream.outbox = deque()
-        if not stream.outbox:
+        outbox = stream.outbox
+        if outbox is None:
+            outbox = stream.outbox = Outbox()
+        if not outbox:
             stream.progress_s = self._now_s
             self._blocked[stream.id] = stream
-        total = len(message) + PREFIX_SIZE
         prefix = _pack_prefix(0, len(message))
-        if total <= 4096:
-            stream.outbox.append(memoryview(prefix + message))
+        if len(message) <= _SMALL_MESSAGE:
+            outbox.add(prefix + message)
         else:
-            stream.outbox.append(memoryview(prefix))
-            stream.outbox.append(memoryview(message))
-        stream.outbox_bytes += total
-        self.queued_bytes += total
+            outbox.add(prefix)
+            outbox.add(message)
+        self.queued_bytes += len(message) + PREFIX_SIZE
 
     def send_end(self, stream: Stream, block: bytes) -> None:
         """Ends our side with trailers, once the outbox is empty."""
@@ -1131,56 +1188,42 @@ class Connection:
         Streams take turns, so that a large answer does not hold up the others.
         """
         blocked = self._blocked
+        largest_frame = min(self._peer.max_frame_size, _LARGEST_CHUNK)
         while blocked and max_bytes > 0 and self._send_window > 0:
             progressed = False
             for stream in list(blocked.values()):
+                outbox = stream.outbox
+                assert outbox is not None
                 size = min(
-                    stream.outbox_bytes,
+                    outbox.size_bytes,
                     stream.send_window,
                     self._send_window,
-                    self._peer.max_frame_size,
                     _LARGEST_CHUNK,
                 )
                 if size <= 0:
                     continue
                 progressed = True
                 max_bytes -= size
-                self._send_chunk(stream, size)
-                if not stream.outbox:
+                self._sent_chunks += outbox.move(
+                    self.out, stream.id, size, largest_frame
+                )
+                self._send_window -= size
+                stream.send_window -= size
+                stream.progress_s = self._now_s
+                self.queued_bytes -= size
+                if size > _LARGE_OUTPUT:
+                    self.has_large_output = True
+                if not outbox:
                     del blocked[stream.id]
                     if stream.end_block is not None:
                         self.out.append(response.trailers(stream.id, stream.end_block))
                         self._ended(stream)
-                else:
+                elif len(blocked) > 1:
                     blocked[stream.id] = blocked.pop(stream.id)  # to the end
                 if max_bytes <= 0 or self._send_window <= 0:
                     break
             if not progressed:
                 break
-
-    def _send_chunk(self, stream: Stream, size: int) -> None:
-        out = self.out
-        outbox = stream.outbox
-        assert outbox is not None
-        out.append(frames.frame_head(FrameType.DATA, 0, stream.id, size))
-        self._sent_chunks += 1
-        self._send_window -= size
-        stream.send_window -= size
-        stream.outbox_bytes -= size
-        stream.progress_s = self._now_s
-        self.queued_bytes -= size
-        if size > 8192:
-            self.has_large_output = True
-        while size:
-            part = outbox[0]
-            if len(part) <= size:
-                out.append(part)
-                size -= len(part)
-                outbox.popleft()
-            else:
-                out.append(part[:size])
-                outbox[0] = part[size:]
-                size = 0
 
     def _check_sending(self, stream: Stream, signal: Signal) -> None:
         if (

@@ -1,8 +1,9 @@
 """gRPC's length-prefixed messages, cut out of DATA payloads however they are split.
 
 A message is one flag byte, four bytes of length and the body. The buffer of an
-unfinished message is at most 64 KB or four times the bytes that arrived; the
-announced length only decides when it is whole, and whether it is too long.
+unfinished message is at most 64 KB or four times the bytes that arrived, unless it is
+one that a message before has left; the announced length only decides when it is whole,
+and whether it is too long.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.request_head import Encoding
 
 PREFIX_SIZE: Final = 5
@@ -26,27 +28,38 @@ class MessageAssembler:
 
     Attributes:
         num_messages: Whole messages so far.
+        missing_bytes: Of the message that has begun; 0 while none has, or only a part
+            of its prefix came.
 
     Args:
         max_message_bytes: Longest body taken, as sent (compressed or not).
+        buffers: Where large messages get their memory, if it has some.
 
     """
 
     __slots__ = (
         "_body",
+        "_buffers",
         "_filled",
+        "_is_lent",
         "_max_message_bytes",
         "_prefix",
         "_size",
+        "missing_bytes",
         "num_messages",
     )
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(
+        self, max_message_bytes: int, buffers: ReceiveBuffers | None = None
+    ) -> None:
         self.num_messages = 0
+        self.missing_bytes = 0
         self._max_message_bytes = max_message_bytes
+        self._buffers = buffers
         self._prefix = bytearray()
         # Room for a part of the message, of which _filled bytes have arrived.
         self._body: memoryview | None = None
+        self._is_lent = False
         self._filled = 0
         self._size = 0
 
@@ -65,10 +78,22 @@ class MessageAssembler:
                 flag byte is neither 0 nor 1. The call must fail with it.
 
         """
-        if self._body is not None and len(chunk) < self._size - self._filled:
-            self._append(chunk)  # the middle of a large message: nothing to yield
+        if len(chunk) < self.missing_bytes:
+            self.append(chunk)  # the middle of a large message: nothing to yield
             return ()
         return self._cut(chunk)
+
+    def append(self, part: memoryview) -> None:
+        """Takes the next bytes of a message, which are not more than are missing."""
+        body = self._body
+        assert body is not None
+        begin = self._filled
+        end = begin + len(part)
+        if end > len(body):
+            body = self._grow(body, end)
+        body[begin:end] = part
+        self._filled = end
+        self.missing_bytes = self._size - end
 
     def _cut(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
         while True:
@@ -78,39 +103,49 @@ class MessageAssembler:
                 if len(self._prefix) < PREFIX_SIZE:
                     return
                 chunk = chunk[wanted:]
-                self._size = int.from_bytes(self._prefix[1:], "big")
-                if self._prefix[0] > 1:
-                    raise Internal("a message's compressed flag is neither 0 nor 1")
-                if self._size > self._max_message_bytes:
-                    raise too_large(self._size, self._max_message_bytes)
-                self._body = memoryview(bytearray(min(self._size, _FIRST_ROOM)))
-                self._filled = 0
-            part = chunk[: self._size - self._filled]
-            self._append(part)
-            if self._filled < self._size:
+                self._begin(int.from_bytes(self._prefix[1:], "big"))
+            part = chunk[: self.missing_bytes]
+            self.append(part)
+            if self.missing_bytes:
                 return
             chunk = chunk[len(part) :]
             is_compressed = self._prefix[0] == 1
-            body = self._body.toreadonly()
-            self._body = None
-            self._prefix = bytearray()
-            self.num_messages += 1
+            body = self._end()
             yield is_compressed, body
 
-    def _append(self, part: memoryview) -> None:
+    def _begin(self, size: int) -> None:
+        if self._prefix[0] > 1:
+            raise Internal("a message's compressed flag is neither 0 nor 1")
+        if size > self._max_message_bytes:
+            raise too_large(size, self._max_message_bytes)
+        buffer = self._buffers.take(size) if self._buffers is not None else None
+        self._is_lent = buffer is not None
+        if buffer is None:
+            buffer = bytearray(min(size, _FIRST_ROOM))
+        self._body = memoryview(buffer)[:size]
+        self._filled = 0
+        self._size = self.missing_bytes = size
+
+    def _grow(self, body: memoryview, end: int) -> memoryview:
+        # By large factors, and never within the allocator: growing two messages in
+        # turn would copy each of them many times over.
+        filled = self._filled
+        larger = memoryview(bytearray(min(self._size, max(end, len(body) * _GROWTH))))
+        larger[:filled] = body[:filled]
+        self._body = larger
+        return larger
+
+    def _end(self) -> memoryview:
         body = self._body
         assert body is not None
-        begin = self._filled
-        end = begin + len(part)
-        if end > len(body):
-            # By large factors, and never within the allocator: growing two messages
-            # in turn would copy each of them many times over.
-            room = min(self._size, max(end, len(body) * _GROWTH))
-            larger = memoryview(bytearray(room))
-            larger[:begin] = body[:begin]
-            body = self._body = larger
-        body[begin:end] = part
-        self._filled = end
+        if self._buffers is not None and not self._is_lent:
+            buffer = body.obj
+            assert isinstance(buffer, bytearray)  # it was made above
+            self._buffers.keep(buffer)
+        self._body = None
+        self._prefix = bytearray()
+        self.num_messages += 1
+        return body.toreadonly()
 
 
 def too_large(size_bytes: int, max_bytes: int) -> ServingError:

@@ -102,7 +102,9 @@ class Session:
         self.loop_ident = shared.loop_ident
         self.post = shared.loop.post
         self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
-        self.connection = Connection(self, shared.budget, shared.options.limits, now_s)
+        self.connection = Connection(
+            self, shared.budget, shared.options.limits, now_s, shared.buffers
+        )
         self.is_dirty = False
         self.is_closed = False
         self.opened_s = now_s
@@ -222,8 +224,7 @@ class Session:
             if not out:
                 break
             if connection.has_large_output:
-                self._queue_output()
-                self._send_unsent()
+                self._send_large()
             else:
                 data = b"".join(out) if len(out) > 1 else bytes(out[0])
                 out.clear()
@@ -248,6 +249,34 @@ class Session:
             self.mark_dirty()
         elif connection.is_closed or (connection.is_drained and not connection.out):
             self.close()
+
+    def _send_large(self) -> None:
+        """Writes what is not worth joining, straight from where it lies."""
+        connection = self.connection
+        out = connection.out
+        if len(out) > _MAX_BUFFERS:
+            self._queue_output()
+            self._send_unsent()
+            return
+        try:
+            sent = self._socket.sendmsg(out)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent < sum(map(len, out)):
+            num_sent = 0
+            while sent >= len(out[num_sent]):
+                sent -= len(out[num_sent])
+                num_sent += 1
+            del out[:num_sent]
+            out[0] = memoryview(out[0])[sent:]
+            self._queue_output()
+            self._watch()
+        else:
+            out.clear()
+            connection.has_large_output = False
 
     def _queue_output(self) -> None:
         connection = self.connection

@@ -13,6 +13,7 @@ from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ class SharedState:
         options: Limits and timeouts.
         executor: Where compression is undone.
         budget: The server's receive budget.
+        buffers: Memory of large requests, used again.
         deadlines: Of all unfinished calls.
         counters: What happened.
         dirty: Run at the end of the round, once: sessions that have output.
@@ -95,6 +97,7 @@ class SharedState:
     options: ExpressOptions
     executor: Executor
     budget: ReceiveBudget = field(init=False)
+    buffers: ReceiveBuffers = field(default_factory=ReceiveBuffers)
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
     dirty: list[Callable[[], None]] = field(default_factory=list)

@@ -318,8 +318,10 @@ class ExpressTransport:
 
     def _sweep(self) -> None:
         if not self._num_connections:
+            self._shared.buffers.clear()
             self._is_sweeping = False  # an idle server sleeps
             return
+        self._shared.buffers.sweep()
         now_s = self._now()
         for handshake in list(self._handshakes):
             if now_s - handshake.opened_s > self._options.handshake_timeout_s:

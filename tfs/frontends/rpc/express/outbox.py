@@ -1,0 +1,75 @@
+"""What a stream has to say and the client's windows did not take yet."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tfs.frontends.rpc.express.frames import FrameType, frame_head
+
+Output = list[bytes | memoryview]
+
+
+class Outbox:
+    """Bytes in the order of sending, never copied. Loop-confined; false when empty.
+
+    Attributes:
+        size_bytes: What is in it.
+
+    """
+
+    __slots__ = ("_parts", "_start", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._parts: deque[memoryview] = deque()
+        self._start = 0  # what of the first part is gone
+
+    def __bool__(self) -> bool:
+        return self.size_bytes > 0
+
+    def add(self, part: bytes | memoryview) -> None:
+        """Puts bytes behind the others; not none."""
+        self._parts.append(memoryview(part))
+        self.size_bytes += len(part)
+
+    def move(
+        self, out: Output, stream_id: int, num_bytes: int, largest_frame: int
+    ) -> int:
+        """Moves bytes into ``out``, cut into DATA frames; returns how many frames.
+
+        Args:
+            out: Gets the frames, their heads and payloads as parts of their own.
+            stream_id: Whose frames they are.
+            num_bytes: No more than are in it.
+            largest_frame: Payload that no frame exceeds.
+
+        """
+        parts = self._parts
+        part = parts[0]
+        start = self._start
+        size = largest_frame
+        head = frame_head(FrameType.DATA, 0, stream_id, size)
+        left = num_bytes
+        num_frames = 0
+        while left:
+            if left < size:
+                size = left
+                head = frame_head(FrameType.DATA, 0, stream_id, size)
+            out.append(head)
+            num_frames += 1
+            left -= size
+            stop = start + size
+            while stop > len(part):
+                out.append(part[start:])
+                parts.popleft()
+                stop -= len(part)
+                start = 0
+                part = parts[0]
+            out.append(part[start:stop])
+            start = stop
+        if start == len(part):
+            parts.popleft()
+            start = 0
+        self._start = start
+        self.size_bytes -= num_bytes
+        return num_frames

@@ -1,0 +1,89 @@
+"""Memory of large messages, used again once nobody points into it.
+
+A fresh buffer has to be zeroed, and faulted in where the allocator has not got it; for
+an image that costs as much as copying the image, for 10 MB several times that. Clients
+that send large messages send many of one size, so the next message mostly fits into
+the memory of one before.
+
+Nobody tells when a message is done with: tensors point into it, wherever they went.
+But Python refuses to resize a bytearray while anything points into it, so trying tells.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MAX_BUFFERS: Final = 16
+_LEAST_BYTES: Final = 65_536
+_LARGEST_WASTE: Final = 2
+
+
+class ReceiveBuffers:
+    """Buffers that were lent and may be lent again. Loop-confined.
+
+    Never the reason for more memory: what is kept was filled by a message before, and
+    it is no more than ``max_bytes``.
+
+    Attributes:
+        kept_bytes: Of the buffers known here, those in use included.
+
+    """
+
+    __slots__ = ("_buffers", "_max_bytes", "_was_used", "kept_bytes")
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self.kept_bytes = 0
+        self._max_bytes = max_bytes
+        self._buffers: list[bytearray] = []  # the longest kept first
+        self._was_used = False
+
+    def take(self, size_bytes: int) -> bytearray | None:
+        """Returns a buffer of at least that size and at most twice that, or None.
+
+        Its contents are what was in it before. It is free again when nothing points
+        into it any more.
+        """
+        buffers = self._buffers
+        if size_bytes < _LEAST_BYTES or not buffers:
+            return None
+        for index, buffer in enumerate(buffers):
+            if size_bytes <= len(buffer) <= size_bytes * _LARGEST_WASTE and _is_free(
+                buffer
+            ):
+                self._was_used = True
+                buffers.append(buffers.pop(index))  # the next look starts at others
+                return buffer
+        return None
+
+    def keep(self, buffer: bytearray) -> None:
+        """Takes note of a buffer that a whole message has filled."""
+        size_bytes = len(buffer)
+        if not _LEAST_BYTES <= size_bytes <= self._max_bytes:
+            return
+        self._was_used = True
+        buffers = self._buffers
+        buffers.append(buffer)
+        self.kept_bytes += size_bytes
+        while len(buffers) > _MAX_BUFFERS or self.kept_bytes > self._max_bytes:
+            self.kept_bytes -= len(buffers.pop(0))
+
+    def sweep(self) -> None:
+        """Forgets everything if nothing was lent or kept since the last sweep."""
+        if not self._was_used:
+            self.clear()
+        self._was_used = False
+
+    def clear(self) -> None:
+        """Forgets everything; what is in use stays its user's."""
+        self._buffers.clear()
+        self.kept_bytes = 0
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Tells whether nothing points into a buffer, by a resize that moves nothing."""
+    try:
+        last = buffer.pop()
+    except BufferError:
+        return False
+    buffer.append(last)
+    return True
