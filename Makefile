@@ -7,7 +7,7 @@
 #
 # Variables: PYTHON (which interpreter makes the environment), VENV (where it lies),
 # TORCH_INDEX (index URL of torch's CPU builds), PIP_ARGS (more arguments for pip),
-# PYTEST_ARGS, SERVE_ARGS.
+# PYTEST_ARGS, SERVE_ARGS, BENCH_ARGS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -20,6 +20,7 @@ TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 SERVE_ARGS ?=
+BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
@@ -27,12 +28,14 @@ BENCH_STAMP := $(VENV)/.stamp-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL = $(PIP) install -c constraints.txt
 BENCH_AREAS := skeleton batching runtime core rpc swap
+# Not part of `make bench`: it sets up other servers and takes up to an hour.
+BENCH_APART := peers
 
 .PHONY: help venv demo serve test check format proto test-clients stress bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
-	@printf '  make %-14s %s\n' 'bench-AREA' 'one of: $(BENCH_AREAS)'
+	@printf '  make %-14s %s\n' 'bench-AREA' 'one of: $(BENCH_AREAS) $(BENCH_APART)'
 
 venv: $(STAMP) ## the environment with everything pinned
 
@@ -95,10 +98,10 @@ stress: $(STAMP) ## the tests that hammer one mechanism for minutes
 bench: $(BENCH_AREAS:%=bench-%) ## every benchmark area, into bench-results/
 
 bench-%:
-	@test -n "$(filter $*,$(BENCH_AREAS))" || \
-	  { echo "make: no benchmark area $*; one of: $(BENCH_AREAS)" >&2; exit 2; }
+	@test -n "$(filter $*,$(BENCH_AREAS) $(BENCH_APART))" || \
+	  { echo "make: no benchmark area $*; one of: $(BENCH_AREAS) $(BENCH_APART)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(BENCH_STAMP)
-	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*)
+	@TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/python -m tests.benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
 clean: ## remove what these targets made, the environment included
 	@rm -rf $(VENV) .tools bench-results build dist demo-models

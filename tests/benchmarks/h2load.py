@@ -60,6 +60,8 @@ class Load:
     Attributes:
         num_asked: requests it was to send.
         num_done: those answered with an HTTP status of 2xx.
+        num_answered: those answered at all: h2load knows no status of a reply that
+            has no reason phrase, as some HTTP/1.1 servers send.
         num_data_bytes: of all answers, headers and trailers apart.
         duration_s: from the first request to the last answer.
         latencies_us: of every request, unordered.
@@ -67,6 +69,7 @@ class Load:
 
     num_asked: int
     num_done: int
+    num_answered: int
     num_data_bytes: int
     duration_s: float
     latencies_us: tuple[int, ...]
@@ -79,15 +82,16 @@ class Load:
         ordered = sorted(self.latencies_us)
         return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
 
-    def check(self, reply_bytes: int) -> None:
+    def check(self, reply_bytes: int, prefix_bytes: int = PREFIX_BYTES) -> None:
         """Every request was answered, and with as many bytes as the right reply has.
 
-        An error is a reply without a message, so it shows here too.
+        An error is a reply without a message, so it shows here too. Outside gRPC
+        nothing stands before a reply: `prefix_bytes` is 0.
 
         Raises:
             ValueError: It was not; says what came instead.
         """
-        expected_bytes = self.num_asked * (reply_bytes + PREFIX_BYTES)
+        expected_bytes = self.num_asked * (reply_bytes + prefix_bytes)
         if self.num_done != self.num_asked or self.num_data_bytes != expected_bytes:
             raise ValueError(
                 f"{self.num_done} of {self.num_asked} requests done, "
@@ -105,24 +109,57 @@ def run(
     num_in_flight: int,
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> Load:
-    """Sends `body` that often over one connection; blocks until all is answered.
+    """Sends `body` that often over one connection, as gRPC; blocks until all is answered.
 
     It runs on the cores of the calling thread.
 
     Raises:
         RuntimeError: h2load failed or took too long.
     """
+    return send(
+        h2load,
+        f"http://{target}{method}",
+        b"\0" + struct.pack(">I", len(body)) + body,
+        ["content-type: application/grpc", "te: trailers"],
+        num_requests=num_requests,
+        num_streams=num_in_flight,
+        timeout_s=timeout_s,
+    )
+
+
+def send(
+    h2load: H2load,
+    url: str,
+    content: bytes,
+    headers: Sequence[str],
+    *,
+    num_requests: int,
+    num_connections: int = 1,
+    num_streams: int = 1,
+    is_http1: bool = False,
+    timeout_s: float = RUN_TIMEOUT_S,
+) -> Load:
+    """Posts `content` that often to any HTTP server, as `run` does to a gRPC one.
+
+    HTTP/2 without negotiation, or HTTP/1.1, where more than one stream would be
+    pipelined requests.
+
+    Raises:
+        RuntimeError: h2load failed or took too long.
+    """
     with tempfile.TemporaryDirectory() as folder:
         message = Path(folder) / "message"
-        message.write_bytes(b"\0" + struct.pack(">I", len(body)) + body)
+        message.write_bytes(content)
         log = Path(folder) / "log"
         command = [
-            *(str(h2load.program), "--clients=1", f"--requests={num_requests}"),
-            *(f"--max-concurrent-streams={num_in_flight}", f"--data={message}"),
+            *(str(h2load.program), f"--clients={num_connections}"),
+            *(f"--requests={num_requests}", f"--data={message}"),
+            f"--max-concurrent-streams={num_streams}",
             # Windows of 16 and 64 MB, as gRPC's clients come to after a while.
             *("--window-bits=24", "--connection-window-bits=26"),
-            *("--header=content-type: application/grpc", "--header=te: trailers"),
-            *(f"--log-file={log}", f"http://{target}{method}"),
+            *(["--h1"] if is_http1 else []),
+            *(f"--header={header}" for header in headers),
+            *(f"--log-file={log}", url),
         ]
         try:
             result = subprocess.run(
@@ -135,7 +172,7 @@ def run(
             )
         except subprocess.TimeoutExpired:
             raise RuntimeError(
-                f"h2load sent {num_requests} requests to {target} and was not done "
+                f"h2load sent {num_requests} requests to {url} and was not done "
                 f"after {timeout_s:g} s"
             ) from None
         if result.returncode != 0:
@@ -149,7 +186,9 @@ def parse(output: str, log: str) -> Load:
     Raises:
         ValueError: It is not one.
     """
-    requests = re.search(r"requests: (\d+) total.* (\d+) succeeded", output)
+    requests = re.search(
+        r"requests: (\d+) total.* (\d+) done.* (\d+) succeeded", output
+    )
     traffic = re.search(r"traffic: .*\((\d+)\) data", output)
     finished = re.search(r"finished in ([\d.]+)(us|ms|s|m),", output)
     if requests is None or traffic is None or finished is None:
@@ -157,7 +196,8 @@ def parse(output: str, log: str) -> Load:
     unit_s = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[finished[2]]
     return Load(
         num_asked=int(requests[1]),
-        num_done=int(requests[2]),
+        num_done=int(requests[3]),
+        num_answered=int(requests[2]),
         num_data_bytes=int(traffic[1]),
         duration_s=float(finished[1]) * unit_s,
         latencies_us=tuple(int(line.split("\t")[2]) for line in log.splitlines()),

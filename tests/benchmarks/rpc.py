@@ -114,10 +114,10 @@ class Effort:
     num_first: int = 2000
 
 
-def request_body(inputs: torch.Tensor) -> bytes:
+def request_body(inputs: torch.Tensor, model_name: str = "identity") -> bytes:
     """Returns a Predict of `inputs`, as ordinary clients encode it."""
     request = predict_pb2.PredictRequest()
-    request.model_spec.name = "identity"
+    request.model_spec.name = model_name
     tensor = request.inputs["x"]
     tensor.dtype = types_pb2.DT_FLOAT
     for size in inputs.shape:

@@ -29,6 +29,7 @@ def test_a_report_is_read() -> None:
     """Counts, rate and latencies are h2load's, in base units."""
     load = h2load.parse(report(), LOG)
     assert (load.num_asked, load.num_done, load.num_data_bytes) == (100, 100, 7500)
+    assert load.num_answered == 100
     assert load.rate_per_s == pytest.approx(400)
     assert load.latency_us(0.5) == 60
     load.check(reply_bytes=70)

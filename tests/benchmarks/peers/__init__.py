@@ -1,0 +1,1 @@
+"""Other model servers, each set up and driven as its own documentation advises."""
