@@ -15,6 +15,7 @@ from tfs.core.version_directory import SIGNATURES
 from tfs.servables.archive import (
     CODE_FACTOR,
     ArchiveKind,
+    archive_resources,
     inspect_archive,
     is_archive_of,
     wrong_kind,
@@ -54,10 +55,12 @@ class TorchExport:
         return describe(path, self.name, self._own)
 
     def estimate(self, path: str) -> ResourceAllocation:
-        """Returns the tensors, read into memory, and the file while it is read."""
+        """Returns the file, mapped; or compiled tensors, and the file while it is read."""
         contents = inspect_archive(os.path.join(path, FILE))
         if contents.kind not in _KINDS:
             raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.EXPORTED))
+        if contents.kind is ArchiveKind.EXPORTED:
+            return archive_resources(contents)
         return ResourceAllocation.ram(
             contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
             contents.size_bytes,

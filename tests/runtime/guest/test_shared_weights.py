@@ -68,6 +68,15 @@ def as_script(folder: Path) -> ModelSource:
     return _source(folder, "torchscript")
 
 
+def as_graph(folder: Path) -> ModelSource:
+    rows = {"x": {0: torch.export.Dim.AUTO}}
+    program = torch.export.export(
+        AddsLast().eval(), (), {"x": torch.zeros(2, 2)}, dynamic_shapes=rows
+    )
+    torch.export.save(program, folder / "model.pt2")
+    return _source(folder, "torch_export")
+
+
 def as_class(folder: Path) -> ModelSource:
     (folder / "servable.py").write_text(SERVABLE)
     torch.save({"weight": torch.arange(float(NUM_FLOATS))}, folder / "weights.pt")
@@ -82,7 +91,7 @@ def private_bytes() -> int:
     raise AssertionError("no RssAnon")
 
 
-@pytest.mark.parametrize("make", [as_package, as_script, as_class])
+@pytest.mark.parametrize("make", [as_package, as_script, as_graph, as_class])
 def test_weights_are_views_of_the_versions_bytes(
     make: Callable[[Path], ModelSource], tmp_path: Path
 ) -> None:

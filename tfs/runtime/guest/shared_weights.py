@@ -4,8 +4,8 @@ TorchScript's loader reads tensors into memory of its own. The same bytes lie in
 version's sealed file, which every interpreter maps: a tensor whose elements are found
 there is pointed at the map, and its copy is freed.
 
-Of no use for torch.export: what its loader keeps beside the program (metadata of the
-graph) holds on to the copies.
+Archives of torch.package and torch.export need none of this: their readers can be given
+views to begin with (:mod:`tfs.runtime.guest.mapped_reader`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Platform ``torch_export``: a ``.pt2`` archive of torch.export or AOTInductor.
 
-An exported program is a graph, run operator by operator; an AOTInductor package is
-the same graph compiled to machine code for this kind of processor. Both take
+An exported program is a graph, run operator by operator; its tensors are views of the
+archive's bytes, shared by all interpreters. An AOTInductor package is the same graph
+compiled to machine code for this kind of processor, with weights of its own. Both take
 positional arguments as they were exported, so inputs are put into that order here.
 """
 
@@ -13,11 +14,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.export.pt2_archive import _package
+from torch.export.pt2_archive.constants import (
+    ARCHIVE_VERSION_PATH,
+    ARCHIVE_VERSION_VALUE,
+)
 from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_callable import TorchCallable
 
 ARCHIVE = "model.pt2"
@@ -31,15 +39,17 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         InvalidArgument: The program's arguments do not fit the signature.
 
     """
-    path = files[ARCHIVE].path
+    file = files[ARCHIVE]
     who = source.id.slashed
+    reader: MappedReader | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if _is_compiled(path):
-                function = _load_compiled(source, path)
+            if _is_compiled(file.path):
+                function = _load_compiled(source, file.path)
             else:
-                function = _load_program(source, path)
+                reader = MappedReader(file)
+                function = _load_program(source, file, reader)
     except ServingError:
         raise
     except Exception as error:
@@ -47,7 +57,14 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
             f"{who}: {ARCHIVE} cannot be loaded by torch {torch.__version__}: "
             f"{one_line(error)}"
         ) from error
-    return TorchCallable(source, dict.fromkeys(source.signatures, function))
+    finally:
+        if reader is not None:
+            reader.release()
+    return TorchCallable(
+        source,
+        dict.fromkeys(source.signatures, function),
+        written_pages=reader.num_written_pages if reader is not None else lambda: 0,
+    )
 
 
 def _is_compiled(path: str) -> bool:
@@ -55,9 +72,13 @@ def _is_compiled(path: str) -> bool:
         return any("data/aotinductor/" in name for name in archive.namelist())
 
 
-def _load_program(source: ModelSource, path: str) -> Callable[..., object]:
-    with open(path, "rb") as file:
-        program = torch.export.load(file)
+def _load_program(
+    source: ModelSource, file: SealedFile, reader: MappedReader
+) -> Callable[..., object]:
+    program = _read_mapped(file, reader)
+    if program is None:
+        with open(file.path, "rb") as opened:
+            program = torch.export.load(opened)
     if source.device != "cpu":
         from torch.export.passes import move_to_device_pass
 
@@ -66,6 +87,26 @@ def _load_program(source: ModelSource, path: str) -> Callable[..., object]:
     names = list(call_signature.forward_arg_names or ()) if call_signature else []
     in_spec = program.call_spec.in_spec
     return _by_name(source, program.module(), in_spec, names)
+
+
+def _read_mapped(
+    file: SealedFile, reader: MappedReader
+) -> torch.export.ExportedProgram | None:
+    """Reads a program whose tensors are views of the file.
+
+    As torch.export.load does, which offers no way to say where tensors are to lie.
+    Returns None where this torch, or the one that wrote the file, does it otherwise.
+    """
+    try:
+        archive = _package.PT2ArchiveReader(file.path)
+        archive.archive_file = reader
+        if archive.read_string(ARCHIVE_VERSION_PATH) != ARCHIVE_VERSION_VALUE:
+            return None
+        read = _package._load_exported_programs
+    except (AttributeError, RuntimeError):
+        return None
+    reader.remap()
+    return read(archive, archive.get_file_names(), None).get("model")
 
 
 def _load_compiled(source: ModelSource, path: str) -> Callable[..., object]:

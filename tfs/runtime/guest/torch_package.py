@@ -11,10 +11,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import linecache
-import mmap
 import sys
 import types
-import weakref
 import zipfile
 
 import torch
@@ -23,13 +21,13 @@ from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
 from tfs.runtime.guest.version_files import VersionFiles
 
 ARCHIVE = "model.pt"
-_ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
 
 
 def load(source: ModelSource, files: VersionFiles) -> GuestModel:
@@ -160,61 +158,3 @@ class MappedImporter(PackageImporter):
         self.zip_reader.remap()
         loaded: object = super().load_pickle(package, resource, map_location)
         return loaded
-
-
-class MappedReader(torch._C.PyTorchFileReader):
-    """Reads an archive in memory; tensors are views of a private mapping of it.
-
-    Records that were compressed or moved off their alignment by another zip program
-    are read into memory of their own instead.
-    """
-
-    def __init__(self, file: SealedFile) -> None:
-        super().__init__(file.path)
-        self._file = file.duplicate()
-        self._mapping: mmap.mmap | None = None
-        self._mappings: list[weakref.ref[mmap.mmap]] = []
-        with zipfile.ZipFile(file.path) as archive:
-            self._stored = {
-                info.filename.partition("/")[2]
-                for info in archive.infolist()
-                if info.compress_type == zipfile.ZIP_STORED
-            }
-
-    def get_storage_from_record(
-        self, name: str, numel: int, dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Returns a flat tensor over the record, zero-copy where that can be."""
-        size_bytes = self.get_record_size(name)
-        if numel * dtype.itemsize > size_bytes:
-            raise DataLoss(f"tensor {name} is cut short; write the version again")
-        offset = self.get_record_offset(name)  # type: ignore[attr-defined]
-        if (
-            not numel
-            or name not in self._stored
-            or offset % _ALIGNMENT
-            or self._mapping is None
-        ):
-            copied: torch.Tensor = super().get_storage_from_record(name, numel, dtype)
-            return copied
-        return torch.frombuffer(self._mapping, dtype=dtype, count=numel, offset=offset)
-
-    def remap(self) -> mmap.mmap:
-        """Maps the archive anew; tensors are made over this mapping from now on."""
-        mapping = self._mapping = self._file.map()
-        self._mappings = [each for each in self._mappings if each() is not None]
-        self._mappings.append(weakref.ref(mapping))
-        return mapping
-
-    def mappings(self) -> list[mmap.mmap]:
-        """Returns the mappings that something still looks into."""
-        return [each for ref in self._mappings if (each := ref()) is not None]
-
-    def num_written_pages(self) -> int:
-        """Returns how many pages of the archive this process made its own."""
-        return sum(num_written_pages(each) or 0 for each in self.mappings())
-
-    def release(self) -> None:
-        """Lets go of the archive; mappings end with the last tensor over them."""
-        self._mapping = None
-        self._file.close()

@@ -1,0 +1,72 @@
+"""Reads torch's archives out of shared memory: tensors are views, not copies."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+import zipfile
+
+import torch
+
+from tfs.core.errors import DataLoss
+from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+
+_ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
+
+
+class MappedReader(torch._C.PyTorchFileReader):
+    """Reads an archive in memory; tensors are views of a private mapping of it.
+
+    Records that were compressed or moved off their alignment by another zip program
+    are read into memory of their own instead.
+    """
+
+    def __init__(self, file: SealedFile) -> None:
+        super().__init__(file.path)
+        self._file = file.duplicate()
+        self._mapping: mmap.mmap | None = None
+        self._mappings: list[weakref.ref[mmap.mmap]] = []
+        with zipfile.ZipFile(file.path) as archive:
+            self._stored = {
+                info.filename.partition("/")[2]
+                for info in archive.infolist()
+                if info.compress_type == zipfile.ZIP_STORED
+            }
+
+    def get_storage_from_record(
+        self, name: str, numel: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Returns a flat tensor over the record, zero-copy where that can be."""
+        size_bytes = self.get_record_size(name)
+        if numel * dtype.itemsize > size_bytes:
+            raise DataLoss(f"tensor {name} is cut short; write the version again")
+        offset = self.get_record_offset(name)  # type: ignore[attr-defined]
+        if (
+            not numel
+            or name not in self._stored
+            or offset % _ALIGNMENT
+            or self._mapping is None
+        ):
+            copied: torch.Tensor = super().get_storage_from_record(name, numel, dtype)
+            return copied
+        return torch.frombuffer(self._mapping, dtype=dtype, count=numel, offset=offset)
+
+    def remap(self) -> mmap.mmap:
+        """Maps the archive anew; tensors are made over this mapping from now on."""
+        mapping = self._mapping = self._file.map()
+        self._mappings = [each for each in self._mappings if each() is not None]
+        self._mappings.append(weakref.ref(mapping))
+        return mapping
+
+    def mappings(self) -> list[mmap.mmap]:
+        """Returns the mappings that something still looks into."""
+        return [each for ref in self._mappings if (each := ref()) is not None]
+
+    def num_written_pages(self) -> int:
+        """Returns how many pages of the archive this process made its own."""
+        return sum(num_written_pages(each) or 0 for each in self.mappings())
+
+    def release(self) -> None:
+        """Lets go of the archive; mappings end with the last tensor over them."""
+        self._mapping = None
+        self._file.close()
