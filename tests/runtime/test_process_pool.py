@@ -9,8 +9,13 @@ import pytest
 from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import until
-from tests.runtime.zoo import DiesWhenLoaded, Scale
-from tfs.core.errors import FailedPrecondition, Internal, Unavailable
+from tests.runtime.zoo import DiesWhenLoaded, FailsAgain, MeetsWhenLoaded, Scale
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.crash_policy import CrashPolicy
@@ -94,6 +99,31 @@ def test_a_load_that_fails_in_one_leaves_none(
     deadly = package(tmp_path, DiesWhenLoaded(), {"serving_default": signature()})
     with pytest.raises(Internal, match="scale/1"):
         pool.load(deadly)
+    until(lambda: pool.is_spent, "the end of all processes")
+
+
+def test_all_but_the_first_load_at_once(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """Each of the two others waits, while it is unpickled, for the third to be there."""
+    pool = backend.pool(3)
+    meeting = MeetsWhenLoaded(str(tmp_path / "here"))
+    model = pool.load(package(tmp_path, meeting, {"serving_default": signature()}))
+    assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
+    assert len(list((tmp_path / "here").iterdir())) == 3
+    model.unload()
+
+
+def test_a_load_that_fails_in_a_later_one_leaves_none(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """The first is unloaded again."""
+    pool = backend.pool(3)
+    source = package(
+        tmp_path, FailsAgain(str(tmp_path / "one")), {"serving_default": signature()}
+    )
+    with pytest.raises(ServingError, match="scale/1"):
+        pool.load(source)
     until(lambda: pool.is_spent, "the end of all processes")
 
 

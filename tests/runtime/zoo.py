@@ -189,6 +189,44 @@ class DiesWhenLoaded(torch.nn.Module):
         return x
 
 
+class MeetsWhenLoaded(torch.nn.Module):
+    """Leaves a file when it is unpickled; after the first, waits until there are 3."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        os.makedirs(self.folder, exist_ok=True)
+        with open(f"{self.folder}/{os.getpid()}", "w"):
+            pass
+        limit_s = time.monotonic() + 30
+        while 1 < len(os.listdir(self.folder)) < 3:
+            if time.monotonic() > limit_s:
+                raise TimeoutError("nobody else comes")
+            time.sleep(0.002)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class FailsAgain(torch.nn.Module):
+    """Can be unpickled once."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        with open(self.path, "x"):
+            pass
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 class Hoarder(torch.nn.Module):
     """Takes as many megabytes as its first value says, and gives them back."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from tfs.core.servable import InferenceTask, Tensors
@@ -106,21 +107,53 @@ class ProcessPool:
             interpreter.start()
 
     def load(self, source: ModelSource) -> PooledModel:
+        """Loads on one interpreter, then from its bytes on all others at once.
+
+        What crashes while it is loaded does so once. Blocks.
+        """
         health = VersionHealth(self._options.crashes)
-        loaded: list[tuple[ProcessInterpreter, ProcessModel]] = []
+        first, *others = self._interpreters
+        if source.concurrency > 1:
+            others = []  # its requests are to meet in one interpreter
         try:
-            # Requests of a model that takes several at once meet in one interpreter.
-            num = 1 if source.concurrency > 1 else len(self._interpreters)
-            for interpreter in self._interpreters[:num]:
-                files = loaded[0][1].files if loaded else None
-                loaded.append((interpreter, interpreter.load(source, files, health)))
-        except BaseException:
-            for _, model in loaded:
-                model.unload()
-            raise
+            model = first.load(source, None, health)
+            rest = self._load_others(others, model, health)
         finally:
             self._was_used = True
-        return PooledModel(loaded)
+        return PooledModel([(first, model), *rest])
+
+    def _load_others(
+        self,
+        others: Sequence[ProcessInterpreter],
+        first: ProcessModel,
+        health: VersionHealth,
+    ) -> list[tuple[ProcessInterpreter, ProcessModel]]:
+        """Loads on each by a thread that waits for it; on all, or on none."""
+        loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
+
+        def load(interpreter: ProcessInterpreter) -> None:
+            try:
+                loaded[interpreter] = interpreter.load(
+                    first.source, first.files, health
+                )
+            except Exception as error:
+                loaded[interpreter] = error
+
+        threads = [
+            threading.Thread(target=load, args=(each,), name=f"load-{each.name}")
+            for each in others
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        models = {i: m for i, m in loaded.items() if isinstance(m, ProcessModel)}
+        for error in loaded.values():
+            if isinstance(error, Exception):
+                for model in (first, *models.values()):
+                    model.unload()
+                raise error
+        return [(each, models[each]) for each in others]
 
     def stats(self) -> InterpreterStats:
         """Returns the sums; of the models, one interpreter's number."""
