@@ -1,7 +1,8 @@
 #!/bin/sh
 # The entry point of TensorFlow Serving's image: two variables name the model, and every
 # argument of `docker run` is one more flag of the server; a repeated flag's last value
-# wins. The shell is replaced, so that the server receives SIGTERM and drains.
+# wins, and --model_config_file comes before the two variables. The shell is replaced, so
+# that the server receives SIGTERM and drains.
 set -eu
 exec tfs serve \
   --port=8500 \

@@ -91,3 +91,7 @@ def test_a_file_is_checked_without_a_server(
     path.write_text("model_config_list { config { name: 'a' base_path: 'm' } }")
     assert main(["config", "validate", str(path)]) == 1
     assert "absolute path" in capsys.readouterr().err
+    model = "name: 'a' base_path: '/m' model_platform: 'onnx'"
+    path.write_text(f"model_config_list {{ config {{ {model} }} }}")
+    assert main(["config", "validate", str(path)]) == 1
+    assert "unsupported platform onnx; known: hashmap" in capsys.readouterr().err

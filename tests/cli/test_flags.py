@@ -128,6 +128,23 @@ def test_a_bad_value_names_the_flag(word: str) -> None:
         read(MODEL, word)
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--port=abc", "--port=abc: expected a whole number"),
+        ("--drain_timeout_s=soon", "--drain_timeout_s=soon: expected a number"),
+        (
+            "--interpreter_backend=x",
+            "x: expected one of auto, front, inline, process.*",
+        ),
+    ],
+)
+def test_a_bad_value_is_told_what_would_be_good(word: str, expected: str) -> None:
+    """In the words of whoever starts a server, not in Python's."""
+    with pytest.raises(InvalidArgument, match=expected):
+        read(MODEL, word)
+
+
 def test_a_flag_without_meaning_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     """Flags that mean nothing here are accepted with one line for all of them."""
     with caplog.at_level(logging.WARNING):

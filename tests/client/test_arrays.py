@@ -74,6 +74,31 @@ def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
         sent(value)
 
 
+@pytest.mark.parametrize("form", ["content", "typed", "repeated"])
+def test_bfloat16_is_read_as_float32(form: str) -> None:
+    """numpy lacks the type; every number of it is a float32."""
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_BFLOAT16)
+    tensor.tensor_shape.dim.add(size=2)
+    if form == "content":
+        tensor.tensor_content = bytes.fromhex("c03f c03f")
+    else:
+        tensor.half_val.extend([0x3FC0] * (2 if form == "typed" else 1))
+    array = read_tensor(tensor, "x")
+    assert array.dtype == np.float32
+    assert array.tolist() == [1.5, 1.5]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_arrays_of_ml_dtypes_are_sent(name: str) -> None:
+    """Where that package gives numpy the type, it has a wire form."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([[1.5, -2.0]], dtype=getattr(ml_dtypes, name))
+    tensor = tensor_pb2.TensorProto()
+    fill_tensor(tensor, array, "x")
+    assert types_pb2.DataType.Name(tensor.dtype) == f"DT_{name.upper()}"
+    assert tensor.tensor_content == array.tobytes()
+
+
 @pytest.mark.parametrize(
     ("field", "number", "values", "expected"),
     [

@@ -41,12 +41,20 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"its gRPC address, without a socket (default {DEFAULT_ADDRESS})",
     )
     group.add_argument(
-        "--ca", metavar="FILE", help="PEM: speak TLS, and trust these authorities"
+        "--ca",
+        "--ca_file",
+        metavar="FILE",
+        help="PEM: speak TLS, and trust these authorities",
     )
     group.add_argument(
-        "--cert", metavar="FILE", help="PEM: who we are, for --admin_from=mtls"
+        "--cert",
+        "--cert_file",
+        metavar="FILE",
+        help="PEM: who we are, for --admin_from=mtls",
     )
-    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
+    group.add_argument(
+        "--key", "--key_file", metavar="FILE", help="PEM: the key of --cert"
+    )
     group.add_argument(
         "--timeout_s",
         type=float,

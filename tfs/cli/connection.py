@@ -26,12 +26,17 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
         "--timeout_s", type=float, default=30.0, help="for each call (default 30)"
     )
     group.add_argument(
-        "--ca_file", metavar="PEM", help="speak TLS, and trust what these sign"
+        "--ca_file", "--ca", metavar="PEM", help="speak TLS, and trust what these sign"
     )
     group.add_argument(
-        "--cert_file", metavar="PEM", help="with mutual TLS: our certificate chain"
+        "--cert_file",
+        "--cert",
+        metavar="PEM",
+        help="with mutual TLS: our certificate chain",
     )
-    group.add_argument("--key_file", metavar="PEM", help="with mutual TLS: its key")
+    group.add_argument(
+        "--key_file", "--key", metavar="PEM", help="with mutual TLS: its key"
+    )
 
 
 def connect(arguments: argparse.Namespace) -> Client:

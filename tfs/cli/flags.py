@@ -8,8 +8,9 @@ scripts work; an unknown flag is an error.
 from __future__ import annotations
 
 import argparse
+import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -424,8 +425,20 @@ def read_flags(arguments: argparse.Namespace) -> ServerOptions:
         try:
             fields[flag.field] = flag.read(text)
         except ValueError as error:
-            raise InvalidArgument(f"--{flag.name}={text}: {error}") from error
+            problem = _EXPECTED.get(flag.read) or str(error)
+            if isinstance(flag.read, enum.EnumType):
+                kinds: Iterable[enum.Enum] = flag.read
+                choices = ", ".join(str(kind.value) for kind in kinds)
+                problem = f"expected one of {choices}"
+            raise InvalidArgument(f"--{flag.name}={text}: {problem}") from error
     return ServerOptions(**fields)  # type: ignore[arg-type]  # the table's types
+
+
+_EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
+    int: "expected a whole number",
+    float: "expected a number",
+}
+"""What a type of Python's refuses without saying what it wants."""
 
 
 def flag_names() -> Sequence[str]:

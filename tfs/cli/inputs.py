@@ -89,6 +89,11 @@ def _read(name: str, value: str, dtype: str | None) -> npt.NDArray[Any]:
     nested = read_json(value, where)
     try:
         array = np.asarray(nested)
+        if dtype == "bfloat16" or (dtype or "").startswith("float8"):
+            raise InvalidArgument(
+                f"{where}: the model wants {dtype}, which numpy does not have; send it "
+                "with tfs.client and arrays of the package ml_dtypes"
+            )
         if dtype not in (None, "string"):
             array = array.astype(np.dtype(dtype), casting="unsafe")
         elif array.dtype == np.float64:

@@ -26,6 +26,15 @@ _NUMPY: Final[dict[int, np.dtype[Any]]] = {
     types_pb2.DT_UINT32: np.dtype("<u4"),
     types_pb2.DT_UINT64: np.dtype("<u8"),
 }
+_WIRE_BY_NAME: Final = {
+    "bfloat16": types_pb2.DT_BFLOAT16,
+    "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
+    "float8_e4m3fn": types_pb2.DT_FLOAT8_E4M3FN,
+    "float8_e4m3fnuz": types_pb2.DT_FLOAT8_E4M3FNUZ,
+    "float8_e5m2fnuz": types_pb2.DT_FLOAT8_E5M2FNUZ,
+}
+"""Types that numpy has from the package ml_dtypes only."""
+
 _WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
 _TYPED_FIELD: Final = {
     types_pb2.DT_FLOAT: "float_val",
@@ -63,7 +72,7 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
         tensor.string_val.extend(_as_bytes(item, name) for item in array.ravel())
         return
     little = array.dtype.newbyteorder("<")
-    number = _WIRE.get(little)
+    number = _WIRE.get(little, _WIRE_BY_NAME.get(array.dtype.name))
     if number is None:
         raise InvalidArgument(f"input {name!r}: dtype {array.dtype} cannot be sent")
     tensor.dtype = number  # type: ignore[assignment]  # the enum's int
@@ -72,6 +81,8 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
 
 def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
     """Returns the array, from raw content or typed fields, the last value repeated.
+
+    bfloat16, which numpy does not have, comes as the same numbers in float32.
 
     Raises:
         InvalidArgument: A dtype numpy does not have, or contents that do not fit.
@@ -85,6 +96,13 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
         strings[: len(given)] = given
         strings[len(given) :] = given[-1] if given else b""
         return strings.reshape(shape)
+    if tensor.dtype == types_pb2.DT_BFLOAT16:
+        halves = tensor_pb2.TensorProto()
+        halves.CopyFrom(tensor)
+        halves.dtype = types_pb2.DT_UINT16
+        halves.int_val.extend(halves.half_val)
+        wide = read_tensor(halves, name).astype("<u4") << 16
+        return wide.view("<f4")
     dtype = _NUMPY.get(tensor.dtype)
     if dtype is None:
         known = types_pb2.DataType.Name(tensor.dtype)
