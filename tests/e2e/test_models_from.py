@@ -15,7 +15,6 @@ from tests.e2e.serving import (
     Serving,
     config_text,
     export_scale,
-    run_tfs,
 )
 from tfs.client import Client
 from tfs.core.errors import NotFound
@@ -88,15 +87,6 @@ def test_a_model_may_say_where_it_runs(
         server.wait_for("scale/1 is available")
         assert client.predict("scale", {"x": X}).outputs["y"].tolist() == [[1, 2]]
         assert server.stop() == 0
-
-
-def test_a_backend_that_is_not_built_is_refused(tmp_path: Path) -> None:
-    """What has no room yet is refused by name at the start."""
-    config = tmp_path / "models.config"
-    config.write_text(config_text("m", tmp_path, "runtime { backend: DLMOPEN }"))
-    code, output = run_tfs("serve", "--any_port", f"--model_config_file={config}")
-    assert code == 1
-    assert "DLMOPEN is not built yet" in output
 
 
 def test_a_version_that_does_not_fit_is_refused_alone(tmp_path: Path) -> None:

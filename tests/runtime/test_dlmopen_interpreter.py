@@ -27,7 +27,7 @@ from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.core.tensor_view import TensorView
 from tfs.runtime import dlmopen_namespace
 from tfs.runtime.dlmopen_backend import DlmopenBackend
-from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter
+from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.interpreter import MeasurableModel
 from tfs.runtime.interpreter_manager import InterpreterManager
 
@@ -248,8 +248,8 @@ def test_a_model_can_be_measured(
     interpreter: DlmopenInterpreter, tmp_path: Path
 ) -> None:
     """A probe learns what it would learn of a process."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
-    assert isinstance(loaded, MeasurableModel)
+    loaded: MeasurableModel = interpreter.load(package(tmp_path, Scale()))
+    assert isinstance(loaded, DlmopenModel)
     assert loaded.last_call_s is None
     ask(loaded, X).outputs()
     assert loaded.last_call_s is not None

@@ -94,6 +94,7 @@ def test_options_and_host_come_before_measurements(
         PlacementOptions(isolation_required=True, process_available=False),
         PlacementOptions(isolation_required=True, backend=Backend.INLINE),
         PlacementOptions(isolation_required=True, backend=Backend.DLMOPEN),
+        PlacementOptions(device="cuda", backend=Backend.DLMOPEN),
         PlacementOptions(backend=Backend.PROCESS, process_available=False),
         PlacementOptions(backend=Backend.INLINE, torch_imported=False),
         PlacementOptions(backend=Backend.FRONT, torch_imported=False),

@@ -6,7 +6,7 @@ import pytest
 
 from sources.version_policy import All, Latest, Specific
 from tests.server.environment import config, model
-from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.server.config import (
     config_text,
     parse_config_text,
@@ -141,14 +141,11 @@ def test_bad_request_logging_is_refused(fields: str, words: str) -> None:
     assert "model a" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "fields",
-    ["backend: DLMOPEN"],
-)
-def test_a_choice_that_is_not_built_is_refused(fields: str) -> None:
-    """Running a model elsewhere than asked for would be worse."""
-    with pytest.raises(Unimplemented, match=r"model a: runtime\."):
-        settings(f"runtime {{ {fields} }}")
+def test_private_pythons_are_for_the_cpu() -> None:
+    """Running a model elsewhere than asked for would be worse than refusing it."""
+    assert settings("runtime { backend: DLMOPEN }").runtime.backend is Backend.DLMOPEN
+    with pytest.raises(InvalidArgument, match=r"model a: runtime.*CPU only"):
+        settings('runtime { backend: DLMOPEN device: "cuda" }')
 
 
 def test_a_canary_does_not_cost_the_primary_its_place() -> None:

@@ -253,13 +253,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "interpreter_backend",
         "interpreter_backend",
         Backend,
-        "where models run: auto, front, inline or process (default auto)",
+        "where models run: auto, front, inline, process or dlmopen (default auto)",
     ),
     Flag(
         "num_interpreters",
         "num_interpreters",
         int,
-        "processes that run models; 0 is one per core (default 0)",
+        "processes (or private Pythons) that run models; 0 is one per core (default 0)",
     ),
     Flag(
         "interpreter_call_timeout_s",

@@ -14,7 +14,7 @@ from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime import dlmopen_probe
 from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 
 
@@ -154,6 +154,11 @@ class SpreadModel:
     def import_s(self) -> float | None:
         """Seconds that importing and unpickling took."""
         return self._members[0][1].import_s
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """Unknown: others allocate in this process, too."""
+        return self._members[0][1].load_memory
 
     @property
     def last_call_s(self) -> float | None:

@@ -25,7 +25,7 @@ from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.shared_tensors import describe_value, value_at
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline_interpreter import InlineInterpreter, InlineModel
-from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.namespace_model import NamespaceModel
 from tfs.runtime.task_outcome import closed, unloaded
@@ -61,6 +61,11 @@ class DlmopenModel:
     def import_s(self) -> float | None:
         """Seconds that importing and unpickling took."""
         return self._guest.import_s
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """Unknown: others allocate in this process, too."""
+        return self._model.load_memory
 
     @property
     def last_call_s(self) -> float | None:

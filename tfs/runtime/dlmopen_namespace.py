@@ -41,6 +41,10 @@ from tfs.runtime.zygote_client import import_path
 MORE_ROOM: Final = "GLIBC_TUNABLES=glibc.rtld.nns=16"
 """In a process's environment before it starts: room for 15 namespaces instead of 6."""
 
+_ADVICE: Final = (
+    f"start the process with {MORE_ROOM} in its environment, or use fewer interpreters"
+)
+
 _LM_ID_NEWLM: Final = -1
 _RTLD_DI_LMID: Final = 1
 _LIBC: Final = b"libc.so.6"
@@ -129,7 +133,7 @@ class Namespace:
         ).start()
         booted.wait()
         if faults:
-            raise FailedPrecondition(f"a private Python does not start: {faults[0]}")
+            raise _not_started(faults[0])
 
     def call(self, request: Any) -> Any:
         """Asks the guest; returns its answer. Blocks for as long as it works.
@@ -353,9 +357,14 @@ def _load(host: ctypes.CDLL) -> tuple[ctypes.CDLL, ctypes.CDLL]:
 def _not_loaded(host: ctypes.CDLL) -> FailedPrecondition:
     reason = (host.dlerror() or b"no reason given").decode(errors="replace")
     return FailedPrecondition(
-        f"there is no room for another private Python: {reason}; start "
-        f"the process with {MORE_ROOM} in its environment, or use fewer interpreters"
+        f"there is no room for another private Python: {reason}; {_ADVICE}"
     )
+
+
+def _not_started(reason: str) -> FailedPrecondition:
+    # A library of torch's may be the first that finds no room.
+    advice = f"; {_ADVICE}" if "static TLS" in reason else ""
+    return FailedPrecondition(f"a private Python does not start: {reason}{advice}")
 
 
 def _error(

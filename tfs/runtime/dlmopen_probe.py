@@ -29,9 +29,24 @@ from tfs.runtime.libpython import find_libpython
 from tfs.runtime.zygote_client import import_path
 
 _MIN_GLIBC: Final = (2, 34)  # from here on libc.so.6 holds dlmopen and the threads
+_MOST: Final = 15  # glibc has 16 namespaces, one of them the process's own
+_MOST_BY_DEFAULT: Final = 6  # with the static thread-local storage it takes by itself
 _TIMEOUT_S: Final = 120.0
 _NUM_THREADS: Final = 4
 _ANSWER: Final = "dlmopen-probe: "
+
+
+def most_interpreters() -> int:
+    """Returns how many are likely to have room, by what the process was started with.
+
+    Whoever asks for a number is told by the probe; this is for those who do not.
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    for setting in tunables.split(":"):
+        name, _, value = setting.partition("=")
+        if name == "glibc.rtld.nns" and value.isdigit():
+            return max(1, min(int(value) - 1, _MOST))
+    return _MOST_BY_DEFAULT
 
 
 def require(num_interpreters: int) -> None:

@@ -109,6 +109,11 @@ def place(
 
 def _asked_for(options: PlacementOptions) -> Placement:
     backend = options.backend
+    if backend is Backend.DLMOPEN and options.device != "cpu":
+        raise FailedPrecondition(
+            f"backend 'dlmopen' computes on the CPU only, not on {options.device}; use "
+            "inline or process"
+        )
     if backend is Backend.PROCESS and not options.process_available:
         raise FailedPrecondition(
             "backend 'process' is asked for, and this host does not have it"

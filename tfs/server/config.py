@@ -78,7 +78,7 @@ def read_config_text(text: str, where: str) -> ServerConfig:
 
     Raises:
         InvalidArgument: A syntax error, with line and column, or a bad value.
-        Unimplemented: A field whose room is not built yet.
+        Unimplemented: A field asks for what there is not.
 
     """
     return read_config(parse_config_text(text, where))
@@ -94,7 +94,7 @@ def read_config(message: Message) -> ServerConfig:
 
     Raises:
         InvalidArgument: Naming the model, what is wrong and what is expected.
-        Unimplemented: A field whose room is not built yet.
+        Unimplemented: A field asks for what there is not.
 
     """
     models, errors = read_models(message)
@@ -174,7 +174,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
 
     Raises:
         InvalidArgument: Naming the model, what is wrong and what is expected.
-        Unimplemented: A field whose room is not built yet.
+        Unimplemented: A field asks for what there is not.
 
     """
     name = model.name
@@ -326,19 +326,12 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
             f"{where}: isolation REQUIRED needs backend PROCESS or AUTO, not "
             f"{settings.backend.name}"
         )
-    unbuilt = unbuilt_runtime(settings)
-    if unbuilt:
-        raise Unimplemented(
-            f"{where}.{unbuilt}: {settings.backend.name} is not built yet"
+    if settings.backend is Backend.DLMOPEN and device != "cpu":
+        raise InvalidArgument(
+            f"{where}: backend DLMOPEN computes on the CPU only, not on {device}; use "
+            "INLINE or PROCESS"
         )
     return settings
-
-
-def unbuilt_runtime(settings: RuntimeSettings) -> str:
-    """Returns the field whose room is not built yet, "" if all are."""
-    if settings.backend is Backend.DLMOPEN:
-        return "backend"
-    return ""
 
 
 def _require_share(where: str, value: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.dlmopen_backend import DlmopenBackend
 from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
@@ -30,6 +31,7 @@ class InterpretersOptions:
         call_timeout_s: A call in a process that takes longer ends the process.
         max_queued: Calls that may wait for one interpreter.
         worker: How the processes run.
+        num_private_pythons: Those of backend dlmopen; 0 for as many as processes.
 
     """
 
@@ -37,6 +39,7 @@ class InterpretersOptions:
     call_timeout_s: float = 30.0
     max_queued: int = 256
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    num_private_pythons: int = 0
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -88,6 +91,11 @@ class Interpreters:
                     on_quarantine=on_quarantine,
                 ),
             )
+        self._private = DlmopenBackend(
+            options.num_private_pythons or options.num_interpreters,
+            max_queued=max_queued,
+            clock=clock,
+        )
         # Guards the fields below; leaf: making interpreters starts nothing.
         self._lock = threading.Lock()
         self._started: set[str] = set()
@@ -102,7 +110,8 @@ class Interpreters:
         """Returns the interpreter for one version that is to run there; started.
 
         A version in processes has them for itself: ``num_processes`` of them, or as
-        many as the options say.
+        many as the options say. Private Pythons are shared by all versions; a version
+        gets that many of them, or all.
 
         Raises:
             FailedPrecondition: This server has no such backend.
@@ -115,6 +124,10 @@ class Interpreters:
                 return self._processes.pool(
                     num_processes or self._options.num_interpreters
                 )
+            if backend is Backend.DLMOPEN:
+                group = self._private.group(num_processes)
+                group.start()
+                return group
             if backend not in (Backend.FRONT, Backend.INLINE):
                 raise FailedPrecondition(f"no {backend.value} interpreters here")
             inline = self._front if backend is Backend.FRONT else next(self._turns)
@@ -130,6 +143,7 @@ class Interpreters:
         self._front.close(deadline_s)
         for inline in self._inline:
             inline.close(deadline_s)
+        self._private.close(deadline_s)
         if self._processes is not None:
             self._processes.close(deadline_s)
 

@@ -22,6 +22,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.runtime import dlmopen_probe
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
@@ -70,12 +71,18 @@ class ModelFleet:
         self._loop = loop
         self._manager = manager
         num = options.num_interpreters or default_num_interpreters()
+        num_private = num
+        if not options.num_interpreters:
+            num_private = min(num, dlmopen_probe.most_interpreters())
+        if options.interpreter_backend is Backend.DLMOPEN:
+            _require_dlmopen(num_private)
         self._interpreters = Interpreters(
             loop,
             InterpretersOptions(
                 num,
                 options.interpreter_call_timeout_s,
                 worker=worker_options(options),
+                num_private_pythons=num_private,
             ),
             on_slow=self._note_slow,
             on_quarantine=self._quarantine,
@@ -92,6 +99,7 @@ class ModelFleet:
                 Backend.FRONT: 1,
                 Backend.INLINE: num,
                 Backend.PROCESS: num * _PARALLEL_PER_PROCESS,
+                Backend.DLMOPEN: num_private,
             },
             stats=stats,
         )
@@ -254,7 +262,24 @@ class ModelFleet:
 _BACKENDS: Final = {
     RuntimeBackend.INLINE: Backend.INLINE,
     RuntimeBackend.PROCESS: Backend.PROCESS,
+    RuntimeBackend.DLMOPEN: Backend.DLMOPEN,
 }
+
+
+def _require_dlmopen(num_interpreters: int) -> None:
+    """Tries the backend before anything listens; blocks for seconds.
+
+    Raises:
+        FailedPrecondition: It does not work here; names the flag.
+
+    """
+    reason = dlmopen_probe.refusal(num_interpreters)
+    if reason:
+        raise FailedPrecondition(
+            f"--interpreter_backend=dlmopen with {num_interpreters} interpreters does "
+            f"not work here: {reason}"
+        )
+    log.info("event=dlmopen_probed num_interpreters=%d", num_interpreters)
 
 
 def _no_interpreter(_: ModelSource) -> Interpreter:
