@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 _ALPHA = 0.1  # weight of a new observation
 _CHEAPER = 0.97  # a larger size must save 3 %, or measuring noise decides
+_PADDING_S = 20e-6  # what joining a batch with its padding costs at least
 
 
 class CostTable:
@@ -81,7 +82,8 @@ class CostTable:
         """Returns which of ``sizes`` (ascending) to pad ``num_rows`` rows to.
 
         That is the first that holds them, unless a larger one was measured to cost
-        at least 3 % less; ``num_rows`` itself if none holds them.
+        at least 3 % less, and less by more than padding costs; ``num_rows`` itself if
+        none holds them.
         """
         index = bisect_left(sizes, num_rows)
         if index == len(sizes):
@@ -92,7 +94,9 @@ class CostTable:
         best_s = self.predict_s(best)
         for size in sizes[index + 1 :]:
             size_s = self._call_s.get(size)
-            if size_s is not None and size_s < best_s * _CHEAPER:
+            if size_s is not None and size_s < min(
+                best_s * _CHEAPER, best_s - _PADDING_S
+            ):
                 best, best_s = size, size_s
         return best
 

@@ -72,9 +72,9 @@ class PlacedModel:
     ) -> Callable[[Outcome], None]:
         def done(outcome: Outcome) -> None:
             with self._lock:
-                self._num_running[model] -= 1
-                if not self._num_running[model]:
-                    self._drained.notify_all()
+                num_running = self._num_running[model] = self._num_running[model] - 1
+                if not num_running and model is not self._model:
+                    self._drained.notify_all()  # it is being moved away from
             on_done(outcome)
 
         return done

@@ -101,7 +101,13 @@ class _SignatureCall:
         self._function = function
         self._unbatched = not signature.batched
         self._outputs = tuple(
-            (output, spec, TORCH_DTYPES.get(spec.dtype), len(spec.shape))
+            (
+                output,
+                spec,
+                TORCH_DTYPES.get(spec.dtype),
+                len(spec.shape),
+                _fixed_inner(signature, spec),
+            )
             for output, spec in signature.outputs.items()
         )
 
@@ -120,7 +126,7 @@ class _SignatureCall:
 
     def _named(self, result: object) -> Mapping[str, object]:
         """Returns outputs by name: a mapping as it is, others by position."""
-        if isinstance(result, Mapping):
+        if type(result) is dict or isinstance(result, Mapping):
             return result
         names = self.signature.outputs
         if len(names) == 1 and not (
@@ -141,7 +147,7 @@ class _SignatureCall:
 
     def _checked(self, named: Mapping[str, object], num_rows: int) -> dict[str, Output]:
         outputs: dict[str, Output] = {}
-        for name, spec, torch_dtype, rank in self._outputs:
+        for name, spec, torch_dtype, rank, inner in self._outputs:
             try:
                 value = named[name]
             except KeyError:
@@ -149,6 +155,14 @@ class _SignatureCall:
                     f"{self._who} did not return output {name!r}; "
                     f"it returned: {', '.join(map(str, named)) or 'nothing'}"
                 ) from None
+            if (
+                inner is not None
+                and type(value) is torch.Tensor
+                and value.dtype is torch_dtype
+                and value.shape == (num_rows, *inner)
+            ):
+                outputs[name] = value  # nearly all are like this
+                continue
             output = self._output(name, spec, value)
             shape = output.shape
             if (
@@ -199,6 +213,13 @@ class _SignatureCall:
             f"{self._who}: output {name!r} is {dtype}{list(output.shape)}, its "
             f"signature promises {spec.dtype}{wanted}"
         )
+
+
+def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | None:
+    """Returns the sizes of a row; None if they may vary or there are no rows."""
+    if not signature.batched or not spec.shape or FREE in spec.shape[1:]:
+        return None
+    return spec.shape[1:]
 
 
 def num_rows_of(signature: Signature, inputs: Tensors) -> int:
