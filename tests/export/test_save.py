@@ -162,6 +162,45 @@ def test_script_that_trains_can_export_its_own_class(tmp_path: Path) -> None:
     assert "training" not in source
 
 
+def test_script_can_wrap_what_came_out_of_a_package(tmp_path: Path) -> None:
+    """Its class is packaged without the script's statements, however importers say."""
+    inner = save(DigitClassifier().eval(), torch.rand(2, 64), tmp_path / "inner")
+    script = tmp_path / "wrap.py"
+    script.write_text(
+        "import sys\n"
+        "import torch\n"
+        "import tfs.export\n"
+        "from torch import nn\n"
+        "from torch.package import PackageImporter\n"
+        "importer = PackageImporter(sys.argv[1] + '/model.pt')\n"
+        "class Twice(nn.Module):\n"
+        "    def __init__(self, inner):\n"
+        "        super().__init__()\n"
+        "        self.inner = inner\n"
+        "    def forward(self, pixels):\n"
+        "        return self.inner(pixels) * 2\n"
+        "print('wrapping')\n"
+        "inner = importer.load_pickle('model', 'model.pkl')\n"
+        "x = torch.rand(2, 64)\n"
+        "for importers in ([], [importer]):\n"
+        "    tfs.export.save(Twice(inner), x, sys.argv[2], importers=importers)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(inner), str(tmp_path / "base")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["wrapping"]
+    for version in ("1", "2"):
+        with zipfile.ZipFile(tmp_path / "base" / version / "model.pt") as archive:
+            source = archive.read("model/__main__.py").decode()
+        assert "class Twice" in source
+        assert "wrapping" not in source
+
+
 def test_library_without_a_decision_is_explained_in_a_tree(tmp_path: Path) -> None:
     """The message says who imports the library and which options there are."""
     from tests.models.with_libraries import Plotting

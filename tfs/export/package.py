@@ -14,9 +14,9 @@ import inspect
 import io
 import logging
 import pickle
-import pickletools
 import sys
 import sysconfig
+import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol, cast
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.package._mangling import is_mangled
 from torch.package.analyze.is_from_package import is_from_package
 from torch.package.glob_group import GlobGroup
 from torch.package.importer import Importer, sys_importer
@@ -145,8 +146,7 @@ def _save(
 ) -> None:
     _refuse_scripted(module)
     _refuse_two_of_a_name(module)
-    if len(importers) == 1:
-        _save_script(exporter, module)
+    _save_script(exporter, module)
     for name, place in rules.sources.items():
         exporter.save_source_file(name, place)
     try:
@@ -503,23 +503,39 @@ def _trial(obj: object) -> bytes:
     return buffer.getvalue()
 
 
+class _ScriptNames(_Trial):
+    """Notes what an object uses of the running script, as it would be pickled.
+
+    Attributes:
+        names: Of classes and functions at the top of the script.
+
+    """
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), protocol=3)
+        self.names: set[str] = set()
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, type | types.FunctionType):
+            if obj.__module__ == "__main__":
+                self.names.add(obj.__qualname__.partition(".")[0])
+            elif is_mangled(obj.__module__ or ""):  # plain pickle cannot find it
+                return str, ()
+        return NotImplemented
+
+
 def _save_script(exporter: PackageExporter, module: nn.Module) -> None:
     """Puts what the model uses of the running script into the archive."""
+    trial = _ScriptNames()
     try:
-        data = _trial(module)
+        trial.dump(module)
     except Exception:
         return  # save_pickle explains it
-    names = set()
-    for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name == "GLOBAL":
-            owner, _, name = str(argument).partition(" ")
-            if owner == "__main__":
-                names.add(name.partition(".")[0])
     place = getattr(sys.modules["__main__"], "__file__", None)
-    if not names or not place or not Path(place).is_file():
+    if not trial.names or not place or not Path(place).is_file():
         return
     source = Path(place).read_text(encoding="utf-8")
-    exporter.save_source_string("__main__", needed_source(source, names))
+    exporter.save_source_string("__main__", needed_source(source, trial.names))
 
 
 def _culprits(module: nn.Module, importers: Sequence[Importer]) -> str:
