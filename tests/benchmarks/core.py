@@ -7,10 +7,13 @@ same kind of table.
 
 from __future__ import annotations
 
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from managers.aspired_versions_manager import (
     AspiredVersionsManager,
@@ -19,7 +22,9 @@ from managers.aspired_versions_manager import (
 from managers.serving_map import ServingMap, retire
 from managers.state_monitor import ServableStateMonitor
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
+from tests.benchmarks.many_models import ManyModels, wait_for_all
 from tests.benchmarks.row import Goal, Row
+from tests.benchmarks.server_process import ServerProcess
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.event_bus import EventBus
@@ -41,6 +46,9 @@ ROWS = (
     Row("core/failed-lookups/100-swaps-per-s", "", Goal("value", "<=", 0)),
     Row("core/fake-models-available/1000", "s", Goal("value", "<=", 2.0)),
     Row("core/fake-models-swapped/1000", "s", Goal("value", "<=", 2.0)),
+    # A server with default options; from the start of its process.
+    Row("core/tiny-models-available/1000", "s", Goal("value", "<=", 10.0)),
+    Row("core/tiny-models-swapped/1000", "s", Goal("value", "<=", 10.0)),
 )
 
 
@@ -52,6 +60,8 @@ class Effort:
     num_rounds: int = 9
     swap_duration_s: float = 10.0
     num_models: int = 1000
+    num_tables: int = 900
+    num_networks: int = 100
 
 
 class LockedEntry:
@@ -296,6 +306,29 @@ def measure_waves(report: Report, effort: Effort) -> None:
     report.record(ROWS[6].name, wave.swapped_s, results_ok=wave.is_right)
 
 
+def measure_tiny_models(report: Report, effort: Effort) -> None:
+    """A thousand real models in a real server, and a new version of each of them."""
+    with tempfile.TemporaryDirectory() as name:
+        models = ManyModels(Path(name), effort.num_tables, effort.num_networks)
+        models.stage(1)
+        models.stage(2)
+        models.publish(1)
+        command = [
+            *(sys.executable, "-m", "tfs", "serve"),
+            *("--grpc_host=127.0.0.1", "--any_port=true"),
+            f"--model_config_file={models.write_config()}",
+        ]
+        started_s = time.monotonic()
+        with ServerProcess(command) as server:
+            wait_for_all(server, models.names, 1)
+            report.record(ROWS[7].name, time.monotonic() - started_s)
+            started_s = time.monotonic()
+            models.publish(2)
+            wait_for_all(server, models.names, 2)
+            wait_for_all(server, models.names, 1, ended=True)
+            report.record(ROWS[8].name, time.monotonic() - started_s)
+
+
 def build_area(effort: Effort) -> Area:
     """Returns the area, measured with that effort."""
 
@@ -308,7 +341,10 @@ def build_area(effort: Effort) -> Area:
     def waves(report: Report) -> None:
         measure_waves(report, effort)
 
-    return Area("core", ROWS, (lookups, swaps, waves))
+    def tiny_models(report: Report) -> None:
+        measure_tiny_models(report, effort)
+
+    return Area("core", ROWS, (lookups, swaps, waves, tiny_models))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,12 @@ from tests.benchmarks.harness import Report
 def test_every_row_is_measured_and_right() -> None:
     """Nothing is missing, and no result was wrong."""
     effort = core.Effort(
-        num_calls=100, num_rounds=2, swap_duration_s=0.1, num_models=20
+        num_calls=100,
+        num_rounds=2,
+        swap_duration_s=0.1,
+        num_models=20,
+        num_tables=3,
+        num_networks=1,
     )
     area = core.build_area(effort)
     report = Report(area.rows)

@@ -125,6 +125,10 @@ class Environment:
             servable_id, value=storage.path, errors=errors, log=self.log
         )
 
+    def threads(self, name: str) -> ThreadExecutor:
+        """Returns the pool of that name; there are some only with threads."""
+        return next(each for each in self._threads if each.name == name)
+
     # -- what tests do -----------------------------------------------------------------
 
     def add_version(self, name: str, version: int, base_path: str = "") -> str:

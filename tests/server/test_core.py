@@ -6,6 +6,8 @@ are asserted; docs/divergences.md says what is different on purpose.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.server.environment import Environment, config, message, model
@@ -372,3 +374,20 @@ def test_looking_at_all_models_leaves_the_loop_time(env: Environment) -> None:
     env.expire()
     assert len(looks) == 2
     assert env.served("a") == 2
+
+
+def test_the_first_loads_get_more_threads_and_later_ones_do_not() -> None:
+    """A start has nobody to disturb (ConnectSourcesWithFastInitialLoad)."""
+    env = Environment(has_threads=True)
+    pool = env.threads("load")
+    before = pool.num_threads
+    env.core.begin(
+        read_config_text("model_config_list {}", "test"), Origin.MODEL_REPOSITORY
+    )
+    env.settle()
+    assert pool.num_threads == max(before, 4 * (os.cpu_count() or 1))
+    env.add_version("a", 1)
+    env.broken.add(env.add_version("b", 1))
+    env.apply(model("a"), model("b"))
+    assert env.available("a") == [1]
+    assert pool.num_threads == before

@@ -7,6 +7,7 @@ answer or why they will not. A newer config supersedes one that is still waited 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -175,6 +176,9 @@ class ServerCore:
         self._is_recheck_posted = False
         self._rechecks_after_s = 0.0
         self._on_change: list[Callable[[], None]] = []
+        # Threads lent to the first loads, until those have ended. The loop's.
+        self._lent = contextlib.ExitStack()
+        self._is_lending = False
         self._wire()
         self._subscription = bus.subscribe(self._note_state)
 
@@ -257,6 +261,8 @@ class ServerCore:
         for name, why in running.why_inactive.items():
             log.warning("event=override_inactive servable=%s why=%r", name, why)
         self._drop_redundant(overrides, running)
+        self._lent.enter_context(self._manager.lend_all_threads())
+        self._is_lending = True
         self._commit(running)
         log.info(
             "event=config_applied reason=start models=%d overridden=%s",
@@ -630,6 +636,10 @@ class ServerCore:
                 self._finish(waiter, error_of(settled))
         for fn in self._on_change:
             fn()
+        # A repository that is still empty has not had its first loads.
+        if self._is_lending and self._names() and self.has_settled():
+            self._is_lending = False
+            self._lent.close()
         ended_s = self._clock.now()
         self._rechecks_after_s = ended_s + _RECHECK_REST * (ended_s - begun_s)
 
