@@ -19,6 +19,7 @@ from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.two_ways import TwoWays
 from tests.models.with_part import WithPart
+from tests.models.with_resource import Blob
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.export import DependencyReport, PackageRules, SignatureOptions, explain, save
@@ -246,6 +247,20 @@ def test_resource_is_readable_by_the_packaged_model(tmp_path: Path) -> None:
     )  # fmt: skip
     loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
     assert loaded(torch.ones(2, 1)).tolist() == [[3], [3]]
+
+
+def test_module_that_needs_its_resources_can_be_called_before(tmp_path: Path) -> None:
+    """What the archive will hold is readable while the module is tried."""
+    path = save(
+        Blob(),
+        torch.ones(2, 3),
+        tmp_path,
+        resources={"words.txt": "one two", "bin/data": b"\0\1\2"},
+    )
+    importer = PackageImporter(f"{path}/model.pt")
+    loaded = importer.load_pickle("model", "model.pkl")
+    assert torch.equal(loaded(torch.ones(1, 1)), torch.tensor([[5.0]]))
+    assert "torch_package_importer" not in sys.modules
 
 
 def test_include_adds_a_module_that_nothing_imports_visibly(tmp_path: Path) -> None:

@@ -15,3 +15,13 @@ class Vocabulary(nn.Module):
         else:
             words = torch_package_importer.load_text("model", "words.txt").split()
         return x * len(words)
+
+
+class Blob(nn.Module):
+    """Knows its resources from its package alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import torch_package_importer  # type: ignore[import-not-found, unused-ignore]
+
+        words = torch_package_importer.load_text("model", "words.txt").split()
+        return x * len(words) + len(torch_package_importer.load_binary("bin", "data"))

@@ -20,6 +20,7 @@ from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive
 from tfs.export.examples import place_examples
 from tfs.export.package import PackageRules
+from tfs.export.package_resources import readable
 from tfs.export.payload import (
     PackageWriter,
     PayloadWriter,
@@ -157,7 +158,7 @@ def save(
             raise InvalidArgument(f"a {platform} runs one request at a time")
         threads["concurrency"] = concurrency
         concurrency_of(threads, type(module).__name__)
-    with evaluation(module):
+    with evaluation(module), readable(resources):
         derived = {key: derive(module, each) for key, each in options.items()}
         final = publish(
             base,
