@@ -14,12 +14,14 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks import h2load
+from tests.clients.table import Case, WrongReplyError
 from tfs.core.errors import Code
 from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -34,6 +36,7 @@ SETUP_TIMEOUT_S: Final = 600
 TOLERANCE: Final = 1e-5
 PREFIX_BYTES: Final = 5
 CURL_STREAM_ERROR: Final = 92
+MAX_UNSEEN: Final = 5
 
 
 class Failed(Exception):
@@ -55,11 +58,19 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A client. ``set_up`` and ``check`` raise Failed; ``check`` says what it did."""
+    """A client. Its functions raise Failed; the last two say what they did.
+
+    Attributes:
+        set_up: Installs what it needs.
+        check: Does with the server of run.py's model what such clients do.
+        check_table: Makes the calls of the conformance table at an address.
+
+    """
 
     name: str
     set_up: Callable[[], None]
     check: Callable[[Server], str]
+    check_table: Callable[[str, Sequence[Case]], str]
 
 
 def find_tool(name: str, package: str) -> str:
@@ -75,11 +86,17 @@ def find_tool(name: str, package: str) -> str:
     return found
 
 
-def run(command: Sequence[str], *, timeout_s: float, stdin: str = "") -> str:
+def run(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: str = "",
+    good_codes: Sequence[int] = (0,),
+) -> str:
     """Runs a command; returns its standard output.
 
     Raises:
-        Failed: It failed, or took too long.
+        Failed: It exited with another code than those, or took too long.
 
     """
     name = " ".join(command[:3])
@@ -94,9 +111,29 @@ def run(command: Sequence[str], *, timeout_s: float, stdin: str = "") -> str:
         )
     except subprocess.TimeoutExpired:
         raise Failed(f"{name} … took more than {timeout_s:g} s") from None
-    if result.returncode != 0:
+    if result.returncode not in good_codes:
         raise Failed(f"{name} … exited with {result.returncode}: {result.stderr}")
     return result.stdout
+
+
+def judge(
+    cases: Sequence[Case], outcomes: Sequence[tuple[int, str | None, bytes]]
+) -> str:
+    """Compares code, details and reply of each call with the table.
+
+    Raises:
+        Failed: Some differ; names them all.
+
+    """
+    wrong = []
+    for case, (code, details, reply) in zip(cases, outcomes, strict=True):
+        try:
+            case.judge(code, details, reply)
+        except WrongReplyError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return f"{len(cases)} calls as the table says"
 
 
 # -- requests ------------------------------------------------------------------------
@@ -171,19 +208,7 @@ def check_grpc_js(server: Server) -> str:
         (PREDICT, b"\xff" * 40, Code.INVALID_ARGUMENT),
         (WATCH, watched, Code.CANCELLED),
     ]
-    asked = [
-        {
-            "path": path,
-            "message": base64.b64encode(message).decode(),
-            "timeout_ms": TIMEOUT_S * 500,
-            "is_stream": path == WATCH,
-        }
-        for path, message, _ in calls
-    ]
-    script = TOOLS / "grpc-js" / "client.js"
-    shutil.copy(HERE / "grpc_js" / "client.js", script)
-    command = [find_tool("node", "nodejs"), str(script), server.address]
-    outcomes = json.loads(run(command, timeout_s=TIMEOUT_S, stdin=json.dumps(asked)))
+    outcomes = ask_grpc_js(server.address, [(path, sent) for path, sent, _ in calls])
     for (path, _, code), outcome in zip(calls, outcomes, strict=True):
         if outcome["code"] != int(code):
             raise Failed(f"{path}: {outcome}, not {code.name}")
@@ -193,6 +218,38 @@ def check_grpc_js(server: Server) -> str:
     if not health_pb2.HealthCheckResponse.FromString(first).status:
         raise Failed("Watch streamed no status")
     return f"{len(calls)} calls at once, {len(calls) - 200} of them errors or streams"
+
+
+def ask_grpc_js(address: str, calls: Sequence[tuple[str, bytes]]) -> list[Any]:
+    """Makes all calls at once; returns code, details and reply of each."""
+    asked = [
+        {
+            "path": path,
+            "message": base64.b64encode(message).decode(),
+            "timeout_ms": TIMEOUT_S * 500,
+            "is_stream": path == WATCH,
+        }
+        for path, message in calls
+    ]
+    script = TOOLS / "grpc-js" / "client.js"
+    shutil.copy(HERE / "grpc_js" / "client.js", script)
+    command = [find_tool("node", "nodejs"), str(script), address]
+    outcomes: list[Any] = json.loads(
+        run(command, timeout_s=TIMEOUT_S, stdin=json.dumps(asked))
+    )
+    return outcomes
+
+
+def table_by_grpc_js(address: str, cases: Sequence[Case]) -> str:
+    """All of the table at once."""
+    outcomes = ask_grpc_js(address, [(case.path, case.message) for case in cases])
+    return judge(
+        cases,
+        [
+            (each["code"], each["details"], base64.b64decode(each["reply"] or ""))
+            for each in outcomes
+        ],
+    )
 
 
 # -- curl ----------------------------------------------------------------------------
@@ -208,13 +265,14 @@ def set_up_curl() -> None:
 def check_curl(server: Server) -> str:
     """A right reply, an error in the trailers, and an answer to what is not gRPC."""
     with tempfile.TemporaryDirectory() as folder:
-        body, headers = post(server, predict_request(server), Path(folder))
+        body, headers = post(server.address, predict_request(server), Path(folder))
         if headers.get("grpc-status") != "0":
             raise Failed(f"grpc-status is not 0: {headers}")
         if struct.unpack(">?I", body[:PREFIX_BYTES]) != (False, len(body) - 5):
             raise Failed(f"not one message: {body[:20]!r}")
         check_reply(server, body[PREFIX_BYTES:])
-        _, headers = post(server, predict_request(server, "absent"), Path(folder))
+        absent = predict_request(server, "absent")
+        _, headers = post(server.address, absent, Path(folder))
         if headers.get("grpc-status") != str(int(Code.NOT_FOUND)):
             raise Failed(f"grpc-status is not NOT_FOUND: {headers}")
     # What is not gRPC: express says so, grpcio's core resets the stream.
@@ -234,23 +292,51 @@ def check_curl(server: Server) -> str:
     return f"a reply, an error; a GET is answered with {how}"
 
 
-def post(server: Server, message: bytes, folder: Path) -> tuple[bytes, dict[str, str]]:
+def post(
+    address: str, message: bytes, folder: Path, path: str = PREDICT
+) -> tuple[bytes, dict[str, str]]:
     """Posts one message; returns the body, and headers and trailers by name."""
     sent, got, headers = folder / "sent", folder / "got", folder / "headers"
     sent.write_bytes(b"\0" + struct.pack(">I", len(message)) + message)
     got.write_bytes(b"")
+    headers.write_bytes(b"")
     run(
         [
             *(find_tool("curl", "curl"), "--silent", "--show-error"),
             *("--http2-prior-knowledge", "--max-time", "20"),
             *("--header", "content-type: application/grpc", "--header", "te: trailers"),
             *("--data-binary", f"@{sent}", "--output", str(got)),
-            *("--dump-header", str(headers), f"http://{server.address}{PREDICT}"),
+            *("--dump-header", str(headers), f"http://{address}{path}"),
         ],
         timeout_s=TIMEOUT_S,
+        # An answer before the whole request was sent ends with a reset of the stream,
+        # as gRPC wants; curl takes the answer and complains.
+        good_codes=(0, CURL_STREAM_ERROR),
     )
     pairs = re.findall(r"^([\w-]+): (.*?)\r?$", headers.read_text(), re.MULTILINE)
     return got.read_bytes(), dict(pairs)
+
+
+def table_by_curl(address: str, cases: Sequence[Case]) -> str:
+    """The table, a connection a call.
+
+    Where a reset follows an error at once, curl may drop the error with the stream:
+    then it has seen nothing that could be wrong.
+    """
+    outcomes: list[tuple[int, str | None, bytes]] = []
+    seen = []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            body, headers = post(address, case.message, Path(folder), case.path)
+            if "grpc-status" not in headers and case.code is not Code.OK:
+                continue
+            details = urllib.parse.unquote(headers.get("grpc-message", ""))
+            code = int(headers.get("grpc-status", "-1"))
+            seen.append(case)
+            outcomes.append((code, details, body[PREFIX_BYTES:]))
+    if len(seen) < len(cases) - MAX_UNSEEN:
+        raise Failed(f"{len(cases) - len(seen)} calls ended without a status")
+    return judge(seen, outcomes)
 
 
 # -- h2load --------------------------------------------------------------------------
@@ -268,7 +354,7 @@ def check_h2load(server: Server) -> str:
     """Thousands of requests on one connection, every reply as long as the right one."""
     message = predict_request(server)
     with tempfile.TemporaryDirectory() as folder:
-        body, _ = post(server, message, Path(folder))
+        body, _ = post(server.address, message, Path(folder))
     check_reply(server, body[PREFIX_BYTES:])
     load = h2load.run(
         h2load.find(),
@@ -285,8 +371,24 @@ def check_h2load(server: Server) -> str:
     return f"{load.num_done} requests, 32 in flight, {load.num_data_bytes} bytes"
 
 
+def table_by_h2load(address: str, cases: Sequence[Case]) -> str:
+    """What the table answers with OK, ten of each; it sees only how long replies are."""
+    good = [case for case in cases if case.code is Code.OK]
+    tool = h2load.find()
+    for case in good:
+        with tempfile.TemporaryDirectory() as folder:
+            body, _ = post(address, case.message, Path(folder), case.path)
+        try:
+            h2load.run(
+                tool, address, case.path, case.message, num_requests=10, num_in_flight=5
+            ).check(len(body) - PREFIX_BYTES)
+        except ValueError as error:
+            raise Failed(f"{case.name}: {error}") from error
+    return f"{10 * len(good)} calls with as many bytes as the right replies"
+
+
 PEERS: Final = (
-    Peer("@grpc/grpc-js", set_up_grpc_js, check_grpc_js),
-    Peer("curl", set_up_curl, check_curl),
-    Peer("h2load", set_up_h2load, check_h2load),
+    Peer("@grpc/grpc-js", set_up_grpc_js, check_grpc_js, table_by_grpc_js),
+    Peer("curl", set_up_curl, check_curl, table_by_curl),
+    Peer("h2load", set_up_h2load, check_h2load, table_by_h2load),
 )

@@ -12,6 +12,9 @@ lets every peer call the server:
   Classify, a reload to the older version and back, through the real stubs;
 - the peers of peers.py: @grpc/grpc-js from npm, curl, h2load.
 
+Then each makes every call of the conformance table, table.py, as far as it can see
+how they end.
+
 Prints each result as it comes and all of them at the end; exits non-zero if any failed.
 
 Runs under the project's own environment, which exports and serves. To check a server
@@ -22,6 +25,8 @@ that is running already, export with --export_only --model_dir=DIR, serve DIR/mo
 from __future__ import annotations
 
 import argparse
+import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -32,14 +37,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, before the imports below
 
-from tests.clients.peers import PEERS, Failed, Peer, Server  # noqa: E402
+from tests.clients import table  # noqa: E402
+from tests.clients.peers import PEERS, Failed, Peer, Server, judge  # noqa: E402
+from tests.clients.table import Case  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements.txt"
@@ -148,15 +155,15 @@ def export(model_dir: Path) -> None:
 
 
 @contextmanager
-def served(model_dir: Path, transport: str) -> Iterator[str]:
-    """Runs a server for the exported model and yields its address.
+def served(config: Path, transport: str) -> Iterator[str]:
+    """Runs a server of what was exported and yields its address.
 
     Raises:
         Failed: It did not come up in time, or did not end with 0.
 
     """
     command = [sys.executable, "-m", "tfs", "serve", "--any_port"]
-    command += [f"--model_config_file={model_dir / 'models.config'}"]
+    command += [f"--model_config_file={config}"]
     command += [f"--grpc_transport={transport}"]
     server = subprocess.Popen(
         command,
@@ -214,7 +221,27 @@ def upstream_peer(venv: Path, model_dir: Path) -> Peer:
         call([*command, "--address", server.address], CLIENT_TIMEOUT_S)
         return "every method through the real stubs"
 
-    return Peer("tensorflow-serving-api", set_up, talk)
+    def check_table(address: str, cases: Sequence[Case]) -> str:
+        asked = [
+            {"path": case.path, "message": base64.b64encode(case.message).decode()}
+            for case in cases
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            calls, outcomes = Path(folder, "calls.json"), Path(folder, "outcomes.json")
+            calls.write_text(json.dumps(asked))
+            command = [str(venv / "bin" / "python"), client, "table"]
+            command += ["--address", address, "--calls", str(calls)]
+            call([*command, "--outcomes", str(outcomes)], CLIENT_TIMEOUT_S)
+            found = json.loads(outcomes.read_text())
+        return judge(
+            cases,
+            [
+                (each["code"], each["details"], base64.b64decode(each["reply"]))
+                for each in found
+            ],
+        )
+
+    return Peer("tensorflow-serving-api", set_up, talk, check_table)
 
 
 def wait_until_served(server: Server) -> None:
@@ -272,9 +299,42 @@ def check(arguments: argparse.Namespace, model_dir: Path) -> dict[str, str]:
     if arguments.address:
         results |= check_server(arguments.address, "as given", model_dir, ready)
         return results
+    table_config = table.export(model_dir)
     for transport in TRANSPORTS:
-        with served(model_dir, transport) as address:
+        with served(model_dir / "models.config", transport) as address:
             results |= check_server(address, transport, model_dir, ready)
+        with served(table_config, transport) as address:
+            results |= check_table(address, transport, ready)
+    return results
+
+
+def check_table(address: str, transport: str, peers: list[Peer]) -> dict[str, str]:
+    """Lets the peers make every call of the conformance table."""
+    import grpc
+
+    from tfs.proto.grpc.health.v1 import health_pb2
+
+    request = health_pb2.HealthCheckRequest(service=table.MODEL).SerializeToString()
+    cases = table.cases()
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    with grpc.insecure_channel(address) as channel:
+        check = channel.unary_unary(table.HEALTH_CHECK, bytes, bytes)
+        is_ready = False
+        while not is_ready and time.monotonic() < deadline_s:
+            with contextlib.suppress(grpc.RpcError):
+                reply = check(request, timeout=5, wait_for_ready=True)
+                status = health_pb2.HealthCheckResponse.FromString(reply).status
+                is_ready = status == health_pb2.HealthCheckResponse.SERVING
+            time.sleep(0.1)  # it is loading; there is nothing to wait on
+    results = {}
+    for peer in peers:
+        name = f"the table by {peer.name} over {transport}"
+        print(f"==> {name}", flush=True)
+        try:
+            results[name] = peer.check_table(address, cases)
+        except Failed as failure:
+            results[name] = f"FAILED: {failure}"
+        print(f"    {results[name]}", flush=True)
     return results
 
 

@@ -2,6 +2,7 @@
 
     upstream_client.py exchange before|after
     upstream_client.py talk --address HOST:PORT --expected FILE
+    upstream_client.py table --address HOST:PORT --calls FILE --outcomes FILE
 
 Imports nothing of ours but tfs.proto, and that in the first form only: the second is a
 client as users have it. Every check prints one line; the first that fails ends it with
@@ -11,6 +12,7 @@ a traceback.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
 import time
@@ -302,6 +304,60 @@ def talk(address: str, expected: Path) -> None:
         print(f"    {check.__name__.removeprefix('check_')}: {check.__doc__}")
 
 
+def make_calls(address: str, calls: Path, outcomes: Path) -> None:
+    """Makes the table's calls with the real messages, wherever they can be parsed."""
+    import grpc
+    from grpc_health.v1 import health_pb2  # noqa: F401  # registers its service
+    from tensorflow_serving.apis import (  # noqa: F401  # as these do
+        model_service_pb2,
+        prediction_service_pb2,
+        session_service_pb2,
+    )
+
+    found = []
+    with grpc.insecure_channel(address) as channel:
+        for call in json.loads(calls.read_text()):
+            message = base64.b64decode(call["message"])
+            request, reply_type = typed(call["path"], message)
+            method = channel.unary_unary(
+                call["path"],
+                request_serializer=lambda sent: (
+                    sent if isinstance(sent, bytes) else sent.SerializeToString()
+                ),
+                response_deserializer=reply_type.FromString if reply_type else None,
+            )
+            code, details, reply = 0, "", b""
+            try:
+                answer = method(request, timeout=CALL_TIMEOUT_S)
+                reply = answer.SerializeToString() if reply_type else answer
+            except grpc.RpcError as error:
+                code, details = error.code().value[0], error.details() or ""
+            found.append(
+                {
+                    "code": code,
+                    "details": details,
+                    "reply": base64.b64encode(reply).decode(),
+                }
+            )
+    outcomes.write_text(json.dumps(found))
+
+
+def typed(path: str, message: bytes) -> tuple[Any, Any]:
+    """Returns the request as their message and the reply's class, or bytes and None."""
+    from google.protobuf import descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
+    service, _, name = path[1:].partition("/")
+    try:
+        method = (
+            descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
+        )
+        request = message_factory.GetMessageClass(method.input_type).FromString(message)
+    except (KeyError, DecodeError):
+        return message, None
+    return request, message_factory.GetMessageClass(method.output_type)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -310,9 +366,15 @@ def main() -> int:
     two = commands.add_parser("talk")
     two.add_argument("--address", required=True)
     two.add_argument("--expected", type=Path, required=True)
+    three = commands.add_parser("table")
+    three.add_argument("--address", required=True)
+    three.add_argument("--calls", type=Path, required=True)
+    three.add_argument("--outcomes", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.command == "exchange":
         exchange(arguments.order)
+    elif arguments.command == "table":
+        make_calls(arguments.address, arguments.calls, arguments.outcomes)
     else:
         talk(arguments.address, arguments.expected)
     return 0

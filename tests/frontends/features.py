@@ -278,6 +278,17 @@ tested per transport, in `tests/core/conformance/transport.py` and
 
 """
 _TAIL = """
+Every method, dtype and error is a line of one conformance table, `tests/clients/table.py`.
+What makes its calls, through both transports, against a real server:
+
+| client | where | what it cannot see |
+|---|---|---|
+| grpcio, grpcio.aio, h2 | `make test` | |
+| tensorflow-serving-api, with TensorFlow's own messages | `make test-clients` | |
+| @grpc/grpc-js, all calls at once | `make test-clients` | |
+| curl, a connection a call | `make test-clients` | an error that a reset follows at once |
+| h2load, ten of each | `make test-clients` | more of a reply than its length |
+
 Replies are never compressed. Keep-alive by the server: express asks a client that was
 silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arguments`
 says (`grpc.keepalive_time_ms=...`).

@@ -177,7 +177,13 @@ class _SignatureCall:
     def _output(self, name: str, spec: TensorSpec, value: object) -> Output:
         if spec.dtype is STRING:
             try:
-                return flatten(value)
+                strings = flatten(value)
+                missing = spec.shape[len(strings.shape) :]
+                if missing and not strings.data:
+                    # Empty lists cannot say how long the lists in them would be.
+                    inner = tuple(0 if size == FREE else size for size in missing)
+                    strings = TensorView(STRING, (*strings.shape, *inner), ())
+                return strings
             except (TypeError, ValueError) as error:
                 raise Internal(f"{self._who}, output {name!r}: {error}") from error
         if isinstance(value, torch.Tensor):
