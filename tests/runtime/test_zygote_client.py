@@ -8,7 +8,8 @@ import pytest
 from tests.runtime.process_host import until
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.zygote_client import Forked, ZygoteClient, import_path
+from tfs.runtime.zygote_client import Forked, ZygoteClient
+from tfs.runtime.zygote_process import import_path
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.runtime.libpython import find_libpython
-from tfs.runtime.zygote_client import import_path
+from tfs.runtime.zygote_process import import_path
 
 MORE_ROOM: Final = "GLIBC_TUNABLES=glibc.rtld.nns=16"
 """In a process's environment before it starts: room for 15 namespaces instead of 6."""

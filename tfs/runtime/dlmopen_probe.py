@@ -26,7 +26,7 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.runtime import dlmopen_namespace
 from tfs.runtime.dlmopen_namespace import Namespace
 from tfs.runtime.libpython import find_libpython
-from tfs.runtime.zygote_client import import_path
+from tfs.runtime.zygote_process import import_path
 
 _MIN_GLIBC: Final = (2, 34)  # from here on libc.so.6 holds dlmopen and the threads
 _MOST: Final = 15  # glibc has 16 namespaces, one of them the process's own

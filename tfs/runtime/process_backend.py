@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 
 from tfs.core.serving_loop import ServingLoop
@@ -11,6 +9,7 @@ from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.process_pool import ProcessPool
 from tfs.runtime.zygote_client import ZygoteClient
+from tfs.runtime.zygote_process import ZygoteProcess
 
 
 class ProcessBackend:
@@ -19,15 +18,21 @@ class ProcessBackend:
     Args:
         loop: Drives all conversations with workers.
         options: For every interpreter.
+        started: A zygote that runs already; it ends with this, or when it is idle.
 
     """
 
     def __init__(
-        self, loop: ServingLoop, options: ProcessOptions | None = None
+        self,
+        loop: ServingLoop,
+        options: ProcessOptions | None = None,
+        started: ZygoteProcess | None = None,
     ) -> None:
         self._loop = loop
         self._options = options or ProcessOptions()
-        self._zygote = ZygoteClient(loop)
+        self._zygote = ZygoteClient(loop, started=started)
+        if started is not None:
+            loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
         self._lock = threading.Lock()
         self._pools: list[ProcessPool] = []
@@ -36,9 +41,7 @@ class ProcessBackend:
     @staticmethod
     def is_available() -> bool:
         """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
-        return sys.platform == "linux" and all(
-            hasattr(os, name) for name in ("memfd_create", "pidfd_open", "eventfd")
-        )
+        return ZygoteProcess.is_available()
 
     def pool(self, num_interpreters: int = 1) -> ProcessPool:
         """Returns a new pool; it takes memory when something is loaded on it."""

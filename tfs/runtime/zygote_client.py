@@ -1,45 +1,25 @@
 """The host's end of the zygote: starts it when workers are wanted, ends it after.
 
-The program is spawned (never forked) by a thread that lives as long as it does: the
-zygote dies with the thread that started it, and so cannot outlive this process. The
-conversation is the serving loop's.
+The program is a ``ZygoteProcess``; the conversation with it is the serving loop's.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
-import tfs
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.zygote_process import ZygoteProcess
 
 log = logging.getLogger(__name__)
 
 _LINGER_S: Final = 30.0
-_MALLOC: Final = {
-    # MobileNet-sized models take hundreds of page faults per call because glibc gives
-    # memory back between operators; with these they take none.
-    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
-    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
-    "MALLOC_TOP_PAD_": str(16 << 20),
-}
-_ONE_THREAD: Final = {
-    # The zygote must stay single-threaded; workers raise the number per model.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +53,7 @@ class ZygoteClient:
         loop: Drives the conversation; runs the callbacks.
         environment: Added to the zygote's environment.
         linger_s: Seconds without users after which the zygote is ended.
+        started: Taken instead of starting one, by ``adopt`` or the first fork.
 
     """
 
@@ -82,10 +63,13 @@ class ZygoteClient:
         environment: Mapping[str, str] | None = None,
         *,
         linger_s: float = _LINGER_S,
+        started: ZygoteProcess | None = None,
     ) -> None:
         self._loop = loop
         self._environment = dict(environment or {})
         self._linger_s = linger_s
+        self._started = started
+        self._process: ZygoteProcess | None = None
         self._channel: socket.socket | None = None
         self._ready = False
         self._waiting: list[_ForkRequest] = []
@@ -98,6 +82,14 @@ class ZygoteClient:
         self.pid: int | None = None
         """The zygote's process id while it is ready."""
 
+    def adopt(self) -> None:
+        """Takes the zygote that was started already; ends it if nobody wants it."""
+        if self._started is None or self._closed:
+            return
+        self._start()
+        if self._num_users == 0:
+            self._end_later()
+
     def acquire(self) -> None:
         """Counts a user; the zygote stays while there is one."""
         self._num_users += 1
@@ -109,9 +101,7 @@ class ZygoteClient:
         """Takes a user back."""
         self._num_users -= 1
         if self._num_users == 0 and self._channel is not None:
-            self._linger = self._loop.call_at(
-                self._loop.clock.now() + self._linger_s, self._end
-            )
+            self._end_later()
 
     def fork(
         self,
@@ -146,50 +136,21 @@ class ZygoteClient:
     def close(self) -> None:
         """Ends the zygote and every worker it forked; idempotent."""
         self._closed = True
+        if self._started is not None:
+            self._started.close()
+            self._started = None
         self._end()
         self._fail_all("the server is shutting down")
 
     # -- on the loop -------------------------------------------------------------
 
     def _start(self) -> None:
-        ours, theirs = control_channel.pair()
-        ours.setblocking(False)
-        self._channel = ours
-        self._loop.watch(ours.fileno(), self._on_readable)
-        # The thread ends with the program it starts; see the module's docstring.
-        threading.Thread(
-            target=self._spawn, args=(ours, theirs), name="zygote", daemon=True
-        ).start()
-
-    def _spawn(self, channel: socket.socket, theirs: socket.socket) -> None:
-        environment = {**worker_environment(), **self._environment}
-        try:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "tfs.runtime.guest.zygote",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except OSError as error:
-            why = f"it cannot be started: {error.strerror}"
-
-            def say_why() -> None:
-                self._on_end(channel, why)  # before the channel ends, and says less
-                theirs.close()
-
-            self._loop.post(say_why)
-            return
-        theirs.close()
-        status = process.wait()
-        self._loop.post(lambda: self._on_end(channel, f"it ended with status {status}"))
+        process = self._started or ZygoteProcess(self._environment)
+        self._started = None
+        channel = process.channel
+        self._process, self._channel = process, channel
+        self._loop.watch(channel.fileno(), self._on_readable)
+        process.on_end(lambda why: self._loop.post(lambda: self._on_end(channel, why)))
 
     def _send(self, request: _ForkRequest) -> None:
         assert self._channel is not None
@@ -252,6 +213,11 @@ class ZygoteClient:
             log.warning("event=zygote_ended why=%r", why)
         self._fail_all(f"the zygote is gone: {why}")
 
+    def _end_later(self) -> None:
+        self._linger = self._loop.call_at(
+            self._loop.clock.now() + self._linger_s, self._end
+        )
+
     def _end(self) -> None:
         self._linger = None
         if self._channel is not None:
@@ -260,8 +226,9 @@ class ZygoteClient:
     def _drop_channel(self) -> None:
         assert self._channel is not None
         self._loop.unwatch(self._channel.fileno())
-        self._channel.close()
-        self._channel = None
+        assert self._process is not None
+        self._process.close()
+        self._process = self._channel = None
         self._ready = False
         self.pid = None
         self._watchers.clear()
@@ -272,28 +239,3 @@ class ZygoteClient:
         self._sent = {}
         for request in failed:
             request.on_done(why)
-
-
-def worker_environment() -> dict[str, str]:
-    """Returns the environment in which workers run."""
-    return {
-        **os.environ,
-        **_MALLOC,
-        **_ONE_THREAD,
-        "PYTHONPATH": os.pathsep.join(import_path()),
-    }
-
-
-def import_path() -> list[str]:
-    """Returns what a program started by us must be able to import from.
-
-    Everything this process can, and this package wherever it lies: models name
-    modules beside the server extern.
-    """
-    root = str(Path(next(iter(tfs.__path__))).parent)
-    found = [root]
-    for entry in sys.path:
-        path = os.path.abspath(entry or os.curdir)
-        if path not in found and os.path.exists(path):
-            found.append(path)
-    return found

@@ -18,6 +18,7 @@ from tfs.runtime.placement import Backend
 from tfs.runtime.process_backend import ProcessBackend
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.worker_options import WorkerOptions
+from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
 from tfs.server.worker_user import user_of
 
@@ -54,6 +55,7 @@ class Interpreters:
         options: See there.
         on_slow: Called on the loop when a front model took too long.
         on_quarantine: Called on the loop when a version crashed once too often.
+        zygote: Runs already; only where there are processes.
 
     """
 
@@ -64,6 +66,7 @@ class Interpreters:
         *,
         on_slow: Callable[[ServableId, float], None],
         on_quarantine: Callable[[ServableId, str], None],
+        zygote: ZygoteProcess | None = None,
     ) -> None:
         self._loop = loop
         self._options = options
@@ -90,6 +93,7 @@ class Interpreters:
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
                 ),
+                zygote,
             )
         self._private = DlmopenBackend(
             options.num_private_pythons or options.num_interpreters,

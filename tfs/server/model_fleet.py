@@ -26,6 +26,7 @@ from tfs.runtime import dlmopen_probe
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
+from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.servables.placed_loader import PlacedLoader, Places
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
@@ -57,6 +58,7 @@ class ModelFleet:
         manager: Told notes and faults of versions.
         bus: Where states of versions come by.
         stats: Where batch queues publish their numbers.
+        zygote: Runs already; None starts one when it is wanted.
 
     """
 
@@ -67,6 +69,7 @@ class ModelFleet:
         manager: AspiredVersionsManager,
         bus: EventBus[ServableState],
         stats: Stats | None = None,
+        zygote: ZygoteProcess | None = None,
     ) -> None:
         self._loop = loop
         self._manager = manager
@@ -86,6 +89,7 @@ class ModelFleet:
             ),
             on_slow=self._note_slow,
             on_quarantine=self._quarantine,
+            zygote=zygote,
         )
         common = None
         if options.batching_parameters_file:

@@ -41,6 +41,7 @@ from tfs.handlers.methods import MODEL, method_table
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
+from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.servables.built_in import default_registry
 from tfs.server.admin import CoreAdmin, ProcessFacts
 from tfs.server.admin_describe import (
@@ -73,6 +74,13 @@ class ModelServer:
     """Serves a config until closed. ``start``, ``drain`` and ``close`` block.
 
     Thread-safe, but for those three, which belong to one thread.
+
+    Args:
+        options: What its flags say.
+        clock: Of everything in it.
+        stats: What it counts in.
+        zygote: Runs already; None starts one when a process is wanted.
+
     """
 
     def __init__(
@@ -80,6 +88,8 @@ class ModelServer:
         options: ServerOptions,
         clock: Clock | None = None,
         stats: Stats | None = None,
+        *,
+        zygote: ZygoteProcess | None = None,
     ) -> None:
         self._options = options
         self._clock = clock or MonotonicClock()
@@ -95,7 +105,7 @@ class ModelServer:
         )
         self._manager = make_manager(options, self.bus, self._clock, self._memory)
         self._fleet = ModelFleet(
-            options, self._loop, self._manager, self.bus, self.stats
+            options, self._loop, self._manager, self.bus, self.stats, zygote
         )
         self.core = ServerCore(
             manager=self._manager,

@@ -23,6 +23,7 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.server.config import (
     ServerConfig,
     parse_config_text,
@@ -48,11 +49,14 @@ _ONE_WISH_S: Final = 0.05  # signals this close together are one
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_server(options: ServerOptions, say: Say) -> int:
+def run_server(
+    options: ServerOptions, say: Say, zygote: ZygoteProcess | None = None
+) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code.
 
     0 after a complete drain, 1 if something was still running at its deadline. A
-    second signal ends the process at once.
+    second signal ends the process at once. ``zygote`` runs already; the caller closes
+    it.
 
     Raises:
         ServingError: The config is wrong or a port is taken; nothing was served.
@@ -62,7 +66,7 @@ def run_server(options: ServerOptions, say: Say) -> int:
     freeze_imported()  # before there are threads that a collection would stop
     text, config = first_config(options)
     clock = MonotonicClock()
-    server = ModelServer(options, clock)
+    server = ModelServer(options, clock, zygote=zygote)
     # What was imported stays: later collections, which unloads need, skip it. With
     # torch imported they would hold up every thread for tens of milliseconds.
     gc.collect()
