@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.zoo import Weighted
@@ -112,6 +113,33 @@ def test_weights_are_views_of_the_versions_bytes(
     assert model.num_written_pages() == 0
     model.close()
     warm.close()
+
+
+@pytest.mark.parametrize("form", ["weights.pt", "weights.safetensors"])
+def test_writing_to_weights_of_a_class_is_noticed(form: str, tmp_path: Path) -> None:
+    """It makes pages the model's own, which the other one sees nothing of."""
+    (tmp_path / "servable.py").write_text(
+        SERVABLE.replace(
+            "        return x +", "        self.weight += 1\n        return x +"
+        )
+    )
+    weights = {"weight": torch.zeros(NUM_FLOATS // 8)}
+    if form == "weights.pt":
+        torch.save(weights, tmp_path / form)
+    else:
+        save_file(weights, tmp_path / form)
+    source = _source(tmp_path, "python")
+    files = VersionFiles.stage(source)
+    model, other = (load_guest_model(source, files) for _ in range(2))
+    files.close()
+    assert model.num_written_pages() == other.num_written_pages() == 0
+    with torch.inference_mode():
+        outputs = model.call("serving_default", {"x": floats((1, 2))})
+    assert values(outputs["y"]) == [[2, 3]]
+    assert model.num_written_pages() >= weights["weight"].nbytes // 4096
+    assert other.num_written_pages() == 0
+    model.close()
+    other.close()
 
 
 def test_only_what_is_the_same_is_shared(tmp_path: Path) -> None:

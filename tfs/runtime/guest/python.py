@@ -23,7 +23,7 @@ import os
 import sys
 import types
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +33,11 @@ from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingErro
 from tfs.core.signature import Signature
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+from tfs.runtime.guest.sealed_file import (
+    SealedFile,
+    num_written_pages,
+    num_written_pages_at,
+)
 from tfs.runtime.guest.torch_callable import TorchCallable
 
 SOURCE: Final = "servable.py"
@@ -225,19 +229,36 @@ def _weights(
             return weights, lambda: num_written_pages(mapping) or 0
         if CHECKPOINT in files.files:
             path = files[CHECKPOINT].path
+            # Mapped privately; what torch wrote before 1.6 cannot be.
+            is_mapped = source.device == "cpu" and zipfile.is_zipfile(path)
             loaded = torch.load(
-                path,
-                map_location=source.device,
-                weights_only=True,
-                # Mapped privately; what torch wrote before 1.6 cannot be.
-                mmap=source.device == "cpu" and zipfile.is_zipfile(path),
+                path, map_location=source.device, weights_only=True, mmap=is_mapped
             )
-            return loaded, lambda: 0
+            if not is_mapped:
+                return loaded, lambda: 0
+            tensors = list(_tensors(loaded))
+            return loaded, lambda: sum(map(_written_pages, tensors))
     except Exception as error:
         raise DataLoss(
             f"{who}: its weights cannot be read: {one_line(error)}"
         ) from error
     return {}, lambda: 0
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """Yields the tensors in what a checkpoint holds."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _written_pages(tensor: torch.Tensor) -> int:
+    return num_written_pages_at(tensor.data_ptr(), tensor.nbytes) or 0
 
 
 def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:

@@ -118,12 +118,20 @@ def num_written_pages(
     Only those that hold some of ``size_bytes`` from ``offset`` on. None where the
     system does not say. Reads 8 bytes per page, without touching any.
     """
-    page_bytes = mmap.PAGESIZE
     anchor = (ctypes.c_char * 1).from_buffer(mapping)
     address = ctypes.addressof(anchor) + offset
     del anchor  # a live export keeps the mapping from being closed
     if size_bytes is None:
         size_bytes = len(mapping) - offset
+    return num_written_pages_at(address, size_bytes)
+
+
+def num_written_pages_at(address: int, size_bytes: int) -> int | None:
+    """Returns how many pages of privately mapped memory this process made its own.
+
+    The memory must be a file's: of other memory every page in use would count.
+    """
+    page_bytes = mmap.PAGESIZE
     first_page = address // page_bytes
     num_pages = -(-(address + size_bytes) // page_bytes) - first_page
     try:
