@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from batching.cost_table import CostTable
 from batching.options import QueuePolicy
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority
 from tfs.core.errors import InvalidArgument
 
 _DEFAULT_MAX_BATCH_SIZE = 1000
@@ -28,7 +28,7 @@ class BatchingOptions:
     Attributes:
         queue: Limits and timeouts of each of its queues.
         policy: Their weight, padding, retries.
-        num_batch_threads: Batches in flight on its device; None: the server decides.
+        num_batch_threads: Most batches of a queue in flight; None: the server decides.
         pads_variable_length: Whether inputs of different inner sizes are joined even
             if their signature gives no pad value; then each is padded with its own
             first element, as TensorFlow Serving does.
@@ -69,11 +69,14 @@ def options_from_parameters(
     pad_variable_length_inputs: bool | None = None,
     enable_large_batch_splitting: bool | None = None,
     max_execution_batch_size: int | None = None,
+    policy: QueuePolicy | None = None,
+    low: LowPriority | None = None,
+    length_buckets: Sequence[int] = (),
 ) -> BatchingOptions:
     """Returns what the fields of a ``BatchingParameters`` message ask for.
 
     None means that the message leaves the field out, and stands for TensorFlow
-    Serving's default.
+    Serving's default; the last three are not TensorFlow Serving's.
 
     Raises:
         InvalidArgument: With TensorFlow Serving's words, where it refuses the same.
@@ -103,6 +106,12 @@ def options_from_parameters(
                 "max_execution_batch_size must be less than or equal to "
                 f"max_batch_size; was {execution}, max_batch_size is {max_batch}"
             )
+    policy = policy or QueuePolicy()
+    if policy.window is not None and splits:
+        raise InvalidArgument(
+            "a deadline window ranks whole requests: leave out "
+            "enable_large_batch_splitting"
+        )
     allowed = tuple(allowed_batch_sizes)
     _check_allowed(allowed, max_batch, execution, splits)
     return BatchingOptions(
@@ -113,9 +122,12 @@ def options_from_parameters(
             timeout_s=timeout_micros / 1e6,
             allowed_rows=allowed,
             splits=splits,
+            low=low or LowPriority(),
         ),
+        policy=policy,
         num_batch_threads=num_batch_threads,
         pads_variable_length=bool(pad_variable_length_inputs),
+        length_buckets=tuple(length_buckets),
     )
 
 

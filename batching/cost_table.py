@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-_ALPHA = 0.1  # weight of a new observation
-_CHEAPER = 0.97  # a larger size must save 3 %, or measuring noise decides
+_ALPHA = 0.1  # weight of a new observation, once there were ten
+_CLOSE = 0.97  # sizes within 3 % of the best are as good
+_CHEAPER = 0.9  # steps of kernels are larger; less may be measuring noise
 _PADDING_S = 20e-6  # what joining a batch with its padding costs at least
+_NUM_TO_KNOW = 3  # observations that make a size known
 
 
 class CostTable:
@@ -22,11 +24,12 @@ class CostTable:
 
     """
 
-    __slots__ = ("_call_s", "_sizes", "num_changes")
+    __slots__ = ("_call_s", "_num_observed", "_sizes", "num_changes")
 
     def __init__(self, call_s_by_rows: Mapping[int, float] | None = None) -> None:
         self._call_s = dict(call_s_by_rows or {})
         self._sizes = sorted(self._call_s)
+        self._num_observed: dict[int, int] = {}  # of sizes that came later
         self.num_changes = 0
 
     def __bool__(self) -> bool:
@@ -48,9 +51,15 @@ class CostTable:
             if expected:
                 duration_s = expected + 0.5 * (duration_s - expected)
             self._call_s[num_rows] = duration_s
+            self._num_observed[num_rows] = 1
             self._sizes.insert(bisect_left(self._sizes, num_rows), num_rows)
         else:
-            self._call_s[num_rows] = known + _ALPHA * (duration_s - known)
+            alpha = _ALPHA
+            num = self._num_observed.get(num_rows)
+            if num is not None:
+                self._num_observed[num_rows] = num + 1
+                alpha = max(alpha, 1 / (num + 1))
+            self._call_s[num_rows] = known + alpha * (duration_s - known)
         self.num_changes += 1
 
     def predict_s(self, num_rows: int) -> float:
@@ -78,26 +87,34 @@ class CostTable:
         last = self._sizes[-1]
         return self._call_s[last] * num_rows / last
 
+    def knows(self, num_rows: int) -> bool:
+        """Whether this size was measured beforehand, or seen a few times."""
+        num = self._num_observed.get(num_rows, _NUM_TO_KNOW)
+        return num_rows in self._call_s and num >= _NUM_TO_KNOW
+
+    def forget_seen(self, num_rows: int) -> None:
+        """Drops what was only seen of a size, so that it is looked at again."""
+        if self._num_observed.pop(num_rows, None) is not None:
+            del self._call_s[num_rows]
+            self._sizes.remove(num_rows)
+            self.num_changes += 1
+
     def cheapest(self, num_rows: int, sizes: Sequence[int]) -> int:
         """Returns which of ``sizes`` (ascending) to pad ``num_rows`` rows to.
 
-        That is the first that holds them, unless a larger one was measured to cost
-        at least 3 % less, and less by more than padding costs; ``num_rows`` itself if
-        none holds them.
+        That is the first that holds them, unless both are known and a larger one
+        costs a tenth less; ``num_rows`` itself if none holds them.
         """
         index = bisect_left(sizes, num_rows)
         if index == len(sizes):
             return num_rows
         best = sizes[index]
-        if best not in self._call_s and best != num_rows:
-            return best  # unknown: the smallest is the best guess
-        best_s = self.predict_s(best)
+        if not self.knows(best):
+            return best  # the smallest is the best guess
+        most_s = min(self._call_s[best] * _CHEAPER, self._call_s[best] - _PADDING_S)
         for size in sizes[index + 1 :]:
-            size_s = self._call_s.get(size)
-            if size_s is not None and size_s < min(
-                best_s * _CHEAPER, best_s - _PADDING_S
-            ):
-                best, best_s = size, size_s
+            if self.knows(size) and self._call_s[size] < most_s:
+                best, most_s = size, self._call_s[size]
         return best
 
     def best_batch_rows(self, limit: int | None = None) -> int | None:
@@ -110,7 +127,7 @@ class CostTable:
             return None
         rates = {size: size / max(self._call_s[size], 1e-12) for size in sizes}
         best = max(rates.values())
-        return next(size for size in sizes if rates[size] >= best * _CHEAPER)
+        return next(size for size in sizes if rates[size] >= best * _CLOSE)
 
     def smallest_keeping_up(self, rows_per_s: float) -> int | None:
         """Returns the smallest measured size whose rate reaches ``rows_per_s``.

@@ -17,6 +17,8 @@ from tfs.core.batch_task import Task
 
 TaskT = TypeVar("TaskT", bound=Task)
 
+_LOOK_AGAIN = 1024  # observations
+
 
 class SharedQueue(Generic[TaskT]):
     """A batch queue, its runner and its account. Confined to the scheduler's thread.
@@ -39,9 +41,11 @@ class SharedQueue(Generic[TaskT]):
         "costs",
         "credit_s",
         "in_ring",
+        "is_aside",
         "is_greedy",
         "is_plain",
         "learns",
+        "looked_at",
         "max_in_flight",
         "next_sweep_s",
         "num_fruitless",
@@ -94,9 +98,11 @@ class SharedQueue(Generic[TaskT]):
             options.next_allowed(n) for n in range(options.max_batch_rows + 1)
         ]
         self.padded_at = 0
+        self.looked_at = 0
         self.retries: deque[tuple[list[TaskT], FaultSearch | None, float]] = deque()
         self.num_in_flight = 0
-        self.in_ring = False
+        self.in_ring = False  # or aside, or counted on for a later round
+        self.is_aside = False
         self.timer_s = math.inf
         self.next_sweep_s = 0.0
         self.num_fruitless = 0
@@ -138,14 +144,31 @@ class SharedQueue(Generic[TaskT]):
         """Recomputes what to pad to, if the measured times changed much."""
         if self.costs.num_changes < self.padded_at:
             return
-        # Times drift slowly: a table of sizes for some batches is soon enough.
-        self.padded_at = self.costs.num_changes + 64
+        # Times drift slowly: a table of sizes for some batches is soon enough, but for
+        # the first few, which tell what was not known at all.
+        self.padded_at = self.costs.num_changes + min(
+            1 + self.costs.num_changes // 8, 64
+        )
         if self.costs:
             options = self.waiting.options
+            self._look_again()
             self.padded = [
                 self.costs.cheapest(rows, self._sizes_from(rows)) if rows else 0
                 for rows in range(options.max_batch_rows + 1)
             ]
+
+    def _look_again(self) -> None:
+        """Lets sizes be tried again that are padded away, now and then.
+
+        What is padded away is not seen any more, and what was seen may have been an
+        exception.
+        """
+        if self.costs.num_changes < self.looked_at + _LOOK_AGAIN:
+            return
+        self.looked_at = self.costs.num_changes
+        for rows, size in enumerate(self.padded):
+            if size != rows:
+                self.costs.forget_seen(rows)
 
     def _sizes_from(self, num_rows: int) -> Sequence[int]:
         """Returns the sizes that a batch may be padded to."""

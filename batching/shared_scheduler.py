@@ -11,6 +11,9 @@ a ring; a visit runs one batch and charges what it took; who has used up a round
 share waits for the next round, and rounds pass at once when nobody is left. A queue
 that ran goes back into the ring at the *next* choice, behind those that became ready
 meanwhile: a light queue waits for at most the batch that is running.
+
+A queue in which only tasks of low priority wait stands aside until the ring is empty, or
+until it has waited for its ageing time.
 """
 
 from __future__ import annotations
@@ -82,6 +85,7 @@ class SharedBatchScheduler:
         # One clock reading serves all tasks that come between two steps.
         self._burst_s: float | None = None
         self._ring: deque[AnyQueue] = deque()
+        self._aside: deque[AnyQueue] = deque()  # only low priority waits in these
         self._last: AnyQueue | None = None  # ran just now; not in the ring yet
         self._round_index = 0
         self._later: list[tuple[int, int, AnyQueue]] = []  # by round, spent queues
@@ -187,9 +191,32 @@ class SharedBatchScheduler:
         if not queue.in_ring:
             if queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
                 queue.in_ring = True
-                self._ring.append(queue)
+                if low:
+                    self._line_up(queue)
+                else:
+                    self._ring.append(queue)
             else:
                 self._note(queue, now_s)
+        elif queue.is_aside and not low:
+            self._aside.remove(queue)
+            queue.is_aside = False
+            self._ring.append(queue)
+
+    def _line_up(self, queue: AnyQueue) -> None:
+        """Puts a queue behind the others of its kind."""
+        queue.in_ring = True
+        if queue.waiting.is_low and not queue.retries:
+            queue.is_aside = True
+            self._aside.append(queue)
+        else:
+            self._ring.append(queue)
+
+    def _recall(self, now_s: float) -> None:
+        """Returns those that stood aside for long enough to the head of the ring."""
+        while self._aside and self._aside[0].waiting.aged_s <= now_s:
+            queue = self._aside.popleft()
+            queue.is_aside = False
+            self._ring.appendleft(queue)
 
     def step(self, now_s: float) -> float | None:
         """Starts every batch that may start now.
@@ -210,7 +237,7 @@ class SharedBatchScheduler:
             self._burst_s = None
         if more:
             return now_s
-        if self._timers or self._ring or self._later or self._last is not None:
+        if self._timers or self._ring or self._later or self._last or self._aside:
             return self._next_wakeup_s(now_s)
         return None
 
@@ -228,8 +255,7 @@ class SharedBatchScheduler:
             self._set_timer(queue, expiry_s)
             return
         if queue.is_greedy or queue.retries or waiting.due_s <= now_s:
-            queue.in_ring = True
-            self._ring.append(queue)
+            self._line_up(queue)
             return
         self._set_timer(queue, min(waiting.due_s, expiry_s))
 
@@ -277,9 +303,9 @@ class SharedBatchScheduler:
                 queue.timer_s = _NEVER
                 if due_s < _NEVER:
                     self._set_timer(queue, due_s)
-        if self._ring or self._last is not None or self._later:
+        if self._ring or self._last is not None or self._later or self._aside:
             # These wait for the device; their tasks' deadlines do not.
-            held = [*self._ring, *[entry[2] for entry in self._later]]
+            held = [*self._ring, *self._aside, *[entry[2] for entry in self._later]]
             if self._last is not None:
                 held.append(self._last)
             for queue in held:
@@ -296,6 +322,7 @@ class SharedBatchScheduler:
         limit = self._limit
         finish = self._finish
         later = self._later
+        aside = self._aside
         new_batch = object.__new__
         fair = not self._oldest_first
         for _ in range(self.options.max_batches_per_step):
@@ -309,7 +336,12 @@ class SharedBatchScheduler:
                 last.in_ring = False
                 if last.waiting.num_rows or last.retries:
                     self._note(last, now_s)
-            if not ring and not (later and self._start_next_round(now_s)):
+            if aside:
+                self._recall(now_s)
+            if not ring and not (later and self._start_next_round(now_s)) and aside:
+                aside[0].is_aside = False
+                ring.append(aside.popleft())
+            if not ring:
                 if policy is not None:
                     policy.note_idle()
                 return False
@@ -347,7 +379,7 @@ class SharedBatchScheduler:
                     batch.done(serving_error(error, f"{name}: runner"))
             if self._last_done_s > now_s:  # it was computed in there
                 now_s = self._last_done_s
-        return bool(ring or self._last is not None or self._later)
+        return bool(ring or self._last is not None or self._later or aside)
 
     def _form(
         self, queue: AnyQueue, now_s: float

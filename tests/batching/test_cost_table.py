@@ -28,14 +28,16 @@ def test_observations_move_the_table() -> None:
     empty = CostTable()
     empty.observe(5, 1.0)
     assert empty.predict_s(5) == 1.0
+    empty.observe(5, 0.5)
+    assert empty.predict_s(5) == 0.75, "few observations weigh alike"
 
 
 def test_padding_goes_to_the_cheapest_measured_size() -> None:
-    """Twelve rows of this kernel are dearer than sixteen."""
+    """Twelve rows of this kernel are dearer than sixteen; eight are no more."""
     table = CostTable(STEPPED)
     sizes = (1, 4, 8, 12, 16, 32)
     assert [table.cheapest(n, sizes) for n in (1, 5, 9, 12, 16, 33)] == [
-        1, 16, 16, 16, 16, 33,
+        1, 8, 16, 16, 16, 33,
     ]  # fmt: skip
 
 
@@ -66,3 +68,18 @@ def test_the_size_that_keeps_up_is_the_smallest_fast_enough() -> None:
         1, 4, 8, 8,
     ]  # fmt: skip
     assert CostTable().smallest_keeping_up(1.0) is None
+
+
+def test_a_size_counts_as_known_once_it_was_seen_a_few_times() -> None:
+    """A first run allocates; padding everything to another size would never end."""
+    table = CostTable({1: 0.001, 4: 0.002})
+    for num_seen in range(3):
+        assert not table.knows(3)
+        assert table.cheapest(3, (3, 4)) == 3, num_seen
+        table.observe(3, 0.02)
+    assert table.knows(3)
+    assert table.cheapest(3, (3, 4)) == 4
+    table.forget_seen(3)
+    table.forget_seen(4)
+    assert table.sizes == (1, 4)
+    assert table.cheapest(3, (3, 4)) == 3

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from batching.options import SchedulerOptions
+from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, PuppetRunner, join_outcomes, split_task
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
-from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tfs.testing.fake_clock import FakeClock
 
 START_S = 1000.0
@@ -168,3 +169,76 @@ def test_a_merged_queue_takes_any_valid_options() -> None:
         at.low(1)
         at.wait(4.0)
         assert sum(map(len, at.batches())) == 2
+
+
+class TwoQueues:
+    """Two queues of batches of one on one device that is busy with something else."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(START_S)
+        self.scheduler = SharedBatchScheduler(SchedulerOptions(), self.clock)
+        self.runner = PuppetRunner()
+        low = LowPriority(ageing_s=1.0)
+        self.first, self.second, other = (
+            self.scheduler.add_queue(
+                self.runner, BatchQueueOptions(max_batch_rows=1, low=low)
+            )
+            for _ in range(3)
+        )
+        self.scheduler.submit(other, FakeTask(name="other"))
+        self.scheduler.step(self.clock.now())
+
+    def submit(self, queue: SharedQueue[FakeTask], name: str) -> None:
+        low = name.startswith("low")
+        self.scheduler.submit(queue, FakeTask(name=name), low)
+        self.scheduler.step(self.clock.now())
+
+    def order(self) -> list[str]:
+        while self.runner.running:
+            self.runner.finish()
+        return [name for (name,) in self.runner.names[1:]]
+
+
+def test_a_queue_of_low_priority_alone_gives_way_to_other_queues() -> None:
+    """Copies for a canary do not delay the requests of any model."""
+    at = TwoQueues()
+    at.submit(at.first, "low1")
+    at.submit(at.first, "low2")
+    at.submit(at.second, "high1")
+    at.submit(at.second, "high2")
+    assert at.order() == ["high1", "high2", "low1", "low2"]
+
+
+def test_a_queue_that_gave_way_for_its_ageing_time_goes_first() -> None:
+    """Nothing starves; the rest of it is young and waits again."""
+    at = TwoQueues()
+    at.submit(at.first, "low1")
+    at.submit(at.second, "high1")
+    at.clock.advance(1.0)
+    at.submit(at.first, "low2")
+    at.submit(at.second, "high2")
+    assert at.order() == ["low1", "high1", "high2", "low2"]
+
+
+def test_a_task_of_high_priority_brings_its_queue_back_into_the_ring() -> None:
+    """What gives way are tasks, not models."""
+    at = TwoQueues()
+    at.submit(at.first, "low1")
+    at.submit(at.second, "high1")
+    at.submit(at.first, "high2")
+    at.submit(at.second, "high3")
+    assert at.order() == ["high1", "high2", "high3", "low1"]
+
+
+def test_a_deadline_is_kept_also_aside() -> None:
+    """What stands aside still leaves its queue on time."""
+    at = TwoQueues()
+    late = FakeTask(deadline_s=START_S + 0.5)
+    at.scheduler.submit(at.first, late, True)
+    at.submit(at.second, "high1")
+    due_s = at.scheduler.step(at.clock.now())
+    assert due_s == pytest.approx(START_S + 0.5)
+    at.clock.advance(0.5)
+    at.scheduler.step(at.clock.now())
+    assert isinstance(late.error, DeadlineExceeded)
+    assert at.order() == ["high1"]

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from tests.e2e.serving import PATIENCE_S, Serving, run_tfs
-from tfs.client import Client
+from tfs.client import Client, RetryPolicy
+from tfs.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+)
 from tfs.export import save_python
 
 pytestmark = pytest.mark.timeout(240)
@@ -80,15 +86,21 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def batching_of(serving: Serving, name: str) -> dict[str, Any]:
-    """Returns what the server says of the default signature's batching."""
-    code, text = run_tfs(
-        "status", name, "--batching", "--json", f"--address={serving.address}"
-    )
-    assert code == 0, text
-    (model,) = json.loads(text)["models"]
-    (signature,) = model["versions"][0]["signatures"]
-    found: dict[str, Any] = signature["batching"]
-    return found
+    """Returns what the server says of the default signature's batching.
+
+    While many versions wait they serve unmeasured, and so unbatched; waits for that
+    to end.
+    """
+    while True:
+        code, text = run_tfs(
+            "status", name, "--batching", "--json", f"--address={serving.address}"
+        )
+        assert code == 0, text
+        (model,) = json.loads(text)["models"]
+        (signature,) = model["versions"][0]["signatures"]
+        found: dict[str, Any] = signature["batching"]
+        if not found.get("why", "").endswith("not shown to be independent"):
+            return found
 
 
 @pytest.mark.parametrize("name", UNTAMED)
@@ -130,7 +142,148 @@ def test_joined_requests_get_the_answers_they_would_get_alone(
     assert found["enabled"]
     (queue,) = found["queues"]
     assert int(queue["num_completed_tasks"]) >= 2 * len(inputs)
+    batching_of(serving, "largest")
     code, text = run_tfs("status", "--batching", f"--address={serving.address}")
     assert code == 0
     assert re.search(r"tame +1 +serving_default +0 +\d+", text), text
     assert re.search(r"largest .* unbatched: .*alone", text), text
+
+
+TUNED = """
+max_batch_size { value: 16 }
+allowed_batch_sizes: 4
+allowed_batch_sizes: 12
+allowed_batch_sizes: 16
+policy { low_priority { ageing_micros: 60000000 } }
+"""
+
+# One row at a time, and one more may wait.
+NARROW = """
+max_batch_size { value: 1 }
+max_enqueued_batches { value: 1 }
+num_batch_threads { value: 1 }
+"""
+
+STEPPED = "(__import__('time').sleep({12: 0.02}.get(len(x), 0.001)), x)[1]"
+STRICT = """x
+    def validate(self, x):
+        if x[0] < 0:
+            raise ValueError("negative")
+"""
+SLOW = "(__import__('time').sleep(float(x[0, 0])), x)[1]"
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """Versions that bring parameters of their own."""
+    folder = tmp_path_factory.mktemp("configured")
+    sources = tmp_path_factory.mktemp("configured-sources")
+    models = {
+        "stepped": (STEPPED, TUNED),
+        "strict": (STRICT, None),
+        "slow": (SLOW, NARROW),
+    }
+    for name, (body, parameters) in models.items():
+        place = sources / name / "servable.py"
+        place.parent.mkdir()
+        place.write_text(SOURCE.replace("BODY", body))
+        example = {
+            "x": np.linspace(0, 0.01, 2 * WIDTH, dtype=np.float32).reshape(2, -1)
+        }
+        save_python(
+            place,
+            folder / name,
+            batching_parameters=parameters,
+            example_inputs=example,
+        )
+    with Serving(
+        f"--model_repository={folder}", "--enable_batching", measures=True
+    ) as server:
+        for name in models:
+            server.wait_for(f"{name}/1 is available")
+        yield server
+
+
+def rows(*firsts: float) -> dict[str, np.ndarray]:
+    """Returns rows that begin with these numbers."""
+    x = np.ones((len(firsts), WIDTH), np.float32)
+    x[:, 0] = firsts
+    return {"x": x}
+
+
+def test_a_batch_is_padded_to_the_size_that_was_measured_to_be_cheapest(
+    configured: Serving,
+) -> None:
+    """Every allowed size ran before the version was available, so this is known."""
+    before = batching_of(configured, "stepped")
+    with Client(configured.address, timeout_s=PATIENCE_S) as client:
+        reply = client.predict("stepped", rows(*range(10)))
+    assert list(reply.outputs["y"][:, 0]) == list(range(10))
+    after = batching_of(configured, "stepped")
+    assert after["parameters"]["allowed_batch_sizes"] == ["4", "12", "16"]
+    added = _padding(after) - _padding(before)
+    assert added == 6, "ten rows become sixteen and not twelve"
+
+
+def test_one_bad_row_fails_its_own_request_only(configured: Serving) -> None:
+    """Whoever it shared a batch with is answered."""
+    with (
+        Client(configured.address, timeout_s=PATIENCE_S) as client,
+        ThreadPoolExecutor(12) as callers,
+    ):
+
+        def ask(number: int) -> str:
+            try:
+                reply = client.predict("strict", rows(number, number))
+            except InvalidArgument as error:
+                return error.message
+            assert list(reply.outputs["y"][:, 0]) == [number, number]
+            return ""
+
+        numbers = [index if index % 4 else -1 for index in range(48)]
+        answers = list(callers.map(ask, numbers))
+    for number, answer in zip(numbers, answers, strict=True):
+        assert ("negative" in answer) == (number < 0), (number, answer)
+
+
+def test_a_full_queue_says_when_to_retry_and_the_expired_cost_nothing(
+    configured: Serving,
+) -> None:
+    """One runs, one waits; the others are told at once, with a time."""
+    told: list[ServingError] = []
+    with (
+        Client(
+            configured.address,
+            timeout_s=PATIENCE_S,
+            retry=RetryPolicy(max_attempts=1),
+        ) as client,
+        ThreadPoolExecutor(8) as callers,
+    ):
+
+        def ask(seconds: float, timeout_s: float) -> None:
+            try:
+                client.predict("slow", rows(seconds), timeout_s=timeout_s)
+            except ServingError as error:
+                told.append(error)
+
+        # All at once: which of them runs is nobody's business. The first to run holds
+        # the rest up for longer than they may wait.
+        for future in [callers.submit(ask, 2.0, 1.0) for _ in range(8)]:
+            future.result(PATIENCE_S)
+    refused = [error for error in told if isinstance(error, Unavailable)]
+    assert refused
+    assert all(error.retry_after_s for error in refused)
+    assert "full" in refused[0].message
+    late = [error for error in told if isinstance(error, DeadlineExceeded)]
+    assert len(late) + len(refused) == 8
+    (queue,) = batching_of(configured, "slow")["queues"]
+    num_left = int(queue.get("num_expired_tasks", 0))
+    num_left += int(queue.get("num_cancelled_tasks", 0))
+    # One of the late was running; who waited left without compute.
+    assert num_left == len(late) - 1, queue
+
+
+def _padding(batching: dict[str, Any]) -> int:
+    """Returns how many rows were added in the only queue."""
+    (queue,) = batching["queues"]
+    return int(queue.get("num_padding_rows", 0))

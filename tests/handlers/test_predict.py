@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from tests.handlers.served import OneModel
+from tfs.core.call import Metadata
 from tfs.core.errors import (
     Code,
     FailedPrecondition,
@@ -69,6 +70,23 @@ def test_the_task_carries_deadline_cancel_rows_and_defaults() -> None:
     assert task.cancel is call.cancel
     assert task.num_rows == 2
     assert sorted(task.inputs) == ["scale", "x"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_low"),
+    [
+        ((), False),
+        ((("user-agent", "x"), ("tfs-priority", "low")), True),
+        ((("tfs-priority", "high"),), False),
+    ],
+)
+def test_a_caller_may_let_others_go_first(metadata: Metadata, is_low: bool) -> None:
+    """Metadata say so, as callers of TensorFlow Serving's API have no other place."""
+    served = OneModel()
+    call = FakeCall(request().SerializeToString(), metadata=metadata)
+    PredictHandler(served)(call)
+    (task,) = served.servable.tasks
+    assert task.is_low is is_low
 
 
 def test_the_pin_is_held_until_the_servable_is_done() -> None:

@@ -102,6 +102,7 @@ FACTS = {
         "7 bool pad_variable_length_inputs",
         "8 BoolValue enable_large_batch_splitting",
         "9 Int64Value max_execution_batch_size",
+        "20001 BatchingPolicy policy",  # ours
     ],
     "tensorflow.ToolRequestOptions": ["2 string output_formats", "3 bool save_to_repo"],
     "tensorflow.ProfileRequest": [

@@ -67,10 +67,11 @@ ADDITIONS = {
         "field traffic": 20001,
         "field transition": 20002,
         "field runtime": 20003,
-    }
+    },
+    "tensorflow.serving.BatchingParameters": {"field policy": 20001},
 }
 
-OWN = ("Traffic", "Transition", "Runtime")
+OWN = ("Traffic", "Transition", "Runtime", "BatchingPolicy")
 
 # The Python packages of gRPC rename the files; gRPC itself has them where we do.
 RENAMED_FILES = {
@@ -141,7 +142,7 @@ def test_a_symbol_of_upstream_is_ours_too_with_the_same_facts(name: str) -> None
     assert found == expected
 
 
-def test_what_we_add_to_upstream_messages_are_three_fields_of_model_config() -> None:
+def test_what_we_add_to_upstream_messages_has_numbers_and_types_of_our_own() -> None:
     """Additions have numbers from 20001 on and types of our own package."""
     for name, additions in ADDITIONS.items():
         for declared, number in additions.items():
@@ -165,7 +166,11 @@ def test_a_file_of_ours_is_upstreams_or_server_only_or_tfs_own() -> None:
     """We define nothing else in packages that are not ours."""
     known = {RENAMED_FILES.get(file.name, file.name) for file in upstream_files()}
     others = {file.name for file in our_files()} - known - SERVER_ONLY_FILES
-    assert others == {"tfs/v1/admin_service.proto", "tfs/v1/model_config.proto"}
+    assert others == {
+        "tfs/v1/admin_service.proto",
+        "tfs/v1/batching_policy.proto",
+        "tfs/v1/model_config.proto",
+    }
 
 
 def test_files_of_ours_have_upstreams_package() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -378,6 +379,22 @@ def test_cancelled_and_expired_requests_cost_no_compute() -> None:
     at.inner.finish()
     assert at.inner.seen[1].inputs["x"] == floats((1, 2), 5, 6)
     assert values_of(outputs_of(stays)["sum"]) == [11]
+    at.close()
+
+
+def test_requests_of_low_priority_come_last_in_a_batch() -> None:
+    """What the caller said of its task is what the queue goes by."""
+    at = Fixture(Sums(held=True))
+    at.submit({"x": floats((1, 2), 9, 9)})
+    at.step()
+    at.submit({"x": floats((3, 2), *range(6))}, is_low=True)
+    at.submit({"x": floats((2, 2), 1, 1, 2, 2)})
+    at.inner.finish()
+    at.step()
+    assert [task.num_rows for task in at.inner.seen] == [1, 2]
+    at.inner.finish()
+    at.step()
+    assert [task.num_rows for task in at.inner.seen] == [1, 2, 3]
     at.close()
 
 
@@ -788,6 +805,26 @@ def test_answers_may_come_from_any_thread() -> None:
     batched.close(drained.set)
     assert drained.wait(PATIENCE_S)
     loop.close()
+
+
+@pytest.mark.parametrize(
+    ("num_batch_threads", "max_in_flight", "num_running"),
+    [(2, None, 2), (None, 3, 3), (2, 3, 2), (3, 1, 1), (None, None, 4)],
+)
+def test_batches_in_flight_keep_to_the_tightest_bound(
+    num_batch_threads: int | None, max_in_flight: int | None, num_running: int
+) -> None:
+    """What the parameters allow, what the place allows, what the device takes."""
+    at = Fixture(Sums(held=True), num_batch_threads=4)
+    options = replace(options_of(max_batch_rows=1), num_batch_threads=num_batch_threads)
+    at.batched = BatchedServable(
+        at.inner, at.scheduler, at.loop, options, max_in_flight=max_in_flight
+    )
+    for _ in range(6):
+        at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    assert len(at.inner.waiting) == num_running
+    at.close()
 
 
 def test_parameters_of_tensorflow_serving_work_unchanged() -> None:

@@ -5,6 +5,7 @@ import random
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -299,11 +300,22 @@ def test_warm_up_calls_every_signature_small_and_full(tmp_path: Path) -> None:
         doubled, signatures={DEFAULT_SIGNATURE: SIGNATURE, "other": SIGNATURE}
     )
     deadline_s = subject.clock.now() + 1
-    assert warm_up(subject, str(tmp_path), 8, deadline_s, subject.clock) == 4
+
+    def call(deadline_s: float, **more: Any) -> int:
+        return warm_up(
+            subject, str(tmp_path), lambda _: (1, 8), deadline_s, subject.clock, **more
+        )
+
+    assert call(deadline_s) == 4
     assert subject.calls == [
         (DEFAULT_SIGNATURE, 1), (DEFAULT_SIGNATURE, 8), ("other", 1), ("other", 8),
     ]  # fmt: skip
-    assert warm_up(subject, str(tmp_path), 8, 0.0, subject.clock) == 0
+    assert call(0.0) == 0
+    subject.calls.clear()
+    times = {1: 0.001, 8: 10.0}
+    num_calls = call(deadline_s, num_rounds=2, predict_s=lambda _, rows: times[rows])
+    assert num_calls == 4
+    assert {rows for _, rows in subject.calls} == {1}, "8 rows would not end in time"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,14 @@ def test_a_copy_is_compared_and_thrown_away() -> None:
     assert (total.primary_error_rate, total.canary_error_rate) == (0.0, 0.0)
 
 
+def test_a_copy_gives_way_to_requests() -> None:
+    """It has the lowest priority in the canary's queue and on its device."""
+    env = on_trial("tee_fraction: 1")
+    env.request("a")
+    (asked,), (copied,) = env.puppet("a", 1).tasks, env.puppet("a", 2).tasks
+    assert (asked.is_low, copied.is_low) == (False, True)
+
+
 def test_only_the_sampled_share_is_copied() -> None:
     """By lot, request by request."""
     env = on_trial("tee_fraction: 0.5")

@@ -261,6 +261,19 @@ class BatchQueue(Generic[TaskT]):
         return _NOW if high_rows >= self._max_batch_rows else min(high_s, aged_s)
 
     @property
+    def is_low(self) -> bool:
+        """Whether tasks wait, and all are of low priority."""
+        return bool(self._low) and not self._high
+
+    @property
+    def aged_s(self) -> float:
+        """When the oldest task of low priority goes before others; infinite: never."""
+        low = self.options.low
+        if low is None or low.ageing_s is None or not self._low_times:
+            return _NEVER
+        return self._low_times[0] + low.ageing_s
+
+    @property
     def oldest_s(self) -> float:
         """When the longest-waiting task came; infinite if none waits."""
         high_s = self._high_times[0] if self._high_times else _NEVER

@@ -10,12 +10,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
 
 Metadata = Sequence[tuple[str, str | bytes]]
+
+PRIORITY_KEY: Final = "tfs-priority"
+"""The metadata key by which a caller says that others come first."""
+
+
+def is_low_priority(metadata: Metadata) -> bool:
+    """Returns whether the caller gives way: ``tfs-priority: low``."""
+    return any(key == PRIORITY_KEY and value == "low" for key, value in metadata)
 
 
 @dataclass(frozen=True, slots=True)

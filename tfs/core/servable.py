@@ -59,6 +59,8 @@ class InferenceTask:
         cancel: Marked when nobody waits any more. A marked task leaves its queue
             before any compute; a batch that already runs is not interrupted.
         on_done: Takes the outcome; see :class:`Servable`.
+        is_low: Whether it gives way to others where they are computed together or
+            share a device.
 
     """
 
@@ -66,6 +68,7 @@ class InferenceTask:
         "cancel",
         "deadline_s",
         "inputs",
+        "is_low",
         "num_rows",
         "on_done",
         "output_filter",
@@ -84,6 +87,7 @@ class InferenceTask:
         output_filter: tuple[str, ...] = (),
         deadline_s: float | None = None,
         cancel: CancelToken | None = None,
+        is_low: bool = False,
     ) -> None:
         self.signature_name = signature_name
         self.signature = signature
@@ -93,6 +97,7 @@ class InferenceTask:
         self.output_filter = output_filter
         self.deadline_s = deadline_s
         self.cancel = cancel or CancelToken()
+        self.is_low = is_low
 
 
 class Servable(Protocol):

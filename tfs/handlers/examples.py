@@ -33,7 +33,7 @@ from tfs.codec.multi_inference import (
     write_multi_inference_response,
 )
 from tfs.codec.regression import write_regression_response, write_regression_result
-from tfs.core.call import Call
+from tfs.core.call import Call, is_low_priority
 from tfs.core.errors import (
     Code,
     InvalidArgument,
@@ -330,6 +330,7 @@ class _Progress:
             num_rows=signature.check_inputs(inputs),
             deadline_s=self.call.deadline_s,
             cancel=self.call.cancel,
+            is_low=is_low_priority(self.call.metadata),
         )
 
     def _done(self, index: int, outcome: Outcome) -> None:

@@ -11,7 +11,7 @@ from tfs.codec.predict import (
     read_predict_request,
     write_predict_response,
 )
-from tfs.core.call import Call
+from tfs.core.call import Call, is_low_priority
 from tfs.core.errors import Code, InvalidArgument, ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
@@ -129,6 +129,7 @@ class PredictHandler:
                 output_filter=output_filter,
                 deadline_s=call.deadline_s,
                 cancel=call.cancel,
+                is_low=is_low_priority(call.metadata),
             )
         )
 

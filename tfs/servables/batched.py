@@ -140,6 +140,11 @@ class BatchedServable:
         else:
             self._loop.post(lambda: plan.submit(task))
 
+    @property
+    def fixed_sizes(self) -> Mapping[str, Sequence[int]]:
+        """The sizes that batches are padded to, by signature; empty for any."""
+        return {name: plan.allowed_rows for name, plan in self._plans.items()}
+
     def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
         """Returns the queues there are now; their stats may be read anywhere."""
         return [queue for plan in self._plans.values() for queue in plan.queues()]
@@ -196,10 +201,13 @@ def _why_not(
 
 
 def _bounded(options: BatchingOptions, max_in_flight: int | None) -> BatchingOptions:
-    """Returns options whose queues keep to ``max_in_flight``, if they set no bound."""
-    if max_in_flight is None or options.policy.max_in_flight is not None:
+    """Returns options whose queues keep to the bounds on batches in flight."""
+    if options.policy.max_in_flight is not None:
         return options
-    return replace(options, policy=replace(options.policy, max_in_flight=max_in_flight))
+    bounds = [n for n in (options.num_batch_threads, max_in_flight) if n is not None]
+    if not bounds:
+        return options
+    return replace(options, policy=replace(options.policy, max_in_flight=min(bounds)))
 
 
 class _Plan:
@@ -263,7 +271,11 @@ class _Plan:
             if queue is None:
                 self._inner.submit(task)
                 return
-        self._scheduler.submit(queue, task)
+        self._scheduler.submit(queue, task, task.is_low)
+
+    @property
+    def allowed_rows(self) -> tuple[int, ...]:
+        return self._options.queue.allowed_rows
 
     def queues(self) -> list[SharedQueue[InferenceTask]]:
         return list(self._groups.values())
@@ -378,6 +390,7 @@ class _Plan:
             output_filter=task.output_filter,
             deadline_s=task.deadline_s,
             cancel=task.cancel,
+            is_low=task.is_low,
         )
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from batching.cost_table import CostTable
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.loader import Loader
@@ -172,8 +173,38 @@ class PlacedLoader:
         places.note(servable.id, why, self._resident_bytes(profile))
         if profile is not None and places.warm_up_s > 0:
             until_s = places.clock.now() + places.warm_up_s
-            subject = ServableSubject(servable)
-            warm_up(subject, self._path, 1, until_s, places.clock)
+            self._warm_up(servable, target, profile, until_s)
+
+    def _warm_up(
+        self,
+        servable: PlacedServable,
+        target: Servable,
+        profile: ModelProfile,
+        until_s: float,
+    ) -> None:
+        """Calls the version where it is now, in every size its batches may have.
+
+        Three times where the sizes are fixed: from then on their times are known, and
+        padding goes to the cheapest.
+        """
+        costs = {
+            name: CostTable(found.call_s_by_rows)
+            for name, found in profile.signatures.items()
+        }
+        sizes: Mapping[str, Sequence[int]] = {}
+        if isinstance(target, BatchedServable):
+            sizes = target.fixed_sizes
+        warm_up(
+            ServableSubject(servable),
+            self._path,
+            lambda name: sizes.get(name) or (1,),
+            until_s,
+            self._places.clock,
+            num_rounds=3 if any(sizes.values()) else 1,
+            predict_s=lambda name, num_rows: (
+                costs[name].predict_s(num_rows) if name in costs else 0.0
+            ),
+        )
 
     def _resident_bytes(self, profile: ModelProfile | None) -> int | None:
         """Returns what this load took, else what one of the same code did."""

@@ -12,7 +12,7 @@ import logging
 import os
 import statistics
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -210,26 +210,47 @@ def probe(
 
 
 def warm_up(
-    subject: ProbeSubject, path: str, rows: int, deadline_s: float, clock: Clock
+    subject: ProbeSubject,
+    path: str,
+    sizes_of: Callable[[str], Sequence[int]],
+    deadline_s: float,
+    clock: Clock,
+    *,
+    num_rounds: int = 1,
+    predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
 ) -> int:
     """Calls every signature with its example until the deadline; returns how often.
 
-    For a version that brings no warm-up requests: once with a single row, once with
-    ``rows``. Failures are logged, nothing more.
+    For a version that brings no warm-up requests. Failures are logged, nothing more.
+
+    Args:
+        subject: The version.
+        path: Its directory, for the author's example.
+        sizes_of: Rows of the calls of a batched signature, by its key.
+        deadline_s: On ``clock``.
+        clock: Time.
+        num_rounds: Calls of each size.
+        predict_s: What a call probably takes: one that would not end in time is left
+            out.
+
     """
     num_calls = 0
-    for name, signature in subject.signatures.items():
-        inputs = ProbeInputs.of(path, signature)
-        for num_rows in (1, rows) if signature.batched else (1,):
-            left_s = deadline_s - clock.now()
-            if left_s <= 0:
-                return num_calls
-            try:
-                subject.call(name, _batch(inputs, num_rows), left_s)
-            except ServingError as error:
-                log.info("event=warm_up_failed signature=%s error=%s", name, error)
-                break
-            num_calls += 1
+    failed: set[str] = set()
+    inputs = {n: ProbeInputs.of(path, s) for n, s in subject.signatures.items()}
+    for _ in range(num_rounds):
+        for name, signature in subject.signatures.items():
+            for num_rows in sizes_of(name) if signature.batched else (1,):
+                left_s = deadline_s - clock.now()
+                if left_s <= 0:
+                    return num_calls
+                if name in failed or predict_s(name, num_rows) > left_s:
+                    continue
+                try:
+                    subject.call(name, _batch(inputs[name], num_rows), left_s)
+                except ServingError as error:
+                    log.info("event=warm_up_failed signature=%s error=%s", name, error)
+                    failed.add(name)
+                num_calls += name not in failed
     return num_calls
 
 

@@ -197,8 +197,8 @@ class Profiler:
         if os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):
             return
         deadline_s = self._clock.now() + self._options.budget_s
-        rows = self._options.largest_batch
-        warm_up(request.subject, request.path, rows, deadline_s, self._clock)
+        sizes = (1, self._options.largest_batch)
+        warm_up(request.subject, request.path, lambda _: sizes, deadline_s, self._clock)
 
     def _measure(self, request: ProfileRequest) -> ModelProfile:
         result = probe(

@@ -16,8 +16,10 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from batching.batching_options import BatchingOptions, options_from_parameters
-from batching.options import SchedulerOptions
+from batching.deadline_window import WindowOptions
+from batching.options import Padding, QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch_queue_options import LowPriority, Mixing
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable
@@ -26,6 +28,7 @@ from tfs.core.stats import Stats
 from tfs.core.version_directory import BATCHING_PARAMETERS
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
+from tfs.proto.tfs.v1 import batching_policy_pb2
 from tfs.runtime.placement import Backend
 from tfs.servables.batched import BatchedServable
 
@@ -53,7 +56,53 @@ def read_batching_parameters(text: str, where: str) -> BatchingOptions:
             _wrapped(message, "enable_large_batch_splitting")
         ),
         max_execution_batch_size=_wrapped(message, "max_execution_batch_size"),
+        policy=_policy(message.policy),
+        low=_low_priority(message.policy.low_priority),
+        length_buckets=tuple(message.policy.length_buckets),
     )
+
+
+def _policy(message: batching_policy_pb2.BatchingPolicy) -> QueuePolicy:
+    policy = QueuePolicy(
+        padding=_PADDINGS[message.padding],
+        max_in_flight=message.max_in_flight_batches or None,
+    )
+    if message.HasField("weight"):
+        policy = replace(policy, weight=message.weight)
+    if message.HasField("deadline_window"):
+        window = message.deadline_window
+        options = WindowOptions()
+        if window.HasField("margin"):
+            options = WindowOptions(window.margin)
+        policy = replace(policy, window=options)
+    return policy
+
+
+def _low_priority(message: batching_policy_pb2.LowPriority) -> LowPriority:
+    low = LowPriority(
+        max_rows=message.max_enqueued_rows or None,
+        timeout_s=message.batch_timeout_micros / 1e6,
+        mixing=_MIXINGS[message.mixing],
+    )
+    if message.HasField("ageing_micros"):
+        low = replace(low, ageing_s=message.ageing_micros / 1e6)
+    return low
+
+
+_PADDINGS: Final[Mapping[int, Padding]] = {
+    batching_policy_pb2.BatchingPolicy.PADDING_UNSPECIFIED: Padding.UP,
+    batching_policy_pb2.BatchingPolicy.UP: Padding.UP,
+    batching_policy_pb2.BatchingPolicy.DOWN: Padding.DOWN,
+    batching_policy_pb2.BatchingPolicy.CHEAPEST: Padding.CHEAPEST,
+}
+
+_MIXINGS: Final[Mapping[int, Mixing]] = {
+    batching_policy_pb2.LowPriority.MIXING_UNSPECIFIED: Mixing.PAD_TO_MAX,
+    batching_policy_pb2.LowPriority.ISOLATE: Mixing.ISOLATE,
+    batching_policy_pb2.LowPriority.PAD_TO_ALLOWED: Mixing.PAD_TO_ALLOWED,
+    batching_policy_pb2.LowPriority.PAD_TO_MAX: Mixing.PAD_TO_MAX,
+    batching_policy_pb2.LowPriority.MERGE: Mixing.MERGE,
+}
 
 
 def _wrapped(message: Message, name: str) -> int | None:

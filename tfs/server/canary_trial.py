@@ -354,6 +354,7 @@ class Trial:
             num_rows=num_rows,
             output_filter=copied.output_filter,
             deadline_s=self._parts.clock.now() + _COPY_DEADLINE_S,
+            is_low=True,
         )
 
     def _finish_later(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:

@@ -1,6 +1,7 @@
 from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from tfs.proto.tensorflow.core.protobuf import config_pb2 as _config_pb2
 from tfs.proto.tensorflow.core.protobuf import named_tensor_pb2 as _named_tensor_pb2
+from tfs.proto.tfs.v1 import batching_policy_pb2 as _batching_policy_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -70,7 +71,7 @@ class SessionBundleConfig(_message.Message):
     def __init__(self, session_target: _Optional[str] = ..., session_config: _Optional[_Union[_config_pb2.ConfigProto, _Mapping]] = ..., batching_parameters: _Optional[_Union[BatchingParameters, _Mapping]] = ..., in_graph_batching_parameters: _Optional[_Union[_config_pb2.BatchingOptions, _Mapping]] = ..., session_run_load_threadpool_index: _Optional[_Union[_wrappers_pb2.Int32Value, _Mapping]] = ..., experimental_transient_ram_bytes_during_load: _Optional[int] = ..., saved_model_tags: _Optional[_Iterable[str]] = ..., experimental_fixed_input_tensors: _Optional[_Iterable[_Union[_named_tensor_pb2.NamedTensorProto, _Mapping]]] = ..., enable_model_warmup: bool = ..., model_warmup_options: _Optional[_Union[ModelWarmupOptions, _Mapping]] = ..., enable_session_metadata: bool = ..., remove_unused_fields_from_bundle_metagraph: bool = ..., prefer_tflite_model: bool = ..., resource_estimation_uses_validation_result: bool = ..., num_tflite_interpreters: _Optional[int] = ..., num_tflite_interpreters_per_pool: _Optional[int] = ..., num_tflite_pools: _Optional[int] = ..., wrap_session_with_no_threading_params: bool = ..., enable_per_model_batching_params: bool = ..., enable_saved_model_config: bool = ..., mixed_precision: _Optional[str] = ...) -> None: ...
 
 class BatchingParameters(_message.Message):
-    __slots__ = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads", "thread_pool_name", "enable_large_batch_splitting", "max_execution_batch_size", "allowed_batch_sizes", "pad_variable_length_inputs")
+    __slots__ = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads", "thread_pool_name", "enable_large_batch_splitting", "max_execution_batch_size", "allowed_batch_sizes", "pad_variable_length_inputs", "policy")
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_TIMEOUT_MICROS_FIELD_NUMBER: _ClassVar[int]
     MAX_ENQUEUED_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +81,7 @@ class BatchingParameters(_message.Message):
     MAX_EXECUTION_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
     PAD_VARIABLE_LENGTH_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     max_batch_size: _wrappers_pb2.Int64Value
     batch_timeout_micros: _wrappers_pb2.Int64Value
     max_enqueued_batches: _wrappers_pb2.Int64Value
@@ -89,4 +91,5 @@ class BatchingParameters(_message.Message):
     max_execution_batch_size: _wrappers_pb2.Int64Value
     allowed_batch_sizes: _containers.RepeatedScalarFieldContainer[int]
     pad_variable_length_inputs: bool
-    def __init__(self, max_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., batch_timeout_micros: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., max_enqueued_batches: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., num_batch_threads: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., thread_pool_name: _Optional[_Union[_wrappers_pb2.StringValue, _Mapping]] = ..., enable_large_batch_splitting: _Optional[_Union[_wrappers_pb2.BoolValue, _Mapping]] = ..., max_execution_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., allowed_batch_sizes: _Optional[_Iterable[int]] = ..., pad_variable_length_inputs: bool = ...) -> None: ...
+    policy: _batching_policy_pb2.BatchingPolicy
+    def __init__(self, max_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., batch_timeout_micros: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., max_enqueued_batches: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., num_batch_threads: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., thread_pool_name: _Optional[_Union[_wrappers_pb2.StringValue, _Mapping]] = ..., enable_large_batch_splitting: _Optional[_Union[_wrappers_pb2.BoolValue, _Mapping]] = ..., max_execution_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., allowed_batch_sizes: _Optional[_Iterable[int]] = ..., pad_variable_length_inputs: bool = ..., policy: _Optional[_Union[_batching_policy_pb2.BatchingPolicy, _Mapping]] = ...) -> None: ...
