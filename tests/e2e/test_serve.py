@@ -234,7 +234,7 @@ def test_a_method_that_is_not_built_is_refused_by_name(serving: Serving) -> None
         Client(serving.address) as raw,
         pytest.raises(Unimplemented, match="SessionRun"),
     ):
-        raw._call(path, b"", bytes, PATIENCE_S, False)
+        raw.send(path, b"", timeout_s=PATIENCE_S)
 
 
 def reload(client: Client, config: str, timeout_s: float = PATIENCE_S) -> None:
@@ -246,12 +246,10 @@ def reload(client: Client, config: str, timeout_s: float = PATIENCE_S) -> None:
     message = model_server_config_pb2.ModelServerConfig()
     text_format.Parse(config, message, descriptor_pool=POOL)
     request = model_management_pb2.ReloadConfigRequest(config=message)
-    client._call(
+    client.send(
         "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
         request.SerializeToString(),
-        model_management_pb2.ReloadConfigResponse.FromString,
-        timeout_s,
-        False,
+        timeout_s=timeout_s,
     )
 
 

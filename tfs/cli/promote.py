@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import as_json, emit, outcome_lines
+from tfs.cli.admin_client import ask
+from tfs.cli.primary_change import add_arguments, show
 
 
 def add_parser(
@@ -19,15 +19,10 @@ def add_parser(
         "requests that name none, and ends the trial. It stays so, whatever versions "
         "come, until tfs config reset MODEL.",
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    add_arguments(parser)
     parser.add_argument(
         "--force", action="store_true", help="although a guard rejected it"
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="only check whether it could be done"
-    )
-    add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -42,10 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
         validate_only=arguments.dry_run,
     )
     reply = ask(arguments, "Promote", request, pb.PromoteResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 0
-    verb = "could be" if arguments.dry_run else "is"
-    print(f"version {reply.version} of {arguments.model} {verb} the primary")
-    emit(outcome_lines(reply.outcome))
+    show(arguments, reply, reply.version)
     return 0

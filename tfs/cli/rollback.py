@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import as_json, emit, outcome_lines
+from tfs.cli.admin_client import ask
+from tfs.cli.primary_change import add_arguments, show
 from tfs.core.errors import InvalidArgument
 
 
@@ -20,15 +20,10 @@ def add_parser(
         "primary: whatever versions come, until --end. It waits until that version "
         "answers, and works with the newest version's files damaged or gone.",
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    add_arguments(parser)
     parser.add_argument(
         "--end", action="store_true", help="end the rollback: the configuration holds"
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="only check whether it could be done"
-    )
-    add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -45,11 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
         validate_only=arguments.dry_run,
     )
     reply = ask(arguments, "Rollback", request, pb.RollbackResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 0
-    if reply.HasField("version"):
-        verb = "could be" if arguments.dry_run else "is"
-        print(f"version {reply.version} of {arguments.model} {verb} the primary")
-    emit(outcome_lines(reply.outcome))
+    version = reply.version if reply.HasField("version") else None
+    show(arguments, reply, version)
     return 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
 import grpc.aio
 
-from tfs.client import requests
+from tfs.client import rpc
 from tfs.client.client import CHANNEL_OPTIONS, DEFAULT_TIMEOUT_S
-from tfs.client.requests import Features, Target
+from tfs.client.requests import Features, Target, read_error
 from tfs.client.results import (
     Classification,
     ModelMetadata,
@@ -21,6 +21,7 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import RetryPolicy
+from tfs.client.rpc import Rpc
 from tfs.core.errors import InvalidArgument
 
 R = TypeVar("R")
@@ -85,9 +86,8 @@ class AsyncClient:
 
         """
         target = Target(model, version, label, signature)
-        message = requests.predict_request(target, inputs, outputs)
         return await self._call(
-            requests.PREDICT, message, requests.read_prediction, timeout_s, idempotent
+            rpc.predict(target, inputs, outputs), timeout_s, idempotent
         )
 
     async def classify(
@@ -104,13 +104,8 @@ class AsyncClient:
     ) -> Classification:
         """Returns the classes of each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
-        message = requests.classify_request(target, examples, context)
         return await self._call(
-            requests.CLASSIFY,
-            message,
-            requests.read_classification,
-            timeout_s,
-            idempotent,
+            rpc.classify(target, examples, context), timeout_s, idempotent
         )
 
     async def regress(
@@ -127,9 +122,8 @@ class AsyncClient:
     ) -> Regression:
         """Returns one value for each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
-        message = requests.regress_request(target, examples, context)
         return await self._call(
-            requests.REGRESS, message, requests.read_regression, timeout_s, idempotent
+            rpc.regress(target, examples, context), timeout_s, idempotent
         )
 
     async def metadata(
@@ -141,19 +135,15 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> ModelMetadata:
         """Returns the signatures of a version."""
-        message = requests.metadata_request(Target(model, version, label))
-        return await self._call(
-            requests.METADATA, message, requests.read_metadata, timeout_s, True
-        )
+        target = Target(model, version, label)
+        return await self._call(rpc.metadata(target), timeout_s, True)
 
     async def status(
         self, model: str, *, version: int | None = None, timeout_s: float | None = None
     ) -> Sequence[VersionStatus]:
         """Returns the state of every version of a model, newest first."""
-        message = requests.status_request(Target(model, version))
-        return await self._call(
-            requests.STATUS, message, requests.read_status, timeout_s, True
-        )
+        target = Target(model, version)
+        return await self._call(rpc.status(target), timeout_s, True)
 
     async def send(
         self,
@@ -172,7 +162,7 @@ class AsyncClient:
             idempotent: Whether it may be repeated although it may have run.
 
         """
-        return await self._call(method, message, bytes, timeout_s, idempotent)
+        return await self._call(Rpc(method, message, bytes), timeout_s, idempotent)
 
     async def close(self) -> None:
         """Closes the channel; calls in flight are cancelled. Idempotent."""
@@ -190,23 +180,21 @@ class AsyncClient:
         await self.close()
 
     async def _call(
-        self,
-        method: str,
-        message: bytes,
-        read: Callable[[bytes], R],
-        timeout_s: float | None,
-        is_idempotent: bool,
+        self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool
     ) -> R:
         now = asyncio.get_running_loop().time
         deadline_s = now() + (timeout_s or self._timeout_s)
-        call = self._channel.unary_unary(method, None, None)
+        call = self._channel.unary_unary(what.method, None, None)
         num_attempts = 0
         while True:
             num_attempts += 1
             try:
-                return read(await call(message, timeout=max(0.0, deadline_s - now())))
+                remaining_s = deadline_s - now()
+                return what.read(
+                    await call(what.message, timeout=max(0.0, remaining_s))
+                )
             except grpc.RpcError as rpc_error:
-                error = requests.read_error(rpc_error)
+                error = read_error(rpc_error)
             pause_s = self._retry.pause_s(
                 error, num_attempts, deadline_s - now(), is_idempotent=is_idempotent
             )

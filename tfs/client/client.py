@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
 
-from tfs.client import requests
-from tfs.client.requests import Features, Target
+from tfs.client import rpc
+from tfs.client.requests import Features, Target, read_error
 from tfs.client.results import (
     Classification,
     ModelMetadata,
@@ -19,6 +19,7 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import RetryPolicy
+from tfs.client.rpc import Rpc
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument
 
@@ -93,10 +94,7 @@ class Client:
 
         """
         target = Target(model, version, label, signature)
-        message = requests.predict_request(target, inputs, outputs)
-        return self._call(
-            requests.PREDICT, message, requests.read_prediction, timeout_s, idempotent
-        )
+        return self._call(rpc.predict(target, inputs, outputs), timeout_s, idempotent)
 
     def classify(
         self,
@@ -112,13 +110,8 @@ class Client:
     ) -> Classification:
         """Returns the classes of each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
-        message = requests.classify_request(target, examples, context)
         return self._call(
-            requests.CLASSIFY,
-            message,
-            requests.read_classification,
-            timeout_s,
-            idempotent,
+            rpc.classify(target, examples, context), timeout_s, idempotent
         )
 
     def regress(
@@ -135,10 +128,7 @@ class Client:
     ) -> Regression:
         """Returns one value for each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
-        message = requests.regress_request(target, examples, context)
-        return self._call(
-            requests.REGRESS, message, requests.read_regression, timeout_s, idempotent
-        )
+        return self._call(rpc.regress(target, examples, context), timeout_s, idempotent)
 
     def metadata(
         self,
@@ -149,19 +139,15 @@ class Client:
         timeout_s: float | None = None,
     ) -> ModelMetadata:
         """Returns the signatures of a version."""
-        message = requests.metadata_request(Target(model, version, label))
-        return self._call(
-            requests.METADATA, message, requests.read_metadata, timeout_s, True
-        )
+        target = Target(model, version, label)
+        return self._call(rpc.metadata(target), timeout_s, True)
 
     def status(
         self, model: str, *, version: int | None = None, timeout_s: float | None = None
     ) -> Sequence[VersionStatus]:
         """Returns the state of every version of a model, newest first."""
-        message = requests.status_request(Target(model, version))
-        return self._call(
-            requests.STATUS, message, requests.read_status, timeout_s, True
-        )
+        target = Target(model, version)
+        return self._call(rpc.status(target), timeout_s, True)
 
     def send(
         self,
@@ -180,7 +166,7 @@ class Client:
             idempotent: Whether it may be repeated although it may have run.
 
         """
-        return self._call(method, message, bytes, timeout_s, idempotent)
+        return self._call(Rpc(method, message, bytes), timeout_s, idempotent)
 
     def close(self) -> None:
         """Closes the channel and ends pauses between tries; idempotent."""
@@ -200,24 +186,17 @@ class Client:
     ) -> None:
         self.close()
 
-    def _call(
-        self,
-        method: str,
-        message: bytes,
-        read: Callable[[bytes], R],
-        timeout_s: float | None,
-        is_idempotent: bool,
-    ) -> R:
+    def _call(self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool) -> R:
         deadline_s = self._clock.now() + (timeout_s or self._timeout_s)
-        call = self._channel.unary_unary(method, None, None)
+        call = self._channel.unary_unary(what.method, None, None)
         num_attempts = 0
         while True:
             num_attempts += 1
             remaining_s = deadline_s - self._clock.now()
             try:
-                return read(call(message, timeout=max(0.0, remaining_s)))
+                return what.read(call(what.message, timeout=max(0.0, remaining_s)))
             except grpc.RpcError as rpc_error:
-                error = requests.read_error(rpc_error)
+                error = read_error(rpc_error)
             pause_s = self._retry.pause_s(
                 error,
                 num_attempts,

@@ -19,6 +19,33 @@ from tfs.export.package import PACKAGE, RESOURCE, PackageRules, write_package
 from tfs.export.signature_options import SignatureOptions
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedModule:
+    """A module with what its author said of it and what calling it showed. Immutable.
+
+    Attributes:
+        module: In evaluation mode.
+        options: By signature key.
+        derived: By signature key.
+
+    """
+
+    module: nn.Module
+    options: Mapping[str, SignatureOptions]
+    derived: Mapping[str, Derived]
+
+    @property
+    def name(self) -> str:
+        """Of its class, for messages."""
+        return type(self.module).__name__
+
+    @property
+    def methods(self) -> dict[str, object]:
+        """The entry's part that says which methods answer, where not ``forward``."""
+        methods = {k: o.call for k, o in self.options.items() if o.call != "forward"}
+        return {"methods": methods} if methods else {}
+
+
 class PayloadWriter(Protocol):
     """Writes one form. Immutable."""
 
@@ -32,13 +59,7 @@ class PayloadWriter(Protocol):
         """Whether the same kernels run, so that outputs must agree bit for bit."""
         ...
 
-    def write(
-        self,
-        folder: str,
-        module: nn.Module,
-        options: Mapping[str, SignatureOptions],
-        derived: Mapping[str, Derived],
-    ) -> dict[str, object]:
+    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
         """Writes the payload of ``module`` and returns the manifest's entry.
 
         Raises:
@@ -58,17 +79,13 @@ class PackageWriter:
     platform = "torch_package"
     is_exact = True
 
-    def write(
-        self,
-        folder: str,
-        module: nn.Module,
-        options: Mapping[str, SignatureOptions],
-        derived: Mapping[str, Derived],
-    ) -> dict[str, object]:
-        found = write_package(module, os.path.join(folder, "model.pt"), self.rules)
+    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
+        found = write_package(
+            module.module, os.path.join(folder, "model.pt"), self.rules
+        )
         if self.report is not None:
             self.report(found)
-        return {"package": PACKAGE, "resource": RESOURCE, **_methods(options)}
+        return {"package": PACKAGE, "resource": RESOURCE, **module.methods}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +95,15 @@ class ScriptWriter:
     platform = "torchscript"
     is_exact = False
 
-    def write(
-        self,
-        folder: str,
-        module: nn.Module,
-        options: Mapping[str, SignatureOptions],
-        derived: Mapping[str, Derived],
-    ) -> dict[str, object]:
-        name = type(module).__name__
+    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
+        name = module.name
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 scripted: Any = (
-                    module
-                    if isinstance(module, torch.jit.ScriptModule)
-                    else torch.jit.script(module)
+                    module.module
+                    if isinstance(module.module, torch.jit.ScriptModule)
+                    else torch.jit.script(module.module)
                 )
                 scripted.save(os.path.join(folder, "model.pt"))
             except Exception as error:
@@ -101,7 +112,7 @@ class ScriptWriter:
                     "torch.jit.trace instead, or save it as torch_package, which "
                     "takes any Python"
                 ) from error
-        return dict(_methods(options))
+        return module.methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +124,17 @@ class ProgramWriter:
     platform = "torch_export"
     is_exact = False
 
-    def write(
-        self,
-        folder: str,
-        module: nn.Module,
-        options: Mapping[str, SignatureOptions],
-        derived: Mapping[str, Derived],
-    ) -> dict[str, object]:
-        name = type(module).__name__
-        if len(options) != 1 or next(iter(options.values())).call != "forward":
+    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
+        name = module.name
+        if len(module.options) != 1 or module.methods:
             raise InvalidArgument(f"{name}: torch_export stores one method, forward")
-        (each,) = derived.values()
+        (each,) = module.derived.values()
         path = os.path.join(folder, "model.pt2")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 program = torch.export.export(
-                    module,
+                    module.module,
                     (),
                     dict(each.example),
                     dynamic_shapes=_dynamic_shapes(each.signature),
@@ -171,8 +176,3 @@ def _dynamic_shapes(signature: Signature) -> dict[str, dict[int, Any]]:
             if size == FREE
         }
     return shapes
-
-
-def _methods(options: Mapping[str, SignatureOptions]) -> dict[str, object]:
-    methods = {k: o.call for k, o in options.items() if o.call != "forward"}
-    return {"methods": methods} if methods else {}

@@ -22,6 +22,7 @@ from tfs.export.examples import place_examples
 from tfs.export.package import PackageRules
 from tfs.export.package_resources import readable
 from tfs.export.payload import (
+    DescribedModule,
     PackageWriter,
     PayloadWriter,
     ProgramWriter,
@@ -180,7 +181,7 @@ def _fill(
     extras: Extras,
     more: Mapping[str, object],
 ) -> None:
-    entry = {**writer.write(folder, module, options, derived), **more}
+    entry = {**writer.write(folder, DescribedModule(module, options, derived)), **more}
     signatures, examples = place_examples(derived)
     Path(folder, EXAMPLES).write_bytes(examples)
     extras.write(folder)

@@ -1,0 +1,37 @@
+"""What ``tfs promote`` and ``tfs rollback`` share: both choose a model's primary."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from tfs.cli.admin_client import add_connection_arguments
+from tfs.cli.report import as_json, emit, outcome_lines
+
+if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the model, the version, ``--dry_run`` and where the server is."""
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="only check whether it could be done"
+    )
+    add_connection_arguments(parser)
+
+
+def show(
+    arguments: argparse.Namespace,
+    reply: pb.PromoteResponse | pb.RollbackResponse,
+    version: int | None,
+) -> None:
+    """Prints what came of it, and which version is the primary if there is one."""
+    if arguments.json:
+        print(as_json(reply))
+        return
+    if version is not None:
+        verb = "could be" if arguments.dry_run else "is"
+        print(f"version {version} of {arguments.model} {verb} the primary")
+    emit(outcome_lines(reply.outcome))

@@ -1,0 +1,71 @@
+"""The calls that there are: method, request and how its reply is read, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tfs.client import requests
+from tfs.client.requests import Features, Target
+from tfs.client.results import (
+    Classification,
+    ModelMetadata,
+    Prediction,
+    Regression,
+    VersionStatus,
+)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc(Generic[R]):
+    """One call, ready to be made by either client. Immutable.
+
+    Attributes:
+        method: The RPC's path.
+        message: The serialized request.
+        read: Turns the serialized reply into the result.
+
+    """
+
+    method: str
+    message: bytes
+    read: Callable[[bytes], R]
+
+
+def predict(
+    target: Target, inputs: Mapping[str, object], outputs: Sequence[str]
+) -> Rpc[Prediction]:
+    """Returns the call that runs a signature on ``inputs``."""
+    message = requests.predict_request(target, inputs, outputs)
+    return Rpc(requests.PREDICT, message, requests.read_prediction)
+
+
+def classify(
+    target: Target, examples: Sequence[Features], context: Features | None
+) -> Rpc[Classification]:
+    """Returns the call that asks for each example's classes."""
+    message = requests.classify_request(target, examples, context)
+    return Rpc(requests.CLASSIFY, message, requests.read_classification)
+
+
+def regress(
+    target: Target, examples: Sequence[Features], context: Features | None
+) -> Rpc[Regression]:
+    """Returns the call that asks for each example's value."""
+    message = requests.regress_request(target, examples, context)
+    return Rpc(requests.REGRESS, message, requests.read_regression)
+
+
+def metadata(target: Target) -> Rpc[ModelMetadata]:
+    """Returns the call that asks for a version's signatures."""
+    message = requests.metadata_request(target)
+    return Rpc(requests.METADATA, message, requests.read_metadata)
+
+
+def status(target: Target) -> Rpc[tuple[VersionStatus, ...]]:
+    """Returns the call that asks for the states of a model's versions."""
+    message = requests.status_request(target)
+    return Rpc(requests.STATUS, message, requests.read_status)
