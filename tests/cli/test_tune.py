@@ -3,15 +3,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.models.adds_one import AddsOne
-from tfs.cli import main
+from tfs.cli import main, tune
 from tfs.cli.tune import add_parser
 from tfs.core.errors import FailedPrecondition, NotFound
 from tfs.export import save
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.batching import read_batching_file, read_batching_parameters
 
 EXAMPLE = torch.tensor([[1.0, 2, 3], [4, 5, 6]])
@@ -105,3 +107,51 @@ def test_a_mistake_is_one_line_and_status_one(
         tuned(str(tmp_path / "absent"))
     assert main.main(["tune", str(tmp_path / "absent")]) == 1
     assert capsys.readouterr().err.startswith("tfs: ")
+
+
+def served(version: int | None, path: str, device: str = "cpu") -> Any:
+    """Returns what a server says of one model, instead of asking one."""
+
+    def ask(args: object, method: str, request: object, reply: object) -> object:
+        response = pb.ListModelsResponse()
+        model = response.models.add(name="m", base_path="/models/m")
+        for number, place in ((3, "elsewhere"), (9, path)):
+            report = model.versions.add(version=number, path=place)
+            report.placement.device = device
+        if version is not None:
+            model.primary = version
+        return response
+
+    return ask
+
+
+def test_the_name_of_a_served_model_is_its_primary_version(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server says that it lies, on the device it runs on."""
+    monkeypatch.setattr(tune, "ask", served(9, str(base / "9")))
+    assert tuned("m", *QUICK) == 0
+    assert "cpu, threads per call: 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (served(None, "x"), "no version of m answers"),
+        (served(9, "/nowhere/9"), "/nowhere/9, which is no directory of this machine"),
+        (served(9, ""), "/models/m, which is no directory of this machine"),
+    ],
+)
+def test_a_served_model_that_is_not_at_hand_is_not_tuned(
+    answer: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says where it would have to be done."""
+    monkeypatch.setattr(tune, "ask", answer)
+    with pytest.raises(FailedPrecondition, match=words):
+        tuned("m", *QUICK)
+
+
+def test_what_is_neither_directory_nor_served_is_not_found(tmp_path: Path) -> None:
+    """Both ways that it may have been meant are in the message."""
+    with pytest.raises(NotFound, match="no such directory: m; and for a model"):
+        tuned("m", f"--socket={tmp_path}/none", *QUICK)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.export import save_python
+from tfs.server.batching import read_batching_file
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -281,6 +283,24 @@ def test_a_full_queue_says_when_to_retry_and_the_expired_cost_nothing(
     num_left += int(queue.get("num_cancelled_tasks", 0))
     # One of the late was running; who waited left without compute.
     assert num_left == len(late) - 1, queue
+
+
+def test_a_served_model_is_tuned_by_its_name(
+    configured: Serving, tmp_path: Path
+) -> None:
+    """The server says where its primary version lies; parameters and plot come out."""
+    out = tmp_path / "tuned"
+    code, text = run_tfs(
+        "tune", "stepped", f"--address={configured.address}", "--budget_s=0",
+        "--max_batch_size=16", f"--out={out}",
+    )  # fmt: skip
+    assert code == 0, text
+    options = read_batching_file(str(out / "batching_params.pbtxt"))
+    assert options.queue.max_batch_rows == 16
+    assert (out / "batching_params.png").exists()
+    code, text = run_tfs("tune", "absent", f"--address={configured.address}")
+    assert code == 1
+    assert "absent" in text
 
 
 def _padding(batching: dict[str, Any]) -> int:

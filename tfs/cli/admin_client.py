@@ -26,7 +26,9 @@ class _ReplyType(Protocol[R]):
     def FromString(self, s: bytes, /) -> R: ...
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+def add_connection_arguments(
+    parser: argparse.ArgumentParser, *, prints_reply: bool = True
+) -> None:
     """Adds what every command that speaks to a server takes."""
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -62,7 +64,10 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long to wait for it (default 60)",
     )
-    group.add_argument("--json", action="store_true", help="print the reply as JSON")
+    if prints_reply:
+        group.add_argument(
+            "--json", action="store_true", help="print the reply as JSON"
+        )
 
 
 def target_of(arguments: argparse.Namespace) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import (
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from tfs.servables.tuning import RecommendedParameters, Tuning
 
 _EPILOG = """\
-MODEL is a version directory, or a model's directory, whose highest version is taken.
+MODEL is a version directory, a model's directory, whose highest version is taken, or the
+name of a model that a server on this machine serves: its primary version, on the device
+it runs on there.
 
 examples
   tfs tune /models/resnet > params.pbtxt     and: tfs serve --batching_parameters_file
   tfs tune /models/resnet --out tuned/       batching_params.pbtxt, and a plot
+  tfs tune resnet --socket /run/tfs.sock     what that server answers with now
 
 The parameters belong to the machine they were measured on: run it on a quiet one of the
 kind that serves.
@@ -49,7 +53,7 @@ def add_parser(
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="a directory, see below")
+    parser.add_argument("model", metavar="MODEL", help="a directory or name, see below")
     parser.add_argument(
         "--signature",
         default=DEFAULT_SIGNATURE,
@@ -62,7 +66,9 @@ def add_parser(
     parser.add_argument(
         "--budget_s", type=float, default=10.0, help="seconds to measure; default: 10"
     )
-    parser.add_argument("--device", default="cpu", help='"cpu" or "cuda[:i]"')
+    parser.add_argument(
+        "--device", help='"cpu" or "cuda[:i]"; default: the server\'s, else cpu'
+    )
     parser.add_argument(
         "--intra_op_threads", type=int, default=1, help="threads of a call; default: 1"
     )
@@ -72,6 +78,7 @@ def add_parser(
         help=f"write {BATCHING_PARAMETERS} there, and a plot if matplotlib is "
         "installed; default: print the parameters",
     )
+    add_connection_arguments(parser, prints_reply=False)
     parser.set_defaults(run=run)
 
 
@@ -85,15 +92,15 @@ def run(args: argparse.Namespace) -> int:
     from tfs.servables.probe import ServableSubject
     from tfs.servables.tuning import TuningOptions, recommended_parameters, tune
 
-    path = version_path(args.model)
+    path, device = version_of(args)
     out: str | None = args.out
     if out is not None:
         check_writable(out)
     options = TuningOptions(args.max_batch_size, args.budget_s)
-    with loaded(path, args.device, args.intra_op_threads) as servable:
+    with loaded(path, device, args.intra_op_threads) as servable:
         tuning = tune(ServableSubject(servable), path, args.signature, options)
     recommended = recommended_parameters(tuning.call_s_by_rows)
-    where = f"{args.device}, threads per call: {args.intra_op_threads}"
+    where = f"{device}, threads per call: {args.intra_op_threads}"
     text = parameters_text(tuning, recommended, where)
     if tuning.doubt:
         print(
@@ -117,6 +124,52 @@ def run(args: argparse.Namespace) -> int:
     if draw(tuning, recommended, where, str(Path(out, _PLOT))):
         print(Path(out, _PLOT))
     return 0
+
+
+def version_of(args: argparse.Namespace) -> tuple[str, str]:
+    """Returns the version directory that is meant, and the device to measure on.
+
+    What is a directory is one, and so is what looks like a path; anything else is a
+    model that a server serves.
+
+    Raises:
+        ServingError: There is no such directory, or no server that serves the model.
+
+    """
+    model: str = args.model
+    if os.path.isdir(model) or os.sep in model:
+        return version_path(model), args.device or "cpu"
+    path, device = served_version(args, model)
+    return path, args.device or device
+
+
+def served_version(args: argparse.Namespace, model: str) -> tuple[str, str]:
+    """Returns where the primary version of a served model lies, and its device.
+
+    Raises:
+        ServingError: No server was reached, or it serves no version of the model from
+            a directory of this machine.
+
+    """
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.ListModelsRequest(models=[model])
+    try:
+        reply = ask(args, "ListModels", request, pb.ListModelsResponse)
+    except Unavailable as error:
+        raise NotFound(
+            f"no such directory: {model}; and for a model of that name: {error.message}"
+        ) from error
+    (report,) = reply.models
+    if not report.HasField("primary"):
+        raise FailedPrecondition(f"no version of {model} answers requests now")
+    (version,) = (each for each in report.versions if each.version == report.primary)
+    if not os.path.isdir(version.path):
+        raise FailedPrecondition(
+            f"{model}/{report.primary} lies in {version.path or report.base_path}, "
+            "which is no directory of this machine; tune it where it is served"
+        )
+    return version.path, version.placement.device or "cpu"
 
 
 def version_path(path: str) -> str:
