@@ -295,3 +295,32 @@ def test_loader_measures_what_it_loaded(
         assert profile.load_peak_bytes is not None
     loader.unload()
     assert loader.profile is None
+
+
+def test_import_is_measured_in_processor_time(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    """Waiting, for a processor or anything else, holds nobody up and does not count."""
+    path = tmp_path / "1"
+    path.mkdir()
+    (path / "servable.py").write_text(
+        "import time\n"
+        "time.sleep(0.3)\n"
+        "class Servable:\n"
+        "    signatures = {'serving_default': {'method': 'predict', "
+        "'inputs': {'x': {'dtype': 'float32', 'shape': [-1]}}, "
+        "'outputs': {'y': {'dtype': 'float32', 'shape': [-1]}}}}\n"
+        "    def predict(self, x):\n"
+        "        return x\n"
+    )
+    context = LoadContext(lambda _: interpreter, profiler=Profiler(ProfileCache()))
+    loader = default_registry().loader(str(path), context)
+    assert isinstance(loader, ModelLoader)
+    loader.load(ID)
+    profile = loader.profile
+    assert profile is not None
+    assert profile.import_s is not None
+    assert profile.import_s < 0.3
+    assert profile.load_s is not None
+    assert profile.load_s >= 0.3
+    loader.unload()

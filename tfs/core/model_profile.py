@@ -39,7 +39,7 @@ class ModelProfile:
 
     Attributes:
         code_digest: Hex digest of the code the profile belongs to.
-        import_s: Importing and unpickling, without reading weights.
+        import_s: Processor time of importing and unpickling, without reading weights.
         load_s: The whole load.
         load_peak_bytes: Highest memory during the load, above what stayed.
         resident_bytes: Memory held after the load.

@@ -194,7 +194,7 @@ class InlineInterpreter:
         if self._closing:
             raise closed(self._name)
         files = VersionFiles.stage(source) if files is None else files.duplicate()
-        begun_s = time.perf_counter()
+        begun_s = time.thread_time()
         try:
             guest = self._load_model(source, files)
         except BaseException:
@@ -204,7 +204,7 @@ class InlineInterpreter:
             raise
         finally:
             files.close()
-        import_s = time.perf_counter() - begun_s
+        import_s = time.thread_time() - begun_s
         is_concurrent = self._takes_several and source.concurrency > 1
         front = self._front_loop is not None and not is_concurrent
         model = InlineModel(self, source, guest, front=front)

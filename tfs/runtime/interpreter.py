@@ -102,7 +102,7 @@ class MeasurableModel(Protocol):
 
     @property
     def import_s(self) -> float | None:
-        """Seconds that importing and unpickling took, weights not read."""
+        """Processor seconds of importing and unpickling, weights not read."""
         ...
 
     @property

@@ -405,9 +405,9 @@ class ProcessInterpreter:
         except Internal:
             self._loop.post(lambda: self._give_up_loading(model))
             raise
-        load_s = reply.get("load_s")
         # The worker maps weights and does not read them: what it takes is importing.
-        model.import_s = load_s if isinstance(load_s, float) else None
+        import_s = reply.get("import_s")
+        model.import_s = import_s if isinstance(import_s, float) else None
         model.load_memory = LoadMemory(
             *(_bytes_of(reply, key) for key in ("resident_bytes", "load_peak_bytes"))
         )

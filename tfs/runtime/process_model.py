@@ -61,7 +61,8 @@ class ProcessModel:
     Thread-safe, but for the plain attributes, which are the loop's.
 
     Attributes:
-        import_s: Seconds the worker took to import and unpickle it; None until then.
+        import_s: Processor seconds the worker took to import and unpickle it; None
+            until then.
         load_memory: What the worker saw of its memory meanwhile.
         last_call_s: Seconds the last call took in the worker; None before the first.
 

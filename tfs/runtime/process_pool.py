@@ -36,7 +36,7 @@ class PooledModel:
 
     @property
     def import_s(self) -> float | None:
-        """Seconds the first interpreter took to import and unpickle it."""
+        """Processor seconds the first interpreter took to import and unpickle it."""
         return self._members[0][1].import_s
 
     @property

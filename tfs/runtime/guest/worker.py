@@ -200,7 +200,9 @@ class Worker:
         assert isinstance(model_id, int)
         assert isinstance(names, list)
         meter = LoadMeter()
-        begun_s = time.perf_counter()
+        # Of this thread's processor time: at the lowest priority, beside others that
+        # load, the clock on the wall says little of what the import is.
+        begun_s = time.thread_time()
         files = VersionFiles(
             {
                 name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
@@ -219,9 +221,9 @@ class Worker:
                 raise Internal(f"{who} ended its interpreter while loading") from error
         finally:
             files.close()
-        load_s = time.perf_counter() - begun_s
+        import_s = time.thread_time() - begun_s
         self._models[model_id] = LoadedModel(source, guest)
-        return {"code": 0, "load_s": load_s, **meter.read(files.size_bytes)}
+        return {"code": 0, "import_s": import_s, **meter.read(files.size_bytes)}
 
     def _open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Begins to take several calls of a model at once.
