@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from tests.benchmarks import private_pythons
 from tests.benchmarks.harness import (
     RESULTS,
     Area,
@@ -76,13 +77,9 @@ def figure_5_rows() -> Iterator[Row]:
             yield Row(f"{what}/vs-global-interpreter", "calls/s", claim)
             yield Row(f"{what}/vs-ceiling", "calls/s", goal)
             yield Row(f"{what}/torchscript", "calls/s")
-            if model == "dlrm" and num == 2:
-                yield Row(
-                    f"{what}/dlmopen-vs-ceiling",
-                    "calls/s",
-                    Goal("ratio", ">=", 0.80),
-                    waits_for="backend dlmopen",
-                )
+            if model == "dlrm":
+                own = Goal("ratio", ">=", 0.80) if num == 2 else None
+                yield from private_pythons.figure_rows(model, num, own)
 
 
 ROWS = (
@@ -90,12 +87,7 @@ ROWS = (
     Row("runtime/load-500mb/p99-of-others", "us", Goal("ratio", "<=", 1.3)),
     Row("runtime/unload/memory-returned", "share", Goal("value", ">=", 0.95)),
     *figure_5_rows(),
-    Row(
-        "runtime/call-cost-4kb/dlmopen",
-        "us",
-        Goal("value", "<=", 30.0),
-        waits_for="backend dlmopen",
-    ),
+    *private_pythons.ROWS,
     Row("runtime/call-cost-4kb/process-spinning", "us", Goal("value", "<=", 40.0)),
     Row("runtime/call-cost-4kb/process", "us", Goal("value", "<=", 120.0)),
     Row("runtime/call-cost-600kb/process-spinning", "us", Goal("value", "<=", 150.0)),
@@ -344,6 +336,43 @@ def measure_call_cost(report: Report) -> None:
             host.close_interpreters()
 
 
+def measure_private_pythons(report: Report) -> None:
+    """The rows of backend dlmopen; last, because its memory stays."""
+    private_pythons.measure_extra(report)
+    with tempfile.TemporaryDirectory() as folder:
+        for size, num_floats in (("4kb", 1024), ("600kb", 150 * 1024)):
+            x = torch.rand(1, num_floats)
+            signatures = {
+                "serving_default": signature(
+                    {"y": TensorSpec(FLOAT32, (-1, 1))},
+                    {"x": TensorSpec(FLOAT32, (-1, num_floats))},
+                )
+            }
+            model = zoo.First()
+            private_pythons.measure_cost(
+                report,
+                size,
+                package(Path(folder), model, signatures, f"echo-{size}"),
+                {"x": to_view(x)},
+                {"y": to_view(x[:, :1])},
+                functools.partial(_direct, model, x),
+            )
+        subject = make_subject(Path(folder), "dlrm")
+        with contextlib.ExitStack() as stack:
+            loops = [
+                stack.enter_context(ModelLoop(subject.archive, subject.inputs_path))
+                for _ in private_pythons.REQUESTERS
+            ]
+            private_pythons.measure_figure(
+                report,
+                "dlrm",
+                subject.source,
+                subject.inputs,
+                dict(subject.outputs),
+                loops,
+            )
+
+
 def _direct(model: torch.nn.Module, x: torch.Tensor) -> Sample:
     times_s = []
     with torch.inference_mode():
@@ -544,6 +573,7 @@ AREA = Area(
         measure_crash,
         measure_load,
         measure_figure_5,
+        measure_private_pythons,
     ),
 )
 

@@ -26,7 +26,7 @@ def answer(
     monkeypatch: pytest.MonkeyPatch, returncode: int, stdout: str = "", stderr: str = ""
 ) -> None:
     """Makes the trial end so, on a host that lacks nothing."""
-    monkeypatch.setattr(dlmopen_probe, "_lacking", lambda: "")
+    monkeypatch.setattr(dlmopen_probe, "lacking", lambda: "")
     done = subprocess.CompletedProcess([], returncode, stdout, stderr)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
 
@@ -97,7 +97,7 @@ def test_a_trial_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
     def hang(*_: object, **__: object) -> None:
         raise subprocess.TimeoutExpired("python", 1)
 
-    monkeypatch.setattr(dlmopen_probe, "_lacking", lambda: "")
+    monkeypatch.setattr(dlmopen_probe, "lacking", lambda: "")
     monkeypatch.setattr(subprocess, "run", hang)
     assert "hung" in dlmopen_probe.refusal(2)
 

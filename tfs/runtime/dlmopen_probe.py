@@ -66,11 +66,11 @@ def require(num_interpreters: int) -> None:
 @functools.lru_cache
 def refusal(num_interpreters: int) -> str:
     """Returns why so many private CPythons cannot run here, "" if they can."""
-    return _lacking() or _tried(num_interpreters)
+    return lacking() or _tried(num_interpreters)
 
 
-def _lacking() -> str:
-    """Returns what can be seen to be missing without trying."""
+def lacking() -> str:
+    """Returns what can be seen to be missing without trying, "" if nothing."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}; use inline"
     if sys.implementation.name != "cpython":

@@ -168,14 +168,16 @@ class NamespaceGuest:
         if loaded is None:
             raise Unavailable("the model is not loaded on this interpreter")
         self._set_threads(loaded.source.intra_op_threads)
-        values: dict[str, Value] = {}
-        for name, (code, shape, data) in inputs:
-            values[name] = (
-                tensor_at(code, shape, data)
-                if isinstance(data, int)
-                else nest(data, shape)
-            )
+        # Inputs made in inference mode keep no version counters, which every operator
+        # on them would have to look after.
         with _InferenceMode(True):
+            values: dict[str, Value] = {}
+            for name, (code, shape, data) in inputs:
+                values[name] = (
+                    tensor_at(code, shape, data)
+                    if isinstance(data, int)
+                    else nest(data, shape)
+                )
             outputs = loaded.guest.run(signature_name, values, num_rows)
             found: list[tuple[str, object]] = [
                 (name, describe(value, self._kept))
