@@ -77,6 +77,12 @@ class Serving:
         self._looked_at: dict[str, int] = {}
         self._process: subprocess.Popen[str] | None = None
 
+    def flag(self, name: str) -> str | None:
+        """Returns what the flag was given as; None if it was not."""
+        start = f"--{name}="
+        values = [each for each in self._flags if each.startswith(start)]
+        return values[-1].removeprefix(start) if values else None
+
     @property
     def process(self) -> subprocess.Popen[str]:
         """The server's process."""

@@ -301,6 +301,10 @@ A call that reaches grpcio in the instant the server ends may be told CANCELLED 
 library before it has reached any handler; through express it is UNAVAILABLE, as every call
 is that a draining server does not take. Clients that retry should retry both.
 
+A request whose path is not UTF-8 ends grpcio's server, with the calls it was answering
+(seen with 1.85.1). The listener is open again within a second; express resets the stream
+and serves on.
+
 This page is printed by `python -m tests.frontends.features > docs/transports.md`.
 """
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
+import grpc
 import pytest
 
 from tests.core.conformance.transport import (
+    PATIENCE_S,
     STREAM_CHECKS,
     TRANSPORT_CHECKS,
     TransportCheck,
     over_tls,
 )
+from tests.frontends.express.wire import (
+    HELLO,
+    data_frame,
+    grpc_headers,
+    headers_frame,
+)
+from tfs.core.call import ListenerOptions, Method
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.hpack_decoder import encode_literal
 from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
+
+OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
 def make(loop: ServingLoop) -> GrpcioTransport:
@@ -32,3 +47,37 @@ def test_grpcio_is_a_transport(check: TransportCheck) -> None:
 def test_grpcio_is_a_transport_over_tls(check: TransportCheck) -> None:
     """Encryption changes no promise."""
     check(over_tls(make))
+
+
+def test_a_path_that_is_not_utf_8_is_not_the_last_request() -> None:
+    """grpcio's server ends by it; its listener is opened again at the same address."""
+    loop = ServingLoop()
+    loop.start()
+    transport = make(loop)
+    path = "/test.Service/Echo"
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: Method(path, lambda call: call.reply(b"here"))},
+        )
+        host, _, port = address.rpartition(":")
+        block = b"".join(
+            encode_literal(name.encode(), value.encode("latin-1"))
+            for name, value in grpc_headers(path="/test.Service/\xff")
+        )
+        for _ in range(2):
+            before = transport._servers[0]
+            with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+                client.sendall(
+                    HELLO + headers_frame(1, block) + data_frame(1, b"\0" * 5)
+                )
+                for _ in range(2000):
+                    if transport._servers[0] is not before:
+                        break
+                    threading.Event().wait(0.01)
+            with grpc.insecure_channel(address, OPTIONS) as channel:
+                echo = channel.unary_unary(path, bytes, bytes)
+                assert echo(b"", timeout=PATIENCE_S, wait_for_ready=True) == b"here"
+    finally:
+        transport.close()
+        loop.close()

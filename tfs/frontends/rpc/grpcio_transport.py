@@ -9,6 +9,7 @@ knows what a model is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -16,7 +17,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -60,6 +61,8 @@ T = TypeVar("T")
 STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _START_S = 30.0
+_LOOK_S = 0.5  # between looks whether a listener is still open
+_STOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class GrpcioTransport:
         self._aio: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._servers: list[grpc.aio.Server] = []
+        self._keepers: list[asyncio.Future[None]] = []
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -171,9 +175,7 @@ class GrpcioTransport:
         addresses = []
         try:
             for listener in listeners:
-                server = grpc.aio.server(options=self._channel_arguments())
-                handler = _GenericHandler(self, listener, methods)
-                server.add_generic_rpc_handlers((handler,))
+                server = self._make_server(listener, methods)
                 self._servers.append(server)
                 addresses.append(_bind(server, listener))
         finally:
@@ -181,10 +183,48 @@ class GrpcioTransport:
             # lets go of its ports when it is stopped.
             for server in self._servers:
                 await server.start()
-        for listener in listeners:
-            if listener.address.startswith("unix:"):
-                os.chmod(listener.address.removeprefix("unix:"), listener.unix_mode)
+        for index, (listener, address) in enumerate(
+            zip(listeners, addresses, strict=True)
+        ):
+            _restrict(listener)
+            keeper = self._keep_open(index, replace(listener, address=address), methods)
+            self._keepers.append(asyncio.ensure_future(keeper))
         return addresses
+
+    def _make_server(
+        self, listener: ListenerOptions, methods: MethodTable
+    ) -> grpc.aio.Server:
+        server = grpc.aio.server(options=self._channel_arguments())
+        handler = _GenericHandler(self, listener, methods)
+        server.add_generic_rpc_handlers((handler,))
+        return server
+
+    async def _keep_open(
+        self, index: int, listener: ListenerOptions, methods: MethodTable
+    ) -> None:
+        """Opens a listener again whose server ended by itself.
+
+        A path that is not UTF-8 ends grpcio's loop, and its port is closed (seen with
+        1.85.1): one request must not be the last one. grpcio tells nobody before the
+        calls that it left behind have ended, so this looks whether the door is open.
+        """
+        while not self._draining:
+            await asyncio.sleep(_LOOK_S)
+            if self._draining or _is_open(listener.address):
+                continue
+            log.error("event=grpcio_server_failed listener=%s", listener.name)
+            with contextlib.suppress(Exception):  # what ended it comes out here
+                await asyncio.wait_for(self._servers[index].stop(0.0), _STOP_S)
+            server = self._make_server(listener, methods)
+            try:
+                _bind(server, listener)
+            except Unavailable as error:
+                log.error("event=grpcio_restart_failed error=%r", error.message)
+                continue
+            self._servers[index] = server
+            await server.start()
+            _restrict(listener)
+            log.warning("event=grpcio_server_restarted listener=%s", listener.name)
 
     async def _stop(self, grace_s: float) -> bool:
         servers, aio = self._servers, asyncio.get_running_loop()
@@ -582,11 +622,32 @@ def _configuration(tls: TlsOptions) -> grpc.ServerCertificateConfiguration:
     )
 
 
+def _restrict(listener: ListenerOptions) -> None:
+    if listener.address.startswith("unix:"):
+        os.chmod(listener.address.removeprefix("unix:"), listener.unix_mode)
+
+
 def _cannot_listen(listener: ListenerOptions) -> Unavailable:
     return Unavailable(
         f"cannot listen on {listener.address} ({listener.name}): the address is in "
         "use or not this machine's; choose another port or stop what holds it"
     )
+
+
+def _is_open(address: str) -> bool:
+    """Tells whether somebody listens there, without disturbing who does."""
+    if address.startswith("unix:"):
+        return os.path.exists(address.removeprefix("unix:"))
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        # With this, only a listening socket is in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError:
+            return True
+    return False
 
 
 def _is_answering(path: str) -> bool:

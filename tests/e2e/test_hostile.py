@@ -1,0 +1,105 @@
+"""A real server outlives clients that mean no good, and serves the others on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from tests.e2e import hostile
+from tests.e2e.serving import PATIENCE_S, Serving, export_scale
+
+_SLACK_BYTES = 8 << 20
+_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base_path = tmp_path_factory.mktemp("models") / "scale"
+    export_scale(base_path, 1)
+    return base_path
+
+
+@pytest.fixture(params=["grpcio", "express"])
+def serving(scale: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
+    with Serving(
+        "--model_name=scale",
+        f"--model_base_path={scale}",
+        f"--grpc_transport={request.param}",
+    ) as server:
+        server.wait_for("scale/1 is available")
+        yield server
+
+
+class Regular(threading.Thread):
+    """A client that calls all the while over one connection, and wants answers.
+
+    grpcio's own server ends when a path is not UTF-8, and is opened again: there, a
+    client that comes back must be answered.
+    """
+
+    def __init__(self, address: str, comes_back: bool) -> None:
+        super().__init__(daemon=True)
+        self._comes_back = comes_back
+        self.num_answered = 0
+        self.error: grpc.RpcError | None = None
+        self._address = address
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self._address, options) as channel:
+            predict = channel.unary_unary(hostile.PREDICT, bytes, bytes)
+            while not self._enough.wait(0.01):
+                try:
+                    predict(hostile.GOOD, timeout=PATIENCE_S, wait_for_ready=True)
+                except grpc.RpcError as error:
+                    if not self._comes_back or error.code() not in _GONE:
+                        self.error = error
+                        return
+                else:
+                    self.num_answered += 1
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join(PATIENCE_S)
+        assert not self.is_alive()
+        assert self.error is None, self.error
+        assert self.num_answered
+
+
+def _besiege(serving: Serving, num_each: int, num_rounds: int) -> None:
+    process = psutil.Process(serving.process.pid)
+    regular = Regular(serving.address, serving.flag("grpc_transport") == "grpcio")
+    regular.start()
+    seed = 0
+    before = 0
+    for number in range(num_rounds):
+        for name in hostile.ATTACKS:
+            for _ in range(num_each):
+                hostile.attack(serving.address, name, seed)
+                seed += 1
+            assert serving.process.poll() is None, f"{name} ended the server"
+            assert regular.error is None, f"{name}: {regular.error}"
+        if number == 0:
+            before = process.memory_info().rss
+    regular.stop()
+    after = process.memory_info().rss
+    assert after < 1.2 * before + _SLACK_BYTES
+
+
+@pytest.mark.timeout(180)
+def test_hostile_clients_are_outlived(serving: Serving) -> None:
+    """Each kind a few times: the server lives, a regular client is served throughout."""
+    _besiege(serving, 2, 2)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(1800)
+def test_crowds_of_hostile_clients_are_outlived(serving: Serving) -> None:
+    """Each kind a thousand times: memory stays within 1.2 times of the first round."""
+    _besiege(serving, 100, 10)
