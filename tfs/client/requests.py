@@ -230,6 +230,8 @@ def _fill_example(example: example_pb2.Example, features: Features) -> None:
     for name, value in features.items():
         feature = example.features.feature[name]
         values = np.asarray(value).ravel() if not isinstance(value, bytes) else None
+        if values is not None and not values.size and not hasattr(value, "dtype"):
+            continue  # an empty list has no type: a feature without values
         if values is None:
             feature.bytes_list.value.append(value)  # type: ignore[arg-type]
         elif values.dtype.kind in "iub":

@@ -125,7 +125,7 @@ class ModelFleet:
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
         )
-        # Guards the notes of versions that are not available yet; leaf.
+        # Guards the notes of the versions there are; leaf.
         self._noting = threading.Lock()
         self._notes: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
@@ -228,18 +228,21 @@ class ModelFleet:
 
     def _take_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
-        if state.manager_state is ManagerState.AVAILABLE:
-            with self._noting:
-                kept = self._notes.pop(state.id, None)
-            if kept is not None:
-                self._annotate(state.id, *kept)
+        with self._noting:
+            if state.manager_state is ManagerState.END:
+                self._notes.pop(state.id, None)
+            kept = self._notes.get(state.id)
+        # Contents that replace others under the same id come without their note.
+        is_available = state.manager_state is ManagerState.AVAILABLE
+        if is_available and kept is not None and state.note != kept[0]:
+            self._annotate(state.id, *kept)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
             self._loop.post(self._wake_measurer)
 
     def _keep_note(
         self, servable_id: ServableId, note: str, resident_bytes: int | None
     ) -> None:
-        """Keeps a note until the version is available, or adds it to its state now."""
+        """Adds a note to a version's state, and again to that of what replaces it."""
         with self._noting:
             self._notes[servable_id] = note, resident_bytes
         self._annotate(servable_id, note, resident_bytes)
@@ -255,9 +258,10 @@ class ModelFleet:
         )
 
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
-        self._annotate(
-            servable_id, f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
-        )
+        note = f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
+        with self._noting:
+            _, resident_bytes = self._notes.get(servable_id, ("", None))
+        self._keep_note(servable_id, note, resident_bytes)
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         self._manager.report_servable_error(servable_id, FailedPrecondition(reason))

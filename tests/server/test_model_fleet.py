@@ -1,0 +1,94 @@
+"""tfs.server.model_fleet: what it notes of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from managers.aspired_versions_manager import AspiredVersionsManager
+from tfs.core.event_bus import EventBus
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.serving_loop import ServingLoop
+from tfs.server.model_fleet import ModelFleet
+from tfs.server.options import ServerOptions
+from tfs.testing.fake_clock import FakeClock
+
+ID = ServableId("m", 1)
+
+
+class Annotated:
+    """A manager that only remembers what was noted."""
+
+    num_waiting_loads = 0
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, int | None]] = []
+
+    def annotate(
+        self, servable_id: ServableId, *, note: str, resident_bytes: int | None
+    ) -> None:
+        self.notes.append((note, resident_bytes))
+
+
+class Noting:
+    """A fleet, what reaches its manager, and the states it hears of."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.loop = ServingLoop(self.clock)
+        self.manager = Annotated()
+        self.bus: EventBus[ServableState] = EventBus(self.clock)
+        self.fleet = ModelFleet(
+            ServerOptions(model_base_path="/m"),
+            self.loop,
+            cast(AspiredVersionsManager, self.manager),
+            self.bus,
+        )
+
+    def published(
+        self, state: ManagerState, note: str = ""
+    ) -> list[tuple[str, int | None]]:
+        """Publishes a state; returns what is noted upon it."""
+        before = len(self.manager.notes)
+        self.bus.publish(ServableState(ID, state, note=note))
+        self.loop.step()
+        return self.manager.notes[before:]
+
+
+@pytest.fixture
+def noting() -> Iterator[Noting]:
+    made = Noting()
+    yield made
+    made.fleet.close(0.0)
+    made.loop.close()
+
+
+def test_a_note_comes_again_for_what_replaces_a_version(noting: Noting) -> None:
+    """Overwritten contents are the same id without the note that their load made."""
+    noting.fleet._keep_note(ID, "runs in process: x", 7)
+    noted = ("runs in process: x", 7)
+    noting.loop.step()
+    assert noting.manager.notes == [noted]
+    assert noting.published(ManagerState.AVAILABLE) == [noted]
+    assert noting.published(ManagerState.AVAILABLE, noted[0]) == []
+    assert noting.published(ManagerState.AVAILABLE) == [noted]
+
+
+def test_a_note_ends_with_its_version(noting: Noting) -> None:
+    """The same number, loaded anew, is another version."""
+    noting.fleet._keep_note(ID, "runs in process: x", 7)
+    assert noting.published(ManagerState.END)[1:] == []
+    assert noting.published(ManagerState.AVAILABLE) == []
+
+
+def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> None:
+    """What is said of the place changes, what the version holds does not."""
+    noting.fleet._keep_note(ID, "runs in front: x", 7)
+    noting.fleet._note_slow(ID, 0.0123)
+    noting.loop.step()
+    slow = ("left the serving loop: a call took 12.3 ms", 7)
+    assert noting.manager.notes[-1] == slow
+    assert noting.published(ManagerState.AVAILABLE, "runs in front: x") == [slow]
