@@ -5,7 +5,8 @@ its own, over its best transport, with handlers that pass bytes straight to the 
 All are pinned to one core, with one thread for the model and the same allocator
 settings; h2load asks from the other core, 1 to 64 requests at once. Everybody's answers
 to different requests are compared with plain torch first. Servers take turns round by
-round, so that drift of the machine hits all alike.
+round, so that drift of the machine hits all alike, and who is not in turn is stopped:
+some are busy when idle.
 
 A row has two numbers, CPU per request (user and system time of the process tree) and
 requests per second; its baseline is the best peer's. A number is won or lost only
@@ -231,6 +232,7 @@ def load_measurer(
 
     def measure() -> Sample:
         nonlocal num_requests
+        server.resume()
         before_s = cpu.read_s()
         load = server.exchange.load(
             program,
@@ -240,6 +242,7 @@ def load_measurer(
             num_in_flight=num_in_flight,
         )
         used_s = cpu.read_s() - before_s
+        server.pause()
         server.exchange.check(load, server.reply_bytes)
         rate_per_s = load.num_answered / load.duration_s
         num_requests = max(num_in_flight, int(rate_per_s * effort.round_s))
@@ -359,6 +362,8 @@ class Comparison:
         servers: Mapping[str, RunningServer],
         num_in_flight: int,
     ) -> Runs:
+        for server in servers.values():
+            server.pause()
         measurers = {
             name: load_measurer(program, server, self._effort, num_in_flight)
             for name, server in servers.items()

@@ -28,7 +28,10 @@ class ModelApi(LitAPI):
     """Passes bytes through: the model takes and returns them."""
 
     def __init__(self, model_name: str, max_batch_size: int) -> None:
-        super().__init__(max_batch_size=max_batch_size, batch_timeout=0.0)
+        super().__init__(
+            max_batch_size=max_batch_size,
+            batch_timeout=MIN_WAIT_S if max_batch_size > 1 else 0.0,
+        )
         self._model_name = model_name
         self._is_batching = max_batch_size > 1
 
@@ -76,6 +79,7 @@ def main(model_name: str, port: str, max_batch_size: str) -> None:
     )
 
 
+MIN_WAIT_S = 0.001  # with 0 it is busy when idle
 FAST_QUEUE = True  # ZeroMQ between the processes, which costs less than their default
 
 if __name__ == "__main__":

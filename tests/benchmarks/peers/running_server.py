@@ -93,13 +93,21 @@ class RunningServer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        alive = {times.pid: times for times in read_all(Path("/proc"))}
-        tree = offspring({self.pid}, alive) if self.pid in alive else {}
+        tree = self._tree()
+        signal_all(tree, signal.SIGCONT)
         # Not in time: it is killed below, with its children.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.terminate(self._term_timeout_s)
-        kill(tree)
+        signal_all(tree, signal.SIGKILL)
         self._process.__exit__(None, None, None)
+
+    def pause(self) -> None:
+        """Stops all its processes: what some do when idle costs nobody else time."""
+        signal_all(self._tree(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on; idempotent."""
+        signal_all(self._tree(), signal.SIGCONT)
 
     def check(self) -> None:
         """Compares answers to different requests, several at once, with plain torch.
@@ -122,6 +130,10 @@ class RunningServer:
                 raise WrongReplyError(
                     f"{self.name} answers {self._workload.name} wrongly: {reply[:80]!r}"
                 )
+
+    def _tree(self) -> dict[int, ProcessTimes]:
+        alive = {times.pid: times for times in read_all(Path("/proc"))}
+        return offspring({self.pid}, alive) if self.pid in alive else {}
 
     def _await_answer(self, deadline_s: float) -> int:
         fault = "nothing came"
@@ -188,10 +200,10 @@ def is_right(exchange: Exchange, reply: bytes, expected: Array) -> bool:
     )
 
 
-def kill(tree: Mapping[int, ProcessTimes]) -> None:
-    """Ends those of a process tree that still live; a reused pid is left alone."""
+def signal_all(tree: Mapping[int, ProcessTimes], number: signal.Signals) -> None:
+    """Sends a signal to those of a tree that still live; a reused pid gets none."""
     alive = {times.pid: times for times in read_all(Path("/proc"))}
     for pid, times in tree.items():
         if pid in alive and alive[pid].start == times.start:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)

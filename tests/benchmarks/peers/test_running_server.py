@@ -12,7 +12,8 @@ from tests.benchmarks.peers.exchange import Exchange, from_bytes, to_bytes
 from tests.benchmarks.peers.peer import Launch
 from tests.benchmarks.peers.running_server import RunningServer, WrongReplyError
 from tests.benchmarks.peers.workload import WORKLOADS
-from tests.benchmarks.process_cpu import offspring, read_all
+from tests.benchmarks.process_cpu import ProcessTimes, offspring, read_all
+from tests.runtime.process_host import until
 
 # Echoes after a prefix, has a child that heeds no SIGTERM, and heeds none itself.
 SERVER = """
@@ -50,27 +51,47 @@ def make_server(prefix: str = "") -> RunningServer:
     )
 
 
+def tree_of(server: RunningServer) -> dict[int, ProcessTimes]:
+    return offspring(
+        {server.pid}, {times.pid: times for times in read_all(Path("/proc"))}
+    )
+
+
+def state_of(pid: int) -> str:
+    """Returns the letter that /proc has for it; X if it has gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
+
+
 def test_a_server_that_heeds_no_signal_ends_with_its_children() -> None:
     """Nothing of it is left for the next comparison."""
     with make_server() as server:
         server.check()
         assert server.reply_bytes == len(server.body)
-        tree = offspring(
-            {server.pid}, {times.pid: times for times in read_all(Path("/proc"))}
-        )
+        tree = tree_of(server)
         assert len(tree) == 2
-    left = {
-        times.pid
-        for times in read_all(Path("/proc"))
-        if times.pid in tree and tree[times.pid].start == times.start
-    }
     # Killed ones wait for whoever adopted them.
     alive = {
-        pid
-        for pid in left
-        if "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+        times.pid
+        for times in read_all(Path("/proc"))
+        if times.pid in tree
+        and tree[times.pid].start == times.start
+        and state_of(times.pid) not in ("Z", "X")
     }
     assert alive == set()
+
+
+def test_a_paused_server_answers_when_it_goes_on() -> None:
+    """All its processes stop, and lose nothing by it; one may end while stopped."""
+    with make_server() as server:
+        server.pause()
+        until(lambda: {state_of(pid) for pid in tree_of(server)} == {"T"}, "the stop")
+        server.resume()
+        server.check()
+        server.pause()
 
 
 def test_wrong_answers_are_found_before_anything_is_timed() -> None:
