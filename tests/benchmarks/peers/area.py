@@ -140,23 +140,15 @@ class Field:
     pythons: dict[str, Path] = field(default_factory=dict)
 
     def set_up(self) -> None:
-        """Makes the environments; says who can not take part, and why.
-
-        Raises:
-            MissingError: Nobody can.
-        """
-        faults = []
+        """Makes the environments; says who can not take part, and why."""
+        self.pythons[TFS.name] = Path(sys.executable)
         for peer in PEERS:
             if peer.name not in self.effort.peers:
                 continue
             try:
                 self.pythons[peer.name] = environment.prepare(peer)
             except environment.MissingError as error:
-                faults.append(str(error))
                 print(f"  left out: {error}", flush=True)
-        if not self.pythons:
-            raise environment.MissingError("; ".join(faults) or "no peer was chosen")
-        self.pythons[TFS.name] = Path(sys.executable)
 
     def members(self) -> list[Peer]:
         """Returns TFS and the peers that can run."""
@@ -405,10 +397,7 @@ def measure_footprint(report: Report, effort: Effort, members: Field) -> None:
         {peer.name: starter(peer) for peer in members.members()},
         num_rounds=effort.num_rounds,
     )
-    best = min(
-        (run["first_answer_s"] for name, run in starts.items() if name != TFS.name),
-        key=lambda series: series.median,
-    )
+    best = best_of(starts, "first_answer_s", less_is_better=True)
     report.record(FIRST_ANSWER, starts[TFS.name]["first_answer_s"], best)
     with members.running(workload, is_batching=True) as servers:
         await_end_of_zygote(servers[TFS.name].pid)
@@ -429,8 +418,10 @@ def measure_footprint(report: Report, effort: Effort, members: Field) -> None:
             f"first answer {starts[name]['first_answer_s'].median:.1f} s"
         )
     others = [name for name in servers if name != TFS.name]
-    report.record(PSS, pss[TFS.name], min(pss[name] for name in others))
-    report.record(IDLE, idle[TFS.name], min(idle[name] for name in others))
+    report.record(PSS, pss[TFS.name], min((pss[name] for name in others), default=None))
+    report.record(
+        IDLE, idle[TFS.name], min((idle[name] for name in others), default=None)
+    )
 
 
 def await_end_of_zygote(pid: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.harness import Report
+from tests.benchmarks.peers import environment
 from tests.benchmarks.peers.__main__ import QUICK, parse
 from tests.benchmarks.peers.area import (
     NOT_FIRST,
@@ -24,6 +26,7 @@ from tests.benchmarks.peers.area import (
     rows,
 )
 from tests.benchmarks.peers.contest import Verdict
+from tests.benchmarks.peers.peer import Peer
 from tests.benchmarks.peers.workload import WORKLOADS
 from tests.benchmarks.row import Series
 
@@ -119,3 +122,20 @@ def test_a_count_needs_all_its_rows(num_rows: int) -> None:
 def test_free_ports_differ() -> None:
     """A server with several doors needs one for each."""
     assert len(set(free_ports(5))) == 5
+
+
+def test_without_any_peer_tfs_is_measured_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each absent one is named with what to do; nothing is won or lost."""
+
+    def prepare(peer: Peer) -> Path:
+        raise environment.MissingError(f"{peer.name} needs java: install it")
+
+    monkeypatch.setattr(environment, "prepare", prepare)
+    members = Field(Effort())
+    members.set_up()
+    assert [peer.name for peer in members.members()] == ["tfs"]
+    printed = capsys.readouterr().out
+    assert printed.count("left out: ") == 4
+    assert "torchserve needs java: install it" in printed
