@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 from managers.basic_manager import BasicManager, LoaderData
 from managers.driver import Driver
+from managers.load_status import LoadStatus
 from managers.loader_harness import (
     END_STATES,
     HarnessSnapshot,
@@ -208,6 +209,10 @@ class AspiredVersionsManager:
     ) -> None:
         """Adds what was found out about an available version to its state."""
         self._basic.annotate(servable_id, note=note, resident_bytes=resident_bytes)
+
+    def load_status(self, servable_id: ServableId) -> LoadStatus | None:
+        """Returns how a version's load goes or went; None if it is not managed."""
+        return self._basic.load_status(servable_id)
 
     # -- running ---------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from managers.load_status import LoadStatus
 from managers.loader_harness import (
     HarnessSnapshot,
     HarnessState,
@@ -270,6 +271,23 @@ class BasicManager:
         with self._lock:
             managed = self._find_locked(servable_id, None)
         return None if managed is None else managed.harness.snapshot()
+
+    def load_status(self, servable_id: ServableId) -> LoadStatus | None:
+        """Returns how a version's load goes or went; None if it is not managed."""
+        with self._lock:
+            managed = self._find_locked(servable_id, None)
+            if managed is None:
+                return None
+            is_deferred = managed in self._deferred
+        harness = managed.harness
+        return LoadStatus(
+            num_failures=harness.num_failures,
+            next_attempt_s=harness.retry_at_s,
+            error=harness.snapshot().error,
+            duration_s=harness.load_s,
+            reserved=managed.reserved,
+            is_deferred=is_deferred,
+        )
 
     @property
     def num_executing(self) -> int:

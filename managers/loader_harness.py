@@ -111,6 +111,7 @@ class LoaderHarness:
         reason: Why it is loaded or unloaded, for people. The manager's to write.
         error: Why it is in ERROR; None otherwise.
         estimate: What it takes, once estimated.
+        load_s: How long the attempt to load took that succeeded; None before.
 
     """
 
@@ -128,6 +129,7 @@ class LoaderHarness:
         "generation",
         "id",
         "is_aspired",
+        "load_s",
         "reason",
         "retry_at_s",
     )
@@ -149,6 +151,7 @@ class LoaderHarness:
         self.error = data.error
         self.estimate: ResourceAllocation | None = None
         self.retry_at_s: float | None = None
+        self.load_s: float | None = None
         self._retry = retry
         self._clock = clock
         self._loader = data.payload
@@ -164,6 +167,11 @@ class LoaderHarness:
     def state(self) -> HarnessState:
         """Where the loader stands now."""
         return self._state
+
+    @property
+    def num_failures(self) -> int:
+        """Attempts that failed, since it was last known what it takes."""
+        return self._num_failures
 
     @property
     def is_over(self) -> bool:
@@ -305,9 +313,11 @@ class LoaderHarness:
             if self._cancelled:
                 self._fail_locked(self._cancelled_error())
                 return Progress.FAILED
+        begun_s = self._clock.now()
         progress = self._attempt(lambda loader: loader.load(self.id), "")
         if progress is not Progress.DONE:
             return progress
+        self.load_s = self._clock.now() - begun_s
         with self._lock:
             if not self._cancelled:
                 self._loaded = True

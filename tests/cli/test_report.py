@@ -107,6 +107,18 @@ def test_a_version_is_one_line() -> None:
     assert "1.0 MiB" in lines[2]
 
 
+def test_a_version_that_is_tried_again_shows_what_failed() -> None:
+    """Until then its reason, why it is wanted at all, would say nothing of it."""
+    model = pb.ModelReport(name="digits")
+    version = model.versions.add(
+        version=2, reason="appeared", notes=["attempt 1 failed"]
+    )
+    version.state = 20  # type: ignore[assignment]
+    version.load.next_attempt_s = 5.0
+    (_, line) = versions_table([model]).splitlines()
+    assert line.endswith("attempt 1 failed")
+
+
 def test_a_trial_shows_figures_and_limits() -> None:
     """With the verdict."""
     text = "\n".join(canary_lines(report()))

@@ -25,6 +25,7 @@ from tfs.core.errors import (
     Unknown,
 )
 from tfs.core.manager import acquire_as, available_as
+from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState
@@ -775,3 +776,33 @@ def test_load_that_waits_for_memory_goes_on_when_there_is_room() -> None:
         env.settle()
         assert env.available("small") == (1,)
         assert env.close()
+
+
+def test_status_of_a_load_tells_attempts_pauses_and_durations() -> None:
+    """What states are silent about: how often it failed, why, and when it goes on."""
+    env = Environment(
+        POOLS[0],
+        options=AspiredVersionsManagerOptions(
+            retry=RetryOptions(max_num_retries=3, interval_s=8.0),
+            release_memory=None,
+        ),
+        tracker=ResourceTracker.ram(100),
+    )
+    loader = env.loader("m", 1, errors=[Unavailable("slow store")], ram_bytes=7)
+    env.aspire("m", loader)
+    env.settle()
+    status = env.manager.load_status(ServableId("m", 1))
+    assert status is not None
+    assert status.num_failures == 1
+    assert str(status.error) == "UNAVAILABLE: slow store"
+    assert status.next_attempt_s == env.clock.now() + 8.0
+    assert status.duration_s is None
+    env.clock.advance(8.0)
+    env.settle()
+    status = env.manager.load_status(ServableId("m", 1))
+    assert status is not None
+    assert (status.next_attempt_s, status.error) == (None, None)
+    assert status.duration_s == 0.0
+    assert status.reserved == ResourceAllocation.ram(7)
+    assert env.manager.load_status(ServableId("m", 2)) is None
+    assert env.close()

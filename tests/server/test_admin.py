@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from managers.load_status import LoadStatus
 from managers.resource_tracker import ResourceTracker
 from tests.server.environment import Environment, config, model
 from tfs.cli.report import server_lines
@@ -15,15 +16,19 @@ from tfs.core.errors import (
     InvalidArgument,
     NotFound,
     ServingError,
+    Unavailable,
 )
 from tfs.core.resources import ResourceAllocation
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin import CoreAdmin, ProcessFacts
+from tfs.server.admin_reports import fill_load
 from tfs.server.config import parse_config_text
+from tfs.server.running_config import Origin
 
 ALL = "model_version_policy { all {} }"
+_RESERVED = ResourceAllocation.ram(10, 20)
 
 
 class Operator:
@@ -100,6 +105,40 @@ def test_a_version_that_failed_says_why() -> None:
     assert report.versions[0].error.code == 15
     assert "damaged" in report.versions[0].error.message
     assert not report.HasField("primary")
+
+
+def test_a_load_that_is_tried_again_says_when_and_why() -> None:
+    """LOADING alone would leave an operator waiting in the dark."""
+    report = pb.VersionReport(version=1)
+    status = LoadStatus(2, 107.5, Unavailable("slow store"), reserved=_RESERVED)
+    fill_load(report, status, now_s=100.0, wall_s=5000.0)
+    assert report.load.num_retries == 2
+    assert report.load.next_attempt_s == 5007.5
+    assert report.memory.reserved_bytes == 30
+    assert list(report.notes) == [
+        "attempt 2 failed: UNAVAILABLE: slow store; the next one is in 7.5 s"
+    ]
+
+
+def test_a_loaded_version_says_how_long_that_took() -> None:
+    """On whatever platform it runs."""
+    report = operating(1).model().versions[0]
+    assert report.load.HasField("duration_s")
+    assert not report.load.HasField("next_attempt_s")
+
+
+def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
+    """Status alone shows that the file and what runs are not the same."""
+    operator = operating(1)
+    operator.env.core.note_refusal(
+        Origin.CONFIG_FILE, "/models.config", InvalidArgument("line 3: no }")
+    )
+    notes = operator.ask("list_models", pb.ListModelsRequest()).notes
+    assert any("/models.config" in note and "line 3" in note for note in notes)
+    text = config(model("a", "", ALL))
+    operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
+    notes = operator.ask("list_models", pb.ListModelsRequest()).notes
+    assert not any("refused" in note for note in notes)
 
 
 def test_a_base_path_that_is_missing_is_the_models_error() -> None:

@@ -149,13 +149,22 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
                     if memory.HasField("resident_bytes")
                     else "-",
                     place if each.HasField("placement") else "-",
-                    each.error.message if each.HasField("error") else each.reason,
+                    _why(each),
                 )
             )
         if not model.versions:
             rows.append((model.name, "-", "-", "-", "-", "-", problem_of(model) or "-"))
     heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
     return table(heads, rows)
+
+
+def _why(version: pb.VersionReport) -> str:
+    """Returns what to tell of a version: its error, what its load waits for, or why."""
+    if version.HasField("error"):
+        return version.error.message
+    if version.load.HasField("next_attempt_s"):
+        return version.notes[-1]
+    return version.reason
 
 
 def batching_table(models: Iterable[pb.ModelReport]) -> str:

@@ -35,6 +35,7 @@ from tfs.server.admin_reports import (
     canary_report,
     effective_text,
     fill_error,
+    fill_load,
     label_reports,
     override_report,
     refusal_report,
@@ -130,8 +131,17 @@ class CoreAdmin:
                 self._model_report(running, name, request.include_stats)
                 for name in names
             ],
-            notes=self._notes(),
+            notes=[*self._refusal_notes(), *self._notes()],
         )
+
+    def _refusal_notes(self) -> list[str]:
+        refusal = self._core.refusal
+        if refusal is None:
+            return []
+        return [
+            f"the last configuration ({refusal.path or refusal.origin.name.lower()}) was "
+            f"refused, the one before stays: {refusal.error.message}"
+        ]
 
     def get_config(
         self, request: pb.GetConfigRequest, done: Done[pb.GetConfigResponse]
@@ -237,6 +247,9 @@ class CoreAdmin:
         self, state: ServableState, path: str, include_stats: bool
     ) -> pb.VersionReport:
         report = version_report(state, path)
+        status = self._core.load_status(state.id)
+        if status is not None:
+            fill_load(report, status, self._clock.now(), self._clock.wall_s())
         if state.manager_state is not ManagerState.AVAILABLE:
             return report
         try:

@@ -41,8 +41,6 @@ def describe_profile(
     if profile is None:
         return
     report.code_digest = profile.code_digest
-    if profile.load_s is not None:
-        report.load.duration_s = profile.load_s
     if profile.import_s is not None:
         report.load.import_s = profile.import_s
     if profile.load_peak_bytes is not None:

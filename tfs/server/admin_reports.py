@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf import text_format
 
+from managers.load_status import LoadStatus
 from tfs.core.errors import ServingError
+from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot, Stats
 from tfs.proto._pool import POOL
@@ -46,6 +48,29 @@ def version_report(state: ServableState, path: str = "") -> pb.VersionReport:
     if state.resident_bytes is not None:
         report.memory.resident_bytes = state.resident_bytes
     return report
+
+
+def fill_load(
+    report: pb.VersionReport, status: LoadStatus, now_s: float, wall_s: float
+) -> None:
+    """Adds how a version's load goes; ``now_s`` and ``wall_s`` are the same moment."""
+    report.load.num_retries = status.num_failures
+    if status.duration_s is not None:
+        report.load.duration_s = status.duration_s
+    if status.reserved is not None:
+        reserved = status.reserved
+        report.memory.reserved_bytes = (
+            reserved[Resource(MAIN, RAM_BYTES, 0)]
+            + reserved[Resource(MAIN, PEAK_RAM_BYTES, 0)]
+        )
+    if status.is_deferred:
+        report.notes.append("waits for memory that others hold")
+    if status.next_attempt_s is not None:
+        report.load.next_attempt_s = wall_s + status.next_attempt_s - now_s
+        report.notes.append(
+            f"attempt {status.num_failures} failed: {status.error}; the next one is "
+            f"in {max(0.0, status.next_attempt_s - now_s):.1f} s"
+        )
 
 
 def label_reports(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.load_status import LoadStatus
 from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
@@ -33,6 +34,7 @@ from tfs.core.errors import Aborted, ServingError, Unavailable, serving_error
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.server.canary_rejections import CanaryRejections
@@ -573,6 +575,10 @@ class ServerCore:
     def version_states(self, name: str) -> Sequence[ServableState]:
         """Returns the states of a model's versions, newest version first."""
         return self._monitor.version_states(name)
+
+    def load_status(self, servable_id: ServableId) -> LoadStatus | None:
+        """Returns how a version's load goes or went; None if it is not managed."""
+        return self._manager.load_status(servable_id)
 
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path, "" if nothing is."""
