@@ -80,7 +80,11 @@ def test_a_task_may_be_larger_than_a_batch_if_it_may_be_split() -> None:
 
 
 def test_a_failed_part_takes_the_rest_with_it() -> None:
-    """Once a part failed, rows that wait are not computed; the first error is told."""
+    """Once a part failed, rows that wait are not computed; the first error is told.
+
+    incremental_barrier_test: RunAfterNumClosuresOneNowTwoLater; threadsafe_status_test:
+    DefaultOk (of the test before), Update.
+    """
     queue = queue_of(splits=True)
     (task,) = put_all(queue, 25)
     (first,) = queue.take(0.0)[0]
