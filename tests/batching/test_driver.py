@@ -51,6 +51,19 @@ def test_the_example_in_the_package_works() -> None:
     assert doctest.testmod(batching).attempted > 0
 
 
+def test_the_example_in_the_readme_works(capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs as it stands, in ten lines of code, and prints what it says."""
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (source,) = (
+        block.partition("```")[0]
+        for block in page.split("```python\n")[1:]
+        if "from batching import" in block
+    )
+    exec(compile(source, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "[0, 1, 4, 9]\n"
+    assert len([line for line in source.splitlines() if line]) <= 10
+
+
 def test_the_example_in_the_documentation_works() -> None:
     """docs/batching.md shows what happens."""
     page = Path(__file__).parents[2] / "docs/batching.md"

@@ -40,6 +40,7 @@ LITTLE = batching.Effort(
     num_wall_rounds=1,
     num_chaos_tasks=500,
     num_compared=10,
+    num_part_requests=16,
 )
 
 
