@@ -1,0 +1,257 @@
+"""The transports compared by two more clients: grpcio's asyncio one, and h2.
+
+The first makes whole bursts of calls on one connection; the second cuts its requests
+into frames as no gRPC library would, with PINGs in between. (Without padding: grpcio's
+core takes none on DATA, express takes it as HTTP/2 wants.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import struct
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.conformance.transport import PATIENCE_S, running
+from tests.frontends.test_differential import (
+    COMPRESSION,
+    ERRORS,
+    FAILURES,
+    MAKERS,
+    MESSAGES,
+    METADATA,
+    SERVICE,
+    SHORT,
+    SIZES,
+    Handlers,
+)
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[Mapping[str, str]]:
+    """Where each transport listens."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for name, make in MAKERS.items():
+            run = stack.enter_context(running(make, Handlers().methods()))
+            found[name] = run.addresses[0]
+        yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One unary call."""
+
+    method: str
+    message: bytes
+    metadata: Metadata = ()
+    compression: grpc.Compression = grpc.Compression.NoCompression
+
+
+CALLS = st.one_of(
+    st.builds(
+        Asked, st.sampled_from(["Echo", "Later"]), MESSAGES, METADATA, COMPRESSION
+    ),
+    st.builds(Asked, st.just("Seen"), st.just(b""), METADATA),
+    st.builds(Asked, st.just("Size"), SIZES.map(lambda size: b"%d" % size)),
+    st.builds(
+        Asked,
+        st.just("Fail"),
+        ERRORS.map(lambda error: json.dumps(error).encode()),
+        METADATA,
+    ),
+    st.builds(
+        Asked, st.just("Raise"), st.sampled_from([name.encode() for name in FAILURES])
+    ),
+    st.builds(Asked, st.just("Nothing"), MESSAGES),
+)
+
+
+# -- grpcio.aio ------------------------------------------------------------------------
+
+
+async def _burst(address: str, calls: Sequence[Asked]) -> list[object]:
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    async with grpc.aio.insecure_channel(address, options) as channel:
+
+        async def one(asked: Asked) -> object:
+            method = channel.unary_unary(SERVICE + asked.method, None, None)
+            try:
+                return await method(
+                    asked.message,
+                    timeout=PATIENCE_S,
+                    metadata=asked.metadata,
+                    compression=asked.compression,
+                )
+            except grpc.aio.AioRpcError as error:
+                is_ours = asked.method == "Fail"
+                trailers = tuple(error.trailing_metadata() or ())
+                return (
+                    error.code(),
+                    error.details() if is_ours else None,
+                    trailers if is_ours else (),
+                )
+
+        return list(await asyncio.gather(*map(one, calls)))
+
+
+def _compare_bursts(addresses: Mapping[str, str], calls: Sequence[Asked]) -> None:
+    theirs, ours = (
+        asyncio.run(_burst(addresses[name], calls)) for name in ("grpcio", "express")
+    )
+    for asked, reference, outcome in zip(calls, theirs, ours, strict=True):
+        assert outcome == reference, asked
+
+
+@given(calls=st.lists(CALLS, min_size=1, max_size=30))
+@settings(SHORT, max_examples=20)
+def test_no_asyncio_client_can_tell_the_transports_apart(
+    addresses: Mapping[str, str], calls: list[Asked]
+) -> None:
+    """Bursts of calls over one connection: the same outcomes, call by call."""
+    _compare_bursts(addresses, calls)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+@given(calls=st.lists(CALLS, min_size=1, max_size=100))
+@settings(SHORT, max_examples=500, derandomize=False)
+def test_no_asyncio_client_can_tell_the_transports_apart_for_minutes(
+    addresses: Mapping[str, str], calls: list[Asked]
+) -> None:
+    """The same, longer, and from another place each time."""
+    _compare_bursts(addresses, calls)
+
+
+# -- h2 --------------------------------------------------------------------------------
+
+
+class Cutter:
+    """Speaks HTTP/2 by the h2 package, and cuts its requests as chance has it."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), PATIENCE_S)
+        self._rng = random.Random(seed)
+        self._h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=True, header_encoding=None)
+        )
+        self._h2.initiate_connection()
+        self._headers: dict[int, dict[str, str]] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._ended: set[int] = set()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def call(self, asked: Asked) -> object:
+        """Returns status, message and body; what is not ours to say is left out."""
+        stream = self._h2.get_next_available_stream_id()
+        self._headers[stream], self._bodies[stream] = {}, b""
+        self._h2.send_headers(
+            stream,
+            [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", SERVICE + asked.method),
+                (":authority", "localhost"),
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+            ],
+        )
+        left = struct.pack(">BI", 0, len(asked.message)) + asked.message
+        while left and stream not in self._ended:
+            window = self._h2.local_flow_control_window(stream)
+            room = min(window, self._h2.max_outbound_frame_size)
+            if room <= 0:
+                self._receive()
+                continue
+            size = min(room, self._rng.choice([1, 3, 4, 5, 100, 20_000]), len(left))
+            self._h2.send_data(stream, left[:size], end_stream=size == len(left))
+            left = left[size:]
+            if self._rng.random() < 0.02:
+                self._h2.ping(b"12345678")
+            if self._rng.random() < 0.3:
+                self._socket.sendall(self._h2.data_to_send())
+        while stream not in self._ended:
+            self._receive()
+        headers = self._headers[stream]
+        details = urllib.parse.unquote(headers.get("grpc-message", ""))
+        is_ours = asked.method == "Fail"
+        return (
+            headers.get("grpc-status"),
+            details if is_ours else None,
+            headers.get("grpc-status-details-bin") if is_ours else None,
+            self._bodies[stream],
+        )
+
+    def _receive(self) -> None:
+        self._socket.sendall(self._h2.data_to_send())
+        data = self._socket.recv(1 << 16)
+        assert data, "the server closed the connection"
+        for event in self._h2.receive_data(data):
+            if isinstance(event, h2.events.DataReceived):
+                self._bodies[event.stream_id] += event.data
+                self._h2.acknowledge_received_data(
+                    event.flow_controlled_length, event.stream_id
+                )
+            elif isinstance(
+                event, h2.events.ResponseReceived | h2.events.TrailersReceived
+            ):
+                self._headers[event.stream_id].update(
+                    (str(name, "ascii"), str(value, "ascii"))
+                    for name, value in event.headers
+                )
+            elif isinstance(event, h2.events.StreamEnded | h2.events.StreamReset):
+                self._ended.add(event.stream_id)
+
+
+def _compare_cut(
+    addresses: Mapping[str, str], calls: Sequence[Asked], seed: int
+) -> None:
+    outcomes = []
+    for name in ("grpcio", "express"):
+        with contextlib.closing(Cutter(addresses[name], seed)) as client:
+            outcomes.append([client.call(asked) for asked in calls])
+    for asked, reference, outcome in zip(calls, *outcomes, strict=True):
+        assert outcome == reference, asked
+
+
+@given(calls=st.lists(CALLS, min_size=1, max_size=6), seed=st.integers(0, 1 << 32))
+@settings(SHORT, max_examples=25)
+def test_no_cutting_of_frames_tells_the_transports_apart(
+    addresses: Mapping[str, str], calls: list[Asked], seed: int
+) -> None:
+    """Tiny frames and PINGs: the same statuses and the same bytes."""
+    _compare_cut(addresses, calls, seed)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+@given(calls=st.lists(CALLS, min_size=1, max_size=20), seed=st.integers(0, 1 << 32))
+@settings(SHORT, max_examples=1000, derandomize=False)
+def test_no_cutting_of_frames_tells_the_transports_apart_for_minutes(
+    addresses: Mapping[str, str], calls: list[Asked], seed: int
+) -> None:
+    """The same, longer, and from another place each time."""
+    _compare_cut(addresses, calls, seed)
