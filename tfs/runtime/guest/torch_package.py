@@ -13,6 +13,7 @@ import importlib.util
 import linecache
 import sys
 import types
+import warnings
 import zipfile
 
 import torch
@@ -156,5 +157,8 @@ class MappedImporter(PackageImporter):
     ) -> object:
         """Unpickles a resource, over a mapping that nobody has written to."""
         self.zip_reader.remap()
-        loaded: object = super().load_pickle(package, resource, map_location)
+        with warnings.catch_warnings():
+            # torch's own reader of packages says it, to whoever loads one.
+            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+            loaded: object = super().load_pickle(package, resource, map_location)
         return loaded
