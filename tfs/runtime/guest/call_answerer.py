@@ -96,8 +96,7 @@ class CallAnswerer:
             if overflow_fd is not None:
                 overflow_out = os.fstat(overflow_fd).st_size
             ns = time.perf_counter_ns() - begun_ns
-            slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words)))
-            slab.write_words(slot.reply_word + REPLY_WORDS, words)
+            slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words), *words))
         except Exception as error:
             if overflow_fd is not None:
                 with contextlib.suppress(OSError):

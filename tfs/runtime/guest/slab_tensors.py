@@ -38,6 +38,8 @@ from tfs.runtime.guest.torch_tensor import (
 _Plan: TypeAlias = (
     "list[tuple[str, torch.dtype | None, int, int, tuple[int, ...], int]]"
 )
+_CODE_OF = {theirs: DTYPE_CODES[ours] for theirs, ours in DTYPE_OF.items()}
+_memmove = ctypes.memmove
 _MAX_PLANS = 256  # descriptors remembered; requests of one shape have one
 
 
@@ -119,51 +121,59 @@ class OutputWriter:
             ValueError: There are more tensors than a descriptor holds.
 
         """
-        parts: list[tuple[int, tuple[int, ...], torch.Tensor | bytes]] = []
+        words: list[int] = []
+        offset = slot.output_offset
+        end = offset + slot.area_bytes
+        address = self._address
+        for output in outputs.values():
+            size_bytes, code, source = _source(output)
+            if offset + size_bytes > end:
+                return self._spill(outputs)
+            shape = output.shape
+            words += (code, offset, size_bytes, len(shape), *shape)
+            _copy(address + offset, source, size_bytes)
+            offset = aligned(offset + size_bytes)
+        _check_length(words)
+        return words, None
+
+    def _spill(self, outputs: Mapping[str, Output]) -> tuple[list[int], int]:
+        """Writes the tensors into a memfd, whose start their offsets count from."""
+        sources = [_source(output) for output in outputs.values()]
         words: list[int] = []
         total_bytes = 0
-        for output in outputs.values():
-            if isinstance(output, torch.Tensor):
-                dense = plain(output)
-                code = DTYPE_CODES[DTYPE_OF[output.dtype]]
-                part: torch.Tensor | bytes = dense
-                size_bytes = dense.nbytes
-            else:
-                part = pack_strings(output.data)  # type: ignore[arg-type]
-                code = DTYPE_CODES[output.dtype]
-                size_bytes = len(part)
-            shape = tuple(output.shape)
-            parts.append((size_bytes, shape, part))
+        for output, (size_bytes, code, _) in zip(
+            outputs.values(), sources, strict=True
+        ):
+            shape = output.shape
             words += (code, total_bytes, size_bytes, len(shape), *shape)
             total_bytes = aligned(total_bytes + size_bytes)
-        if len(words) + REPLY_WORDS > MAX_WORDS:
-            raise ValueError("too many outputs, or of too many dimensions")
-        if total_bytes <= slot.area_bytes:
-            self._place(parts, self._address + slot.output_offset)
-            return _shifted(words, slot.output_offset), None
+        _check_length(words)
         fd = os.memfd_create("tfs:outputs", os.MFD_CLOEXEC)
         os.ftruncate(fd, total_bytes)
         with mmap.mmap(fd, total_bytes) as memory:
             anchor = (ctypes.c_char * 1).from_buffer(memory)
-            self._place(parts, ctypes.addressof(anchor))
+            address = ctypes.addressof(anchor)
+            for size_bytes, _, source in sources:
+                _copy(address, source, size_bytes)
+                address = aligned(address + size_bytes)
             del anchor
         return words, fd
 
-    def _place(
-        self,
-        parts: list[tuple[int, tuple[int, ...], torch.Tensor | bytes]],
-        address: int,
-    ) -> None:
-        for size_bytes, _, part in parts:
-            source = part if isinstance(part, bytes) else part.data_ptr()
-            ctypes.memmove(address, source, size_bytes)
-            address = aligned(address + size_bytes)
+
+def _source(output: Output) -> tuple[int, int, torch.Tensor | bytes]:
+    """Returns an output's size, the code of its dtype, and its bytes, dense."""
+    if isinstance(output, torch.Tensor):
+        dense = plain(output)
+        return dense.nbytes, _CODE_OF[output.dtype], dense
+    packed = pack_strings(output.data)  # type: ignore[arg-type]
+    return len(packed), DTYPE_CODES[output.dtype], packed
 
 
-def _shifted(words: list[int], by: int) -> list[int]:
-    """Adds ``by`` to every offset."""
-    position = 0
-    while position < len(words):
-        words[position + 1] += by
-        position += 4 + words[position + 3]
-    return words
+def _copy(address: int, source: torch.Tensor | bytes, size_bytes: int) -> None:
+    begin = source if isinstance(source, bytes) else source.data_ptr()
+    _memmove(address, begin, size_bytes)
+
+
+def _check_length(words: Sequence[int]) -> None:
+    if len(words) + REPLY_WORDS > MAX_WORDS:
+        raise ValueError("too many outputs, or of too many dimensions")

@@ -49,7 +49,7 @@ def tensor_over(
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the elements dense, row-major, on the CPU; copies only if they are not."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         tensor = tensor.cpu()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
