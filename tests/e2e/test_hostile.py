@@ -14,6 +14,7 @@ from tests.e2e import hostile
 from tests.e2e.serving import PATIENCE_S, Serving, export_scale
 
 _SLACK_BYTES = 8 << 20
+_TIMES = {"dropped": 70, "truncated": 10, "noise": 10}  # the quick ones
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -80,7 +81,7 @@ def _besiege(serving: Serving, num_each: int, num_rounds: int) -> None:
     before = 0
     for number in range(num_rounds):
         for name in hostile.ATTACKS:
-            for _ in range(num_each):
+            for _ in range(num_each * _TIMES.get(name, 1)):
                 hostile.attack(serving.address, name, seed)
                 seed += 1
             assert serving.process.poll() is None, f"{name} ended the server"
@@ -89,6 +90,7 @@ def _besiege(serving: Serving, num_each: int, num_rounds: int) -> None:
             before = process.memory_info().rss
     regular.stop()
     after = process.memory_info().rss
+    print(f"resident before {before >> 20} MiB, after {after >> 20} MiB")
     assert after < 1.2 * before + _SLACK_BYTES
 
 
@@ -101,5 +103,7 @@ def test_hostile_clients_are_outlived(serving: Serving) -> None:
 @pytest.mark.stress
 @pytest.mark.timeout(1800)
 def test_crowds_of_hostile_clients_are_outlived(serving: Serving) -> None:
-    """Each kind a thousand times: memory stays within 1.2 times of the first round."""
-    _besiege(serving, 100, 10)
+    """Each kind 150 times, and 10,000 connections opened and dropped: memory stays
+    within 1.2 times of what the first round left.
+    """
+    _besiege(serving, 30, 5)

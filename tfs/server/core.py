@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
@@ -41,7 +40,7 @@ from tfs.server.canary_rejections import CanaryRejections
 from tfs.server.canary_trial import TrialParts
 from tfs.server.config import Message, ServerConfig, check_kind_change, read_models
 from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
-from tfs.server.config_wait import error_of, failure_of, late_error, margin_s
+from tfs.server.config_waiters import ConfigWaiters, OnOutcome, Waiter
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
 from tfs.server.overrides import Override, Overrides
 from tfs.server.overrides_file import OverridesFile
@@ -61,10 +60,7 @@ from tfs.server.served_models import ServedModels
 
 log = logging.getLogger(__name__)
 
-OnOutcome = Callable[[ConfigOutcome], None]
-
 _RECHECK_REST: Final = 10  # times as long as a look at all models took
-_MOVING = (ManagerState.START, ManagerState.LOADING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +71,6 @@ class Refusal:
     path: str
     at_s: float
     error: ServingError
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """Somebody who wants to know when a change has taken effect."""
-
-    on_done: OnOutcome
-    models: frozenset[str]
-    changes: tuple[ModelChange, ...]
-    since_s: float
-    is_base: bool
-    version: int | None = None
-    notes: tuple[str, ...] = ()
-    open: bool = field(default=True)
 
 
 class ServerCore:
@@ -170,9 +152,7 @@ class ServerCore:
         # Written by the thread that changes configs, read by anybody.
         self._running: RunningConfig | None = None
         self._refusal: Refusal | None = None
-        # Guards _waiters; leaf. Their functions are called outside it.
-        self._waiter_lock = threading.Lock()
-        self._waiters: list[_Waiter] = []
+        self._waiters = ConfigWaiters(monitor, self._source, clock, schedule)
         self._post = post
         self._schedule = schedule
         self._is_recheck_posted = False
@@ -284,10 +264,7 @@ class ServerCore:
         done = self._manager.close(deadline_s)
         self._comparisons.close(deadline_s)
         self._subscription.close()
-        with self._waiter_lock:
-            waiters = list(self._waiters)
-        for waiter in waiters:
-            self._finish(waiter, Aborted("the server is shutting down"))
+        self._waiters.abandon(Aborted("the server is shutting down"))
         return done
 
     def watch_repository(self, path: str) -> None:
@@ -403,7 +380,7 @@ class ServerCore:
                 ",".join(added) or "none",
             )
             self._wait(
-                _Waiter(
+                Waiter(
                     on_done,
                     frozenset(new.effective.models if waits_for_all else added),
                     changed,
@@ -464,7 +441,7 @@ class ServerCore:
             version = waits_for_version(new)
             waits_for = frozenset((name,) if version is not None else ())
             self._wait(
-                _Waiter(
+                Waiter(
                     on_done,
                     waits_for,
                     mine,
@@ -611,21 +588,21 @@ class ServerCore:
 
     def is_ready(self) -> bool:
         """Whether every configured model has settled and one at least can answer."""
-        failures = self._failures(self._names())
+        failures = self._waiters.failures(self._names())
         return all(why is not None for why in failures.values()) and any(
             why == "" for why in failures.values()
         )
 
     def has_settled(self) -> bool:
         """Whether every configured model is available or has failed."""
-        failures = self._failures(self._names())
+        failures = self._waiters.failures(self._names())
         return all(why is not None for why in failures.values())
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether the model can answer; None if it is not configured."""
         if name not in self._names():
             return None
-        return self._failures((name,))[name] == ""
+        return self._waiters.failures((name,))[name] == ""
 
     # -- waiting -----------------------------------------------------------------------
 
@@ -633,13 +610,7 @@ class ServerCore:
         """Tells whoever waits for a config if its models have settled. On the loop."""
         self._is_recheck_posted = False
         begun_s = self._clock.now()
-        with self._waiter_lock:
-            waiters = list(self._waiters)
-        for waiter in waiters:
-            failures = self._failures_for(waiter)
-            if all(why is not None for why in failures.values()):
-                settled = {name: why or "" for name, why in failures.items()}
-                self._finish(waiter, error_of(settled))
+        self._waiters.tell()
         for fn in self._on_change:
             fn()
         # A repository that is still empty has not had its first loads.
@@ -649,71 +620,9 @@ class ServerCore:
         ended_s = self._clock.now()
         self._rechecks_after_s = ended_s + _RECHECK_REST * (ended_s - begun_s)
 
-    def _wait(self, waiter: _Waiter, deadline_s: float | None) -> None:
-        with self._waiter_lock:
-            superseded = [each for each in self._waiters if _supersedes(waiter, each)]
-            self._waiters.append(waiter)
-        for each in superseded:
-            self._finish(each, Aborted("a newer configuration superseded this one"))
-        if deadline_s is not None and self._schedule is not None:
-            at_s = deadline_s - margin_s(deadline_s - self._clock.now())
-            self._schedule(at_s, lambda: self._expire(waiter))
+    def _wait(self, waiter: Waiter, deadline_s: float | None) -> None:
+        self._waiters.add(waiter, deadline_s)
         self._post_recheck()
-
-    def _expire(self, waiter: _Waiter) -> None:
-        unsettled = [n for n, why in self._failures_for(waiter).items() if why is None]
-        self._finish(waiter, late_error(sorted(unsettled)))
-
-    def _finish(self, waiter: _Waiter, error: ServingError | None) -> None:
-        with self._waiter_lock:
-            if not waiter.open:
-                return
-            waiter.open = False
-            self._waiters.remove(waiter)
-        models = tuple(self._outcome(each, waiter) for each in waiter.changes)
-        waiter.on_done(ConfigOutcome(error, True, models, waiter.notes))
-
-    def _outcome(self, change: ModelChange, waiter: _Waiter) -> ModelOutcome:
-        states = self._monitor.version_states(change.name)
-        error: ServingError | None = None
-        if change.change is not Change.REMOVED:
-            why = self._failures((change.name,), waiter.since_s)[change.name]
-            error = error_of({change.name: why or ""})
-        return ModelOutcome(
-            change,
-            error,
-            tuple(
-                each.id.version
-                for each in states
-                if each.manager_state is ManagerState.AVAILABLE
-            ),
-            tuple(each.id.version for each in states if each.manager_state in _MOVING),
-        )
-
-    def _failures_for(self, waiter: _Waiter) -> dict[str, str | None]:
-        return self._failures(waiter.models, waiter.since_s, waiter.version)
-
-    def _failures(
-        self,
-        names: Collection[str],
-        since_s: float | None = None,
-        version: int | None = None,
-    ) -> dict[str, str | None]:
-        problems = self._source.problems()
-        if since_s is not None and not self._source.wait_applied(self._clock.now()):
-            problems = {}  # of the config before: the source has not looked again
-        return {
-            name: failure_of(
-                [
-                    state
-                    for state in self._monitor.version_states(name)
-                    if version is None or state.id.version == version
-                ],
-                problems.get(name, ()),
-                since_s or 0.0,
-            )
-            for name in names
-        }
 
     def _names(self) -> Sequence[str]:
         running = self._running
@@ -767,14 +676,6 @@ def _wrong(
             ModelChange(name, Change.CHANGED if name in known else Change.ADDED), error
         )
         for name, error in sorted(errors.items())
-    )
-
-
-def _supersedes(new: _Waiter, old: _Waiter) -> bool:
-    if new.is_base:
-        return True
-    return not old.is_base and bool(
-        {each.name for each in new.changes} & {each.name for each in old.changes}
     )
 
 

@@ -1,0 +1,167 @@
+"""Who waits for a config to take effect, and what they are told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from managers.state_monitor import ServableStateMonitor
+from sources.file_system import FileSystemSource
+from tfs.core.clock import Clock
+from tfs.core.errors import Aborted, ServingError
+from tfs.core.servable_state import ManagerState
+from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config_wait import error_of, failure_of, late_error, margin_s
+from tfs.server.running_config import Change, ModelChange
+
+OnOutcome = Callable[[ConfigOutcome], None]
+Schedule = Callable[[float, Callable[[], None]], None]
+
+_MOVING: Final = (ManagerState.START, ManagerState.LOADING)
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """Somebody who wants to know when a change has taken effect.
+
+    Attributes:
+        on_done: Takes the outcome, once, on any thread.
+        models: Those to wait for.
+        changes: What was changed, for the outcome.
+        since_s: When, seconds since the epoch: what failed before does not count.
+        is_base: Whether the base was changed, or one model's override.
+        version: The only version to wait for; None takes any.
+        notes: For the outcome.
+        open: Whether nobody has told it yet; the waiters'.
+
+    """
+
+    on_done: OnOutcome
+    models: frozenset[str]
+    changes: tuple[ModelChange, ...]
+    since_s: float
+    is_base: bool
+    version: int | None = None
+    notes: tuple[str, ...] = ()
+    open: bool = field(default=True)
+
+    def supersedes(self, other: Waiter) -> bool:
+        """Tells whether the other's change is no longer what is waited for."""
+        if self.is_base:
+            return True
+        return not other.is_base and bool(
+            {each.name for each in self.changes} & {each.name for each in other.changes}
+        )
+
+
+class ConfigWaiters:
+    """Everybody who waits. Thread-safe; ``on_done`` is called outside every lock.
+
+    Args:
+        monitor: Knows the states of versions.
+        source: Knows what is wrong with base paths.
+        clock: What deadlines go by.
+        schedule: Runs a function at a time; None leaves deadlines to the transport.
+
+    """
+
+    def __init__(
+        self,
+        monitor: ServableStateMonitor,
+        source: FileSystemSource,
+        clock: Clock,
+        schedule: Schedule | None,
+    ) -> None:
+        self._monitor = monitor
+        self._source = source
+        self._clock = clock
+        self._schedule = schedule
+        # Guards _waiters; leaf. Their functions are called outside it.
+        self._lock = threading.Lock()
+        self._waiters: list[Waiter] = []
+
+    def add(self, waiter: Waiter, deadline_s: float | None) -> None:
+        """Lets somebody wait, and tells those whose change this one supersedes."""
+        with self._lock:
+            superseded = [each for each in self._waiters if waiter.supersedes(each)]
+            self._waiters.append(waiter)
+        for each in superseded:
+            self._finish(each, Aborted("a newer configuration superseded this one"))
+        if deadline_s is not None and self._schedule is not None:
+            at_s = deadline_s - margin_s(deadline_s - self._clock.now())
+            self._schedule(at_s, lambda: self._expire(waiter))
+
+    def tell(self) -> None:
+        """Tells those whose models have all settled."""
+        for waiter in self._all():
+            failures = self._failures_for(waiter)
+            if all(why is not None for why in failures.values()):
+                settled = {name: why or "" for name, why in failures.items()}
+                self._finish(waiter, error_of(settled))
+
+    def abandon(self, error: ServingError) -> None:
+        """Tells everybody that it will not come to an end."""
+        for waiter in self._all():
+            self._finish(waiter, error)
+
+    def failures(
+        self,
+        names: Collection[str],
+        since_s: float | None = None,
+        version: int | None = None,
+    ) -> dict[str, str | None]:
+        """Returns by model why it is not available: "" if it is, None if unsettled."""
+        problems = self._source.problems()
+        if since_s is not None and not self._source.wait_applied(self._clock.now()):
+            problems = {}  # of the config before: the source has not looked again
+        return {
+            name: failure_of(
+                [
+                    state
+                    for state in self._monitor.version_states(name)
+                    if version is None or state.id.version == version
+                ],
+                problems.get(name, ()),
+                since_s or 0.0,
+            )
+            for name in names
+        }
+
+    def _all(self) -> list[Waiter]:
+        with self._lock:
+            return list(self._waiters)
+
+    def _failures_for(self, waiter: Waiter) -> dict[str, str | None]:
+        return self.failures(waiter.models, waiter.since_s, waiter.version)
+
+    def _expire(self, waiter: Waiter) -> None:
+        unsettled = [n for n, why in self._failures_for(waiter).items() if why is None]
+        self._finish(waiter, late_error(sorted(unsettled)))
+
+    def _finish(self, waiter: Waiter, error: ServingError | None) -> None:
+        with self._lock:
+            if not waiter.open:
+                return
+            waiter.open = False
+            self._waiters.remove(waiter)
+        models = tuple(self._outcome(each, waiter) for each in waiter.changes)
+        waiter.on_done(ConfigOutcome(error, True, models, waiter.notes))
+
+    def _outcome(self, change: ModelChange, waiter: Waiter) -> ModelOutcome:
+        states = self._monitor.version_states(change.name)
+        error: ServingError | None = None
+        if change.change is not Change.REMOVED:
+            why = self.failures((change.name,), waiter.since_s)[change.name]
+            error = error_of({change.name: why or ""})
+        return ModelOutcome(
+            change,
+            error,
+            tuple(
+                each.id.version
+                for each in states
+                if each.manager_state is ManagerState.AVAILABLE
+            ),
+            tuple(each.id.version for each in states if each.manager_state in _MOVING),
+        )
