@@ -44,6 +44,8 @@ class ServableToMonitor:
         policy: Which versions are aspired.
         pinned: Versions aspired whatever the policy says: a primary, a canary.
         platform: ``model_platform`` of the configuration, handed on.
+        settings: What else decides how versions are loaded, handed on: other settings
+            make another payload.
 
     """
 
@@ -52,6 +54,7 @@ class ServableToMonitor:
     policy: VersionPolicy = field(default_factory=Latest)
     pinned: frozenset[int] = frozenset()
     platform: str = ""
+    settings: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -171,6 +174,7 @@ def scan(
                     path_of(version),
                     sightings[path_of(version)].accepted,
                     servable.platform,
+                    servable.settings,
                 ),
             )
             for version in chosen.versions

@@ -177,7 +177,7 @@ class VersionCache:
                 raise
         except OSError as error:
             raise Unavailable(f"cannot copy {version.path}: {why(error)}") from error
-        return StoragePath(str(path), key, version.platform)
+        return StoragePath(str(path), key, version.platform, version.settings)
 
     def release(self, copy: StoragePath) -> None:
         """Says that a fetched copy is not used any more; it stays until evicted."""

@@ -391,3 +391,28 @@ def test_the_first_loads_get_more_threads_and_later_ones_do_not() -> None:
     env.apply(model("a"), model("b"))
     assert env.available("a") == [1]
     assert pool.num_threads == before
+
+
+def test_another_runtime_reloads_the_version_that_serves() -> None:
+    """The new setting takes effect by loading anew; what was loaded serves until then."""
+    env = Environment()
+    env.add_version("a", 1)
+    env.start(config(model("a")))
+    before = env.puppet("a", 1)
+    seen: list[int] = []
+    env.bus.subscribe(lambda _: seen.append(env.served("a")))
+    env.apply(model("a", "", "runtime { num_interpreters: 3 }"))
+    after = env.puppet("a", 1)
+    assert after is not before
+    assert set(seen) == {1}  # it could be requested all the time
+    assert "configuration changed" in env.monitor.version_states("a")[0].reason
+    env.apply(
+        model(
+            "a",
+            "",
+            'runtime { num_interpreters: 3 } version_labels { key: "x" value: 1 }',
+        )
+    )
+    assert env.puppet("a", 1) is after
+    env.apply(model("a"))
+    assert env.puppet("a", 1) is not after

@@ -516,6 +516,7 @@ class ServerCore:
                 settings.aspired_policy,
                 settings.pinned_versions,
                 settings.platform,
+                settings.runtime.fingerprint,
             )
             for name, settings in models.items()
         ]

@@ -79,6 +79,11 @@ class RuntimeSettings:
     device: str = "cpu"
     intra_op_threads: int = 0
 
+    @property
+    def fingerprint(self) -> str:
+        """One word for all of it; "" if nothing is asked for."""
+        return "" if self == RuntimeSettings() else repr(self)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSampling:
