@@ -8,7 +8,7 @@ import pytest
 
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import predict_response
-from tfs.codec.predict import write_predict_response
+from tfs.codec.predict import write_predict_reply, write_predict_response
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -117,3 +117,24 @@ def test_remembered_prefixes_are_bounded() -> None:
         predict_response._specs,
     ):
         assert len(cache) <= predict_response._MAX_REMEMBERED
+
+
+def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
+    """They are a part of the reply, the very object; joined it is the same message."""
+    data = bytes(range(256)) * 400
+    view = TensorView(FLOAT32, (1, len(data) // 4), data)
+    whole = write_predict_response("m", 1, "s", {"y": view})  # the first one is
+    parts = write_predict_reply("m", 1, "s", {"y": view})
+    assert isinstance(parts, tuple)
+    assert any(part is data for part in parts)
+    assert b"".join(parts) == whole
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_elements_that_may_change_are_copied(is_view: bool) -> None:
+    """A model or a slab may write to its memory before the reply is sent."""
+    data = bytearray(200_000)
+    view = TensorView(FLOAT32, (1, 50_000), memoryview(data) if is_view else data)
+    for _ in range(2):
+        reply = write_predict_reply("changing", 1, "s", {"y": view})
+        assert isinstance(reply, bytes)

@@ -8,7 +8,7 @@ varints, and strings, are packed by protobuf.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from tfs.codec import wire
 from tfs.codec.model_spec import ModelSpec, write_model_spec
@@ -21,6 +21,12 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
+Reply: TypeAlias = "bytes | tuple[bytes | memoryview, ...]"
+"""A message, or its parts in order."""
+
+_LARGE_BYTES = 65_536
+
+
 def write_predict_response(
     model_name: str,
     version: int,
@@ -30,6 +36,31 @@ def write_predict_response(
     as_tensor_content: bool = False,
 ) -> bytes:
     """Returns the serialized reply; the elements are copied once. Thread-safe.
+
+    Arguments as of :func:`write_predict_reply`.
+    """
+    reply = write_predict_reply(
+        model_name,
+        version,
+        signature_name,
+        outputs,
+        as_tensor_content=as_tensor_content,
+    )
+    return reply if isinstance(reply, bytes) else b"".join(reply)
+
+
+def write_predict_reply(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    *,
+    as_tensor_content: bool = False,
+) -> Reply:
+    """Returns the serialized reply, in parts if it is large. Thread-safe.
+
+    Elements are copied once, or not at all where they are many and nobody can change
+    them: then they are a part.
 
     Args:
         model_name: Told back in ``model_spec``, as are the next two.
@@ -54,8 +85,20 @@ def write_predict_response(
                 )
             )
             if frame is not None:
-                return b"".join((frame[0], view.data, frame[1]))  # type: ignore[arg-type]
+                data = view.data
+                if len(data) >= _LARGE_BYTES and _is_immutable(data):
+                    return frame[0], data, frame[1]
+                return b"".join((frame[0], data, frame[1]))  # type: ignore[arg-type]
     return _write(model_name, version, signature_name, outputs, as_tensor_content)
+
+
+def _is_immutable(
+    data: Buffer | tuple[bytes, ...],
+) -> TypeGuard[bytes | memoryview]:
+    """Tells whether elements stay what they are, whatever becomes of their model."""
+    return isinstance(data, bytes) or (
+        isinstance(data, memoryview) and isinstance(data.obj, bytes)
+    )
 
 
 _Entry: TypeAlias = tuple[bytes, bytes | None]

@@ -92,6 +92,13 @@ class Call(Protocol):
         """Finishes the call with OK and ``message``."""
         ...
 
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """As ``reply`` with the parts joined, for replies not worth copying.
+
+        Nobody writes to the parts any more.
+        """
+        ...
+
     def fail(self, error: ServingError) -> None:
         """Finishes the call with the error's code, message and retry hint."""
         ...

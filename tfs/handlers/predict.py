@@ -9,7 +9,7 @@ from tfs.codec.predict import (
     PredictRequestView,
     read_if_quick,
     read_predict_request,
-    write_predict_response,
+    write_predict_reply,
 )
 from tfs.core.call import Call, is_low_priority
 from tfs.core.errors import Code, InvalidArgument, ServingError, serving_error
@@ -186,7 +186,7 @@ class _Reply:
             if self._output_filter:
                 outcome = {name: outcome[name] for name in self._output_filter}
             servable_id = handle.id
-            response = write_predict_response(
+            response = write_predict_reply(
                 servable_id.name,
                 servable_id.version,
                 self._name,
@@ -194,6 +194,8 @@ class _Reply:
                 as_tensor_content=self._as_tensor_content,
             )
             if self._model.logs:
+                if not isinstance(response, bytes):
+                    response = b"".join(response)
                 for each in self._model.logs:
                     each.log(
                         PREDICT,
@@ -203,7 +205,10 @@ class _Reply:
                         call.message,
                         response,
                     )
-            call.reply(response)
+            if isinstance(response, bytes):
+                call.reply(response)
+            else:
+                call.reply_parts(response)
         except Exception as error:
             failure = serving_error(error, f"{handle.id.slashed}: Predict")
             code = failure.code

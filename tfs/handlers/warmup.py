@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -295,6 +295,9 @@ class _ReplayCall:
         self._outcomes: list[ServingError | None] = []
 
     def reply(self, message: bytes) -> None:
+        self._finish(None)
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self._finish(None)
 
     def fail(self, error: ServingError) -> None:

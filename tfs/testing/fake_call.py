@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfs.core.call import Metadata, Peer
 from tfs.core.errors import Cancelled, ServingError
@@ -50,6 +50,9 @@ class FakeCall:
 
     def reply(self, message: bytes) -> None:
         self._finish(message)
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._finish(b"".join(parts))
 
     def fail(self, error: ServingError) -> None:
         self._finish(error)

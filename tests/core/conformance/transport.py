@@ -316,6 +316,23 @@ def a_retry_hint_reaches_the_client(make: MakeTransport) -> None:
         assert "grpc-status-details-bin" not in dict(plain.trailing_metadata())
 
 
+def a_reply_in_parts_is_one_message(make: MakeTransport) -> None:
+    """Whatever its parts are, from the loop or from another thread."""
+    image = bytes(range(256)) * 2400
+
+    def reply(call: Call) -> None:
+        parts = (b"begin", memoryview(image)[1:], b"", b"end")
+        if call.message:
+            threading.Thread(target=lambda: call.reply_parts(parts)).start()
+        else:
+            call.reply_parts(parts)
+
+    with serving(make, reply) as (echo, _):
+        for message in (b"", b"elsewhere"):
+            answer = echo(message, timeout=PATIENCE_S)
+            assert answer == b"begin" + image[1:] + b"end"
+
+
 def the_first_finish_wins(make: MakeTransport) -> None:
     """Later replies and failures of a call do nothing."""
 
@@ -619,6 +636,7 @@ TRANSPORT_CHECKS: tuple[TransportCheck, ...] = (
     a_call_says_what_it_is,
     every_code_reaches_the_client,
     a_retry_hint_reaches_the_client,
+    a_reply_in_parts_is_one_message,
     the_first_finish_wins,
     a_call_is_finished_from_any_thread,
     calls_of_one_connection_run_side_by_side,

@@ -325,6 +325,10 @@ class GrpcioCall:
         """Finishes with OK."""
         self._finish(message)
 
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Finishes with OK."""
+        self._finish(b"".join(parts))
+
     def fail(self, error: ServingError) -> None:
         """Finishes with the error."""
         self._finish(error)

@@ -17,6 +17,7 @@ Exceptions raised by the events object do pass through.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NoReturn, Protocol
@@ -1091,7 +1092,7 @@ class Connection:
         total = size + PREFIX_SIZE
         stream_id = stream.id
         if size > self._max_message_bytes:
-            self.send_error(stream, self.too_large(message))
+            self.send_error(stream, self.too_large(size))
         elif (
             total <= self._send_window
             and total <= stream.send_window
@@ -1120,19 +1121,38 @@ class Connection:
         """The longest message taken, compressed or not."""
         return self._max_request_bytes
 
-    def is_too_large(self, message: bytes) -> bool:
-        """Tells whether the message is longer than the server sends."""
-        return len(message) > self._max_message_bytes
+    def send_reply_parts(
+        self, stream: Stream, parts: Sequence[bytes | memoryview]
+    ) -> None:
+        """As :meth:`send_reply`, of a large message in parts that stay as they are."""
+        size = sum(map(len, parts))
+        if size > self._max_message_bytes:
+            self.send_error(stream, self.too_large(size))
+        else:
+            self._queue_message(stream, (_pack_prefix(0, size), *parts))
+            self.send_end(stream, response.OK_TRAILERS_BLOCK)
 
-    def too_large(self, message: bytes) -> ServingError:
+    def is_too_large(self, size: int) -> bool:
+        """Tells whether a message of that many bytes is longer than the server sends."""
+        return size > self._max_message_bytes
+
+    def too_large(self, size: int) -> ServingError:
         """Returns the error of such a message."""
         return ResourceExhausted(
-            f"sent message larger than max ({len(message)} vs. "
-            f"{self._max_message_bytes} bytes)"
+            f"sent message larger than max ({size} vs. {self._max_message_bytes} bytes)"
         )
 
     def send_message(self, stream: Stream, message: bytes) -> None:
         """Sends one message, or queues what the client's windows do not take."""
+        prefix = _pack_prefix(0, len(message))
+        if len(message) <= _SMALL_MESSAGE:
+            self._queue_message(stream, (prefix + message,))
+        else:
+            self._queue_message(stream, (prefix, message))
+
+    def _queue_message(
+        self, stream: Stream, parts: Sequence[bytes | memoryview]
+    ) -> None:
         self._check_sending(stream, Signal.SEND_DATA)
         self.num_answered += 1
         if not stream.has_sent_headers:
@@ -1144,13 +1164,9 @@ class Connection:
         if not outbox:
             stream.progress_s = self._now_s
             self._blocked[stream.id] = stream
-        prefix = _pack_prefix(0, len(message))
-        if len(message) <= _SMALL_MESSAGE:
-            outbox.add(prefix + message)
-        else:
-            outbox.add(prefix)
-            outbox.add(message)
-        self.queued_bytes += len(message) + PREFIX_SIZE
+        for part in parts:
+            outbox.add(part)
+            self.queued_bytes += len(part)
 
     def send_end(self, stream: Stream, block: bytes) -> None:
         """Ends our side with trailers, once the outbox is empty."""

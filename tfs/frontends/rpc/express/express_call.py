@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Final, Protocol
@@ -143,6 +143,14 @@ class ExpressCall:
         else:
             session.post(partial(self._reply, message))
 
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Finishes the call with OK and one message in parts. Thread-safe."""
+        session = self._session
+        if get_ident() == session.loop_ident:
+            self._reply_parts(parts)
+        else:
+            session.post(partial(self._reply_parts, parts))
+
     def fail(self, error: ServingError) -> None:
         """Finishes the call with ``error``. Thread-safe."""
         session = self._session
@@ -223,6 +231,15 @@ class ExpressCall:
         session.connection.send_reply(stream, message)
         session.on_answered(stream)
 
+    def _reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        session = self._session
+        if self.is_finished:
+            session.on_late_finish(self)
+            return
+        self._finish()
+        session.connection.send_reply_parts(self.stream, parts)
+        session.on_answered(self.stream)
+
     def _fail(self, error: ServingError) -> None:
         session = self._session
         if self.is_finished:
@@ -271,8 +288,8 @@ class ExpressStreamCall(ExpressCall):
     def send(self, message: bytes) -> bool:
         """Queues one message; False, and nothing sent, if too much is queued."""
         session = self._session
-        if not self.is_finished and session.connection.is_too_large(message):
-            self.fail(session.connection.too_large(message))
+        if not self.is_finished and session.connection.is_too_large(len(message)):
+            self.fail(session.connection.too_large(len(message)))
             return False
         if (
             self.is_finished
@@ -334,11 +351,14 @@ class ExpressStreamCall(ExpressCall):
     def _reply(self, message: bytes) -> None:
         connection = self._session.connection
         if not self.is_finished:
-            if connection.is_too_large(message):
-                self._fail(connection.too_large(message))
+            if connection.is_too_large(len(message)):
+                self._fail(connection.too_large(len(message)))
                 return
             connection.send_message(self.stream, message)
         self._end()
+
+    def _reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._reply(b"".join(parts))
 
     def _end(self) -> None:
         session = self._session

@@ -28,9 +28,10 @@ class Outbox:
         return self.size_bytes > 0
 
     def add(self, part: bytes | memoryview) -> None:
-        """Puts bytes behind the others; not none."""
-        self._parts.append(memoryview(part))
-        self.size_bytes += len(part)
+        """Puts bytes behind the others."""
+        if part:
+            self._parts.append(memoryview(part))
+            self.size_bytes += len(part)
 
     def move(
         self, out: Output, stream_id: int, num_bytes: int, largest_frame: int
