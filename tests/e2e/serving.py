@@ -66,7 +66,10 @@ class Serving:
     placed as by default, which costs the start of a zygote.
     """
 
-    def __init__(self, *flags: str, measures: bool = False) -> None:
+    def __init__(
+        self, *flags: str, measures: bool = False, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._patience_s = patience_s
         quick = ("--interpreter_backend=inline", "--load_probe_budget_s=0")
         self._flags = flags if measures else (*quick, *flags)
         self.address = ""
@@ -140,7 +143,7 @@ class Serving:
                         return found[1] if found.groups() else found[0]
                 if self._is_ended:
                     raise AssertionError(f"ended before {pattern!r}: {self.lines}")
-                if not self._changed.wait(PATIENCE_S):
+                if not self._changed.wait(self._patience_s):
                     raise AssertionError(f"no {pattern!r} in: {self.lines}")
 
     def wait_for_each(self, *patterns: str) -> None:
@@ -194,11 +197,11 @@ def free_port() -> int:
         return port
 
 
-def run_tfs(*words: str) -> tuple[int, str]:
+def run_tfs(*words: str, patience_s: float = PATIENCE_S) -> tuple[int, str]:
     """Runs the command to its end; returns exit code and output."""
     process = start_tfs(*words)
     try:
-        output, _ = process.communicate(timeout=PATIENCE_S)
+        output, _ = process.communicate(timeout=patience_s)
     finally:
         process.kill()
     return process.returncode, output

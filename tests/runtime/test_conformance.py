@@ -44,7 +44,7 @@ from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.process_options import ProcessOptions
 
-pytestmark = pytest.mark.timeout(240)  # a private CPython takes seconds to start
+pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
 
 MAX_QUEUED = 4
 

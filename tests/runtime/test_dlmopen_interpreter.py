@@ -31,7 +31,7 @@ from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.interpreter import MeasurableModel
 from tfs.runtime.interpreter_manager import InterpreterManager
 
-pytestmark = pytest.mark.timeout(240)  # a private CPython takes seconds to start
+pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
 
 X = {"x": floats((1, 2))}
 

@@ -108,3 +108,22 @@ def test_the_library_found_is_this_python_s() -> None:
     if path is None:
         pytest.skip("this Python has no shared library")
     assert f"libpython3.{sys.version_info[1]}" in path
+
+
+@pytest.mark.parametrize(
+    ("tunables", "num"),
+    [
+        ("", 6),
+        ("glibc.malloc.arena_max=1", 6),
+        ("glibc.rtld.nns=16", 15),
+        ("glibc.malloc.arena_max=1:glibc.rtld.nns=9", 8),
+        ("glibc.rtld.nns=100", 15),
+        ("glibc.rtld.nns=1", 1),
+    ],
+)
+def test_room_follows_what_the_process_was_started_with(
+    monkeypatch: pytest.MonkeyPatch, tunables: str, num: int
+) -> None:
+    """Who names no number gets one that fits, as many cores as there may be."""
+    monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    assert dlmopen_probe.most_interpreters() == num

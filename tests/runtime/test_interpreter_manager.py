@@ -29,7 +29,7 @@ from tfs.core.errors import (
 )
 from tfs.runtime.interpreter_manager import InterpreterManager
 
-pytestmark = pytest.mark.timeout(240)  # a private CPython takes seconds to start
+pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
 
 GPU_INFERENCE = """
 import torch

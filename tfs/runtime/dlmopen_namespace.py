@@ -104,7 +104,7 @@ class Namespace:
     """One private CPython. Thread-safe: any thread of the process may call it.
 
     Best called by threads that live long: what the namespace's libc allocated for a
-    thread (some 10 KB) stays when the thread ends.
+    thread (some 2 KB) stays when the thread ends.
 
     Raises:
         FailedPrecondition: It cannot be opened; what was loaded of it stays.

@@ -31,7 +31,8 @@ from tfs.runtime.zygote_process import import_path
 _MIN_GLIBC: Final = (2, 34)  # from here on libc.so.6 holds dlmopen and the threads
 _MOST: Final = 15  # glibc has 16 namespaces, one of them the process's own
 _MOST_BY_DEFAULT: Final = 6  # with the static thread-local storage it takes by itself
-_TIMEOUT_S: Final = 120.0
+_TIMEOUT_S: Final = 60.0  # for torch in the process itself; a busy host is slow
+_TIMEOUT_EACH_S: Final = 30.0  # for each interpreter
 _NUM_THREADS: Final = 4
 _ANSWER: Final = "dlmopen-probe: "
 
@@ -99,6 +100,7 @@ def _tried(num_interpreters: int) -> str:
         "tfs.runtime.dlmopen_probe",
         str(num_interpreters),
     ]
+    timeout_s = _TIMEOUT_S + _TIMEOUT_EACH_S * num_interpreters
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_path())}
     try:
         done = subprocess.run(
@@ -108,11 +110,11 @@ def _tried(num_interpreters: int) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"a trial in another process hung for {_TIMEOUT_S:.0f} s; use process"
+        return f"a trial in another process hung for {timeout_s:.0f} s; use process"
     except OSError as error:
         return f"a trial in another process cannot be started: {error}; use process"
     for line in reversed(done.stdout.splitlines()):

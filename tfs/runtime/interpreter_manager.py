@@ -54,7 +54,8 @@ class InterpreterManager:
     """Hands out interpreters, the least used first. Thread-safe; a context manager.
 
     Args:
-        num_interpreters: How many; None for one per core this process may use.
+        num_interpreters: How many; None for one per core this process may use, and of
+            "dlmopen" no more than are likely to have room.
         backend: "process"; "dlmopen" for private CPythons in this process; or
             "inline", where interpreters share the GIL.
         options: For processes.
@@ -75,6 +76,8 @@ class InterpreterManager:
         num = num_interpreters
         if num is None:
             num = len(os.sched_getaffinity(0))
+            if backend == "dlmopen":
+                num = min(num, dlmopen_probe.most_interpreters())
         if num < 1:
             raise ValueError("num_interpreters must be >= 1")
         self._ids = itertools.count(1)
