@@ -128,3 +128,12 @@ def test_unit_starts_the_server_by_an_absolute_path() -> None:
     assert arguments[0] == "serve"
     assert any(argument.startswith("--model_config_file=/") for argument in arguments)
     assert arguments[-1] == "$TFS_FLAGS"
+
+
+def test_unit_keeps_overrides_and_lets_commands_find_the_server() -> None:
+    """Rollbacks last over restarts, and the admin socket is where commands look."""
+    service = read_unit()["Service"]
+    words = service["ExecStart"].replace("%S", "/var/lib").replace("%t", "/run").split()
+    assert f"--state_dir=/var/lib/{service['StateDirectory']}" in words
+    assert service["RuntimeDirectory"] == "tfs"
+    assert "--admin_socket_path=/run/tfs/admin.sock" in words
