@@ -70,6 +70,7 @@ class Environment:
         *,
         has_threads: bool = False,
         files: FakeFileSystem | None = None,
+        unload_when_empty: bool = False,
     ) -> None:
         self.clock = FakeClock()
         self.files = files or FakeFileSystem(self.clock)
@@ -103,7 +104,9 @@ class Environment:
         )
         self.core = ServerCore(
             manager=self.manager,
-            source_options=FileSystemSourceOptions(poll_wait_s=-1, watch=False),
+            source_options=FileSystemSourceOptions(
+                poll_wait_s=-1, watch=False, unload_when_empty=unload_when_empty
+            ),
             clock=self.clock,
             platforms={"": self._loader, "hashmap": self._loader, "onnx": self._loader},
             bus=self.bus,

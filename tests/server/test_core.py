@@ -416,3 +416,23 @@ def test_another_runtime_reloads_the_version_that_serves() -> None:
     assert env.puppet("a", 1) is after
     env.apply(model("a"))
     assert env.puppet("a", 1) is not after
+
+
+@pytest.mark.parametrize(
+    ("unload_when_empty", "left"), [(False, [1]), (True, list[int]())]
+)
+def test_an_emptied_repository_unloads_only_on_request(
+    unload_when_empty: bool, left: list[int]
+) -> None:
+    """The flag holds for the directory of models as for those of versions."""
+    env = Environment(unload_when_empty=unload_when_empty)
+    env.add_version("a", 1)
+    env.core.watch_repository("/models")
+    env.start("model_config_list {}", Origin.MODEL_REPOSITORY)
+    env.look()
+    env.look()
+    assert env.available("a") == [1]
+    env.files.remove("/models/a")
+    env.look()
+    env.look()
+    assert env.available("a") == left

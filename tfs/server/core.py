@@ -128,6 +128,7 @@ class ServerCore:
             clock=clock,
             on_looked=self._post_recheck,
         )
+        self._unload_when_empty = source_options.unload_when_empty
         self._clock = clock
         self._monitor = monitor
         self._stats = stats
@@ -289,7 +290,8 @@ class ServerCore:
                 path=path,
             )
 
-        self._source.watch_repository(ModelRepository(path), on_models=take)
+        repository = ModelRepository(path, unload_when_empty=self._unload_when_empty)
+        self._source.watch_repository(repository, on_models=take)
 
     def on_change(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` on the serving loop after states or the config changed."""
