@@ -2,7 +2,7 @@
 
 Requirements are complete and pinned, and installed without dependencies: a package that
 asked for an older numpy, or for CUDA, changes nothing. An environment is made anew when
-its requirements change. `PIP_*` variables and pip's configuration hold as everywhere,
+its requirements or this Python change. `PIP_*` variables and pip's configuration hold as everywhere,
 `TORCH_INDEX` is an index of torch's CPU builds, as in the Makefile.
 """
 
@@ -60,8 +60,9 @@ def prepare(
         )
     requirements = REQUIREMENTS / f"{peer.name}.txt"
     folder = environments / peer.name
-    stamp = folder / "requirements.sha256"
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    stamp = folder / "made-of.sha256"
+    made_of = sys.version.encode() + requirements.read_bytes()
+    digest = hashlib.sha256(made_of).hexdigest()
     python = folder / "bin" / "python"
     if stamp.is_file() and stamp.read_text() == digest:
         return python

@@ -43,7 +43,7 @@ def test_an_environment_is_made_once(tmp_path: Path) -> None:
     assert num_commands >= 2
     assert prepare(Mosec(), environments=tmp_path, run=run) == python
     assert len(commands) == num_commands
-    (tmp_path / "mosec" / "requirements.sha256").write_text("older")
+    (tmp_path / "mosec" / "made-of.sha256").write_text("older")
     prepare(Mosec(), environments=tmp_path, run=run)
     assert len(commands) == 2 * num_commands
 
