@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import threading
 
-from tfs.runtime.thread_use import ThreadUse, own_s, read_thread_use
+from tfs.runtime.thread_use import SlowCalls, ThreadUse, read_thread_use
+
+START = ThreadUse(1.0, 7)
 
 
-def test_time_that_others_took_does_not_count() -> None:
-    """A call that never waited took what it computed, however long it was put off."""
-    assert own_s(0.5, ThreadUse(1.0, 7), ThreadUse(1.25, 7)) == 0.25
+def test_a_call_that_computes_too_long_is_slow_at_once() -> None:
+    """Whether it waited as well or not; no call took longer than it lasted."""
+    assert SlowCalls(0.01).own_s(0, 0.5, START, ThreadUse(1.25, 7)) == 0.25
+    assert SlowCalls(0.01).own_s(0, 0.5, START, ThreadUse(1.25, 8)) == 0.25
+    assert SlowCalls(0.01).own_s(0, 0.5, START, ThreadUse(1.75, 7)) == 0.5
 
 
-def test_a_call_that_waited_counts_whole() -> None:
-    """Sleeping holds up the loop as computing does."""
-    assert own_s(0.5, ThreadUse(1.0, 7), ThreadUse(1.25, 8)) == 0.5
+def test_time_that_others_took_is_never_held_against_a_call() -> None:
+    """A call that never waited took what it computed, however often it is put off."""
+    calls = SlowCalls(0.01)
+    for num_calls in range(5):
+        took_s = calls.own_s(num_calls, 0.5, START, ThreadUse(1.0, 7))
+        assert took_s == 0.0
 
 
-def test_no_call_took_longer_than_it_lasted() -> None:
-    """CPU clocks are not the wall's: the lesser of both counts."""
-    assert own_s(0.5, ThreadUse(1.0, 7), ThreadUse(1.75, 7)) == 0.5
+def test_one_wait_is_forgiven_and_the_next_is_not() -> None:
+    """It may have been for a thread without a core; a model that sleeps does it again."""
+    calls = SlowCalls(0.01)
+    assert calls.own_s(5, 0.5, START, ThreadUse(1.0, 8)) == 0.0
+    assert calls.own_s(1005, 0.5, START, ThreadUse(1.0, 8)) == 0.5
+    assert calls.own_s(2006, 0.5, START, ThreadUse(1.0, 8)) == 0.0
 
 
 def test_a_sleep_is_seen_as_a_wait() -> None:

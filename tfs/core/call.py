@@ -23,7 +23,7 @@ PRIORITY_KEY: Final = "tfs-priority"
 
 def is_low_priority(metadata: Metadata) -> bool:
     """Returns whether the caller gives way: ``tfs-priority: low``."""
-    return any(key == PRIORITY_KEY and value == "low" for key, value in metadata)
+    return (PRIORITY_KEY, "low") in metadata
 
 
 @dataclass(frozen=True, slots=True)

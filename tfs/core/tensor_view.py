@@ -14,6 +14,8 @@ from tfs.core.dtype import STRING, DType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+_SMALL_BYTES = 512  # are copied in less time than a memoryview is made
+
 
 class TensorView:
     """A dense tensor over a borrowed buffer. Immutable.
@@ -94,15 +96,18 @@ class TensorView:
         return self.shape[0] if self.shape else 1
 
     def rows(self, start: int, stop: int) -> TensorView:
-        """Returns rows ``start`` to ``stop`` of dimension 0 without copying."""
+        """Returns rows ``start`` to ``stop`` of dimension 0; copies only a few bytes."""
         shape = (stop - start, *self.shape[1:])
         data = self.data
         per_row = math.prod(self.shape[1:])
         if isinstance(data, tuple):
             return TensorView(self.dtype, shape, data[start * per_row : stop * per_row])
         row_bytes = per_row * self.dtype.item_bytes
-        window = memoryview(data)[start * row_bytes : stop * row_bytes]
-        return TensorView(self.dtype, shape, window)
+        if type(data) is bytes and (stop - start) * row_bytes <= _SMALL_BYTES:
+            window = data[start * row_bytes : stop * row_bytes]
+            return TensorView(self.dtype, shape, window)
+        view = memoryview(data)[start * row_bytes : stop * row_bytes]
+        return TensorView(self.dtype, shape, view)
 
     def __eq__(self, other: object) -> bool:
         """Same dtype, same shape, same bytes (so NaN equals itself)."""

@@ -44,7 +44,7 @@ from tfs.runtime.task_outcome import (
     unloaded,
     why_not_run,
 )
-from tfs.runtime.thread_use import ThreadUse, own_s, read_thread_use
+from tfs.runtime.thread_use import SlowCalls, ThreadUse, read_thread_use
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class InlineModel:
         self.load_memory = LoadMemory()  # others allocate here, too
         self.last_call_s: float | None = None  # there is no way there and back
         self.on_front = front
+        self.slow_calls = SlowCalls(FRONT_LIMIT_S)
         # Written by unload, when none of its calls can be running.
         self.guest: GuestModel | None = guest
         self.unloading = False
@@ -364,7 +365,12 @@ class InlineInterpreter:
                 call_s = time.perf_counter() - begun_s
                 if call_s > FRONT_LIMIT_S:
                     after = read_thread_use()
-                    call_s = own_s(call_s, ThreadUse.of(before), ThreadUse.of(after))
+                    call_s = model.slow_calls.own_s(
+                        self._num_calls,
+                        call_s,
+                        ThreadUse.of(before),
+                        ThreadUse.of(after),
+                    )
         finally:
             self._running.release()
         if call_s > FRONT_LIMIT_S and model.on_front:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from resource import RUSAGE_THREAD, getrusage, struct_rusage
-from typing import Self
+from typing import Final, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,44 @@ def read_thread_use() -> struct_rusage:
     return getrusage(RUSAGE_THREAD)
 
 
-def own_s(wall_s: float, before: ThreadUse, after: ThreadUse) -> float:
-    """Returns how long a call kept its thread by its own doing.
+class SlowCalls:
+    """Tells slow calls of a model from calls that the machine made slow.
 
-    A call that waited for anything counts with all the time that passed. One that did
-    not counts with what it computed: what is missing, the kernel gave to others.
+    Confined to the thread that calls. A call that computed for longer than the limit is
+    slow. One that waited for longer may have done so by itself, sleeping, or for
+    another thread that had Python's lock and got no core: such a call is slow only if
+    the one before was a short while ago. What is missing from the time of a call that
+    neither computed nor waited, the kernel gave to others.
+
+    Args:
+        limit_s: What a call may take.
+
     """
-    if after.num_waits != before.num_waits:
+
+    __slots__ = ("_limit_s", "_num_calls_at_wait")
+
+    _FORGIVEN_AFTER: Final = 1000  # calls
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._num_calls_at_wait: int | None = None
+
+    def own_s(
+        self, num_calls: int, wall_s: float, before: ThreadUse, after: ThreadUse
+    ) -> float:
+        """Returns the seconds to hold against a call that lasted beyond the limit.
+
+        Args:
+            num_calls: How many there were before.
+            wall_s: How long it lasted.
+            before: What its thread had used when it began.
+            after: What it had used when it ended.
+
+        """
+        computed_s = min(wall_s, after.cpu_s - before.cpu_s)
+        if computed_s > self._limit_s or after.num_waits == before.num_waits:
+            return computed_s
+        previous, self._num_calls_at_wait = self._num_calls_at_wait, num_calls
+        if previous is None or num_calls - previous > self._FORGIVEN_AFTER:
+            return computed_s
         return wall_s
-    return min(wall_s, after.cpu_s - before.cpu_s)
