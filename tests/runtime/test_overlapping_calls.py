@@ -179,7 +179,7 @@ def test_a_call_that_hangs_ends_the_interpreter(
     host: ProcessHost, tmp_path: Path
 ) -> None:
     """Each call has the time it would have alone; all inside share the end."""
-    interpreter = host.interpreter(ProcessOptions(call_timeout_s=0.3))
+    interpreter = host.interpreter(ProcessOptions(call_timeout_s=3.0))
     model = interpreter.load(written(tmp_path, MEETING, 2))
     hanging = ask(model, {"x": floats((1, 3))})
     assert "took over" in cast("Internal", hanging.error()).message

@@ -101,13 +101,7 @@ class OverlappingLane:
         channel = self._channel
         if channel is None:
             return
-        done: list[tuple[InferenceTask, Outcome]] = []
-        for _ in range(channel.num_replies()):
-            try:
-                done.append(self._take(channel))
-            except CorruptReply as error:
-                self._on_unusable(f"was ended: it corrupted its memory ({error})")
-                break
+        done = self._take_all(channel)
         # The worker first: it computes while the answers are handed out.
         self._pump()
         for task, outcome in done:
@@ -117,21 +111,32 @@ class OverlappingLane:
     def close(self) -> list[Call]:
         """Stops handing out tasks: the worker is gone, or lets go of the model.
 
+        What it had finished is answered; calls it had not begun wait again.
+
         Returns:
             The calls it was in; the caller answers them.
 
         """
         channel, self._channel = self._channel, None
-        if channel is not None:
-            self._loop.unwatch(channel.reply_fd)
-            channel.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        calls, self._calls = list(self._calls.values()), {}
+        if channel is None:
+            return []
+        done = self._take_all(channel)
+        num_started = channel.num_started()
+        self._loop.unwatch(channel.reply_fd)
+        channel.close()
+        calls = sorted(self._calls.values(), key=lambda call: call.sequence)
+        self._calls = {}
         for call in calls:
             call.task.cancel.on_cancel = None
-        return [*calls]
+        for call in reversed(calls):
+            if call.sequence >= num_started:
+                self._queue.appendleft(call.task)
+        for task, outcome in done:
+            finish(task, outcome)
+        return [call for call in calls if call.sequence < num_started]
 
     def refuse(self, error: ServingError) -> None:
         """Answers what waits with ``error``."""
@@ -209,6 +214,16 @@ class OverlappingLane:
 
         token.on_cancel = on_cancel
         mark()  # it may have come in between
+
+    def _take_all(self, channel: CallChannel) -> list[tuple[InferenceTask, Outcome]]:
+        done: list[tuple[InferenceTask, Outcome]] = []
+        for _ in range(channel.num_replies()):
+            try:
+                done.append(self._take(channel))
+            except CorruptReply as error:
+                self._on_unusable(f"was ended: it corrupted its memory ({error})")
+                break
+        return done
 
     def _take(self, channel: CallChannel) -> tuple[InferenceTask, Outcome]:
         slab = channel.slab

@@ -30,14 +30,13 @@ from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.call_channel import CallChannel
-from tfs.runtime.call_lane import CallLane
+from tfs.runtime.call_lanes import CallLanes
 from tfs.runtime.crash_policy import CrashHistory, describe_status
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.overlapping_lane import OverlappingLane
 from tfs.runtime.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.task_outcome import closed, finish, unloaded
@@ -81,17 +80,14 @@ class ProcessInterpreter:
         self._loop = loop
         self._zygote = zygote
         self._options = options or ProcessOptions()
-        self._lane = CallLane(
+        self._lanes = CallLanes(
             loop,
             self._options.max_queued,
             self._options.call_timeout_s,
             self._end_worker,
         )
-        # Of models that take several calls at once, by their number.
-        self._lanes: dict[int, OverlappingLane] = {}
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        self._past = InterpreterStats()  # of the lanes that are gone
         self._state = WorkerState.ABSENT
         self._link: WorkerLink | None = None
         self._conversation: WorkerConversation | None = None
@@ -114,10 +110,7 @@ class ProcessInterpreter:
     @property
     def num_pending(self) -> int:
         """Tasks that wait or run, those included that are on their way to the loop."""
-        num = self._lane.num_pending + len(self._inbox)
-        if self._lanes:
-            num += sum(lane.num_pending for lane in list(self._lanes.values()))
-        return num
+        return self._lanes.num_pending + len(self._inbox)
 
     @property
     def state(self) -> WorkerState:
@@ -145,15 +138,10 @@ class ProcessInterpreter:
         return self._num_restarts
 
     def stats(self) -> InterpreterStats:
-        past, lanes = self._past, self._all_lanes()
-        return InterpreterStats(
+        return replace(
+            self._lanes.stats(),
             num_models=len(self._models),
-            num_queued=sum(lane.num_queued for lane in lanes),
-            num_calls=past.num_calls + sum(lane.num_calls for lane in lanes),
-            num_dropped=past.num_dropped + sum(lane.num_dropped for lane in lanes),
-            num_failed=past.num_failed + sum(lane.num_failed for lane in lanes),
             num_restarts=self._num_restarts,
-            busy_s=past.busy_s + sum(lane.busy_s for lane in lanes),
         )
 
     # -- from other threads ---------------------------------------------------------
@@ -211,13 +199,10 @@ class ProcessInterpreter:
         waiter: Waiter[None] = Waiter()
 
         def begin() -> None:
-            self._refuse(closed(self._name))
+            self._lanes.refuse(closed(self._name))
             if deadline_s is not None:
                 self._loop.call_at(deadline_s, lambda: self._finish_close(waiter))
-            self._after_calls(
-                [*self._lanes.values()],
-                lambda: self._lane.after_calls(lambda: self._finish_close(waiter)),
-            )
+            self._lanes.after_calls(lambda: self._finish_close(waiter))
 
         if self._loop.is_loop_thread:
             self._finish_close(waiter)
@@ -508,16 +493,7 @@ class ProcessInterpreter:
                 else:
                     give_up(reply)
                 return
-            lane = self._lanes.get(model.model_id)
-            if lane is None:
-                lane = self._lanes[model.model_id] = OverlappingLane(
-                    self._loop,
-                    model,
-                    options.max_queued,
-                    options.call_timeout_s,
-                    self._end_worker,
-                )
-            lane.open(channel)
+            self._lanes.open_own(model, channel)
             on_reply(loaded)
 
         fds = channel.remote_fds
@@ -546,30 +522,8 @@ class ProcessInterpreter:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
-        elif (lane := self._lanes.get(model.model_id)) is not None:
-            lane.add(model, task)
         else:
-            self._lane.add(model, task)
-
-    def _all_lanes(self) -> list[CallLane | OverlappingLane]:
-        return [self._lane, *list(self._lanes.values())]
-
-    def _refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
-        """Answers what waits (for ``model``) with ``error``."""
-        self._lane.refuse(error, model)
-        for model_id, lane in list(self._lanes.items()):
-            if model is None or model.model_id == model_id:
-                lane.refuse(error)
-
-    def _after_calls(
-        self, lanes: list[OverlappingLane], then: Callable[[], None]
-    ) -> None:
-        """Runs ``then`` once none of the lanes has a call with the worker."""
-        if lanes:
-            lane = lanes.pop()
-            lane.after_calls(lambda: self._after_calls(lanes, then))
-        else:
-            then()
+            self._lanes.add(model, task)
 
     # -- from absent to ready, on the loop from here on ----------------------------------
 
@@ -626,7 +580,7 @@ class ProcessInterpreter:
         )
         error = Unavailable(f"interpreter {self._name} cannot be started: {why}")
         self._tell_ready(error)
-        self._refuse(error)
+        self._lanes.refuse(error)
         self._respawn()
 
     def _on_forked(self, link: WorkerLink) -> None:
@@ -666,13 +620,13 @@ class ProcessInterpreter:
         self._move(WorkerState.READY)
         self._tell_ready(None)
         if self._link is not None:
-            self._lane.open(self._link.calls)
+            self._lanes.open(self._link.calls)
         self._retire_if_empty()
 
     # -- from ready to dead, and back ---------------------------------------------------
 
     def _on_replies(self, link: WorkerLink) -> None:
-        self._lane.read_replies(link.calls.num_replies())
+        self._lanes.read_replies(link.calls.num_replies())
 
     def _on_pidfd(self, link: WorkerLink) -> None:
         """The process is gone; the zygote says how, or has a moment to do so."""
@@ -719,10 +673,7 @@ class ProcessInterpreter:
         )
         if is_innocent:
             link.kill_group()
-        failed = self._lane.close(link.calls.num_started())
-        for lane in self._lanes.values():
-            lane.read_replies()
-            failed += lane.close()
+        failed = self._lanes.close()
         mapping, self._mapping = self._mapping, None
         awaited = self._conversation.end() if self._conversation is not None else []
         self._drop_link()
@@ -737,11 +688,7 @@ class ProcessInterpreter:
             finish(call.task, Internal(text))
         for on_reply in awaited:
             on_reply(None)
-        self._tell_idle()
-
-    def _tell_idle(self) -> None:
-        for lane in self._all_lanes():
-            lane.tell_idle()
+        self._lanes.tell_idle()
 
     def _blame(self, model: ProcessModel, how: str, now_s: float) -> None:
         crashes = model.health.crashes
@@ -762,7 +709,7 @@ class ProcessInterpreter:
         log.error("event=quarantined servable=%s reason=%r", who.slashed, reason)
         refusal = model.refusal()
         assert refusal is not None
-        self._refuse(refusal, model)
+        self._lanes.refuse(refusal, model)
         try:
             self._options.on_quarantine(who, reason)
         except Exception:
@@ -827,10 +774,10 @@ class ProcessInterpreter:
             waiter.set(None)
             return
         model.unloading = True
-        self._refuse(unloaded(model.source.id), model)
+        self._lanes.refuse(unloaded(model.source.id), model)
 
         def when_idle() -> None:
-            self._close_lane(model)
+            self._lanes.forget(model)
             self._models.pop(model.model_id, None)
             model.files.close()
             if self._conversation is not None and self._models:
@@ -845,25 +792,7 @@ class ProcessInterpreter:
                 self._retire_if_empty()
                 waiter.set(None)
 
-        lane = self._lanes.get(model.model_id)
-        if lane is not None:
-            lane.after_calls(when_idle)
-        else:
-            self._lane.after_calls(when_idle, model)
-
-    def _close_lane(self, model: ProcessModel) -> None:
-        """Forgets a model's own lane, but for its counters."""
-        lane = self._lanes.pop(model.model_id, None)
-        if lane is not None:
-            lane.close()
-            past = self._past
-            self._past = replace(
-                past,
-                num_calls=past.num_calls + lane.num_calls,
-                num_dropped=past.num_dropped + lane.num_dropped,
-                num_failed=past.num_failed + lane.num_failed,
-                busy_s=past.busy_s + lane.busy_s,
-            )
+        self._lanes.after_calls(when_idle, model)
 
     def _give_up_loading(self, model: ProcessModel) -> None:
         """Ends a worker that still loads what nobody waits for any more."""
@@ -882,7 +811,7 @@ class ProcessInterpreter:
             and not self._num_holds
             and not self._when_ready
         ):
-            self._lane.close(0)
+            self._lanes.close()
             self._drop_link()
             self._move(WorkerState.ABSENT)
             self._zygote.release()
@@ -896,10 +825,7 @@ class ProcessInterpreter:
         if self._respawn_timer is not None:
             self._respawn_timer.cancel()
         awaited = self._conversation.end() if self._conversation is not None else []
-        channel = self._lane.channel
-        failed = self._lane.close(channel.num_started() if channel is not None else 0)
-        for lane in self._lanes.values():
-            failed += lane.close()
+        failed = self._lanes.close()
         if self._state is WorkerState.FORKING:
             self._link = None  # closed when the zygote answers
         else:
@@ -908,14 +834,14 @@ class ProcessInterpreter:
         error = closed(self._name)
         for call in failed:
             finish(call.task, error)
-        self._refuse(error)
+        self._lanes.refuse(error)
         self._tell_ready(error)
         for on_reply in awaited:
             on_reply(None)
         for model in self._models.values():
             model.files.close()
         self._models = {}
-        self._tell_idle()
+        self._lanes.tell_idle()
         waiter.set(None)
 
 
