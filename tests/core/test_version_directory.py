@@ -115,6 +115,17 @@ def test_a_version_is_never_overwritten(tmp_path: Path) -> None:
     assert fingerprint(str(path)) == before
 
 
+@pytest.mark.parametrize("version", [-3, 1 << 63, "3"])
+def test_a_number_no_server_would_find_is_refused(tmp_path: Path, version: Any) -> None:
+    """Nothing is written under a name that is no version."""
+    with (
+        pytest.raises(InvalidArgument, match="no whole number of up to 63 bits"),
+        new_version(str(tmp_path / "base"), version),
+    ):
+        pass
+    assert not (tmp_path / "base").exists()
+
+
 def test_of_two_writers_of_one_version_one_wins(tmp_path: Path) -> None:
     """A version that appeared while another was written is not replaced."""
 

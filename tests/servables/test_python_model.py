@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -276,3 +278,48 @@ def test_class_that_takes_no_such_number_is_refused(
     refused = make if saved else partial(loader.load, ID)
     with pytest.raises(InvalidArgument, match="concurrency"):
         refused()
+
+
+WITH_SIBLING = """
+class Servable:
+    signatures = {
+        "serving_default": {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1]}},
+            "outputs": {"y": {"dtype": "float32", "shape": [-1]}},
+        }
+    }
+
+    def load(self, version):
+        import own_sibling
+
+        self.plus = own_sibling.PLUS
+
+    def predict(self, x):
+        return x + self.plus
+"""
+
+
+def test_a_file_that_needs_the_authors_modules_is_saved_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers may have them, but nothing of the version brings them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_sibling", raising=False)
+    (tmp_path / "own_sibling.py").write_text("PLUS = 1\n")
+    (tmp_path / "servable.py").write_text(WITH_SIBLING)
+    save_python(tmp_path / "servable.py", tmp_path / "base")
+    assert "event=own_modules_needed" in caplog.text
+    assert "modules=own_sibling no server has them" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [("absent.pt", "no such weights: absent.pt"), ({"a": 3}, "'a' is a int, not a")],
+)
+def test_weights_that_are_none_are_refused(
+    tmp_path: Path, weights: Any, message: str
+) -> None:
+    """What is wrong with them is said with their name."""
+    with pytest.raises(InvalidArgument, match=message):
+        save_python(SORTING, tmp_path / "base", weights=weights)

@@ -263,10 +263,15 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
     The block fills the directory and calls :func:`commit` last.
 
     Raises:
+        InvalidArgument: The number is none that a server would find.
         FailedPrecondition: The version exists already; it was not touched.
         OSError: The directory cannot be written; nothing is left behind.
 
     """
+    if not isinstance(version, int) or not 0 <= version < 1 << 63:
+        raise InvalidArgument(
+            f"version {version!r} is no whole number of up to 63 bits"
+        )
     final = os.path.join(base_path, str(version))
     os.makedirs(base_path, exist_ok=True)
     if os.path.lexists(final):

@@ -15,12 +15,13 @@ from typing import Final
 
 import torch
 
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit, read_signatures
 from tfs.export.derive import Derived
 from tfs.export.examples import place_examples
+from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
@@ -118,7 +119,22 @@ def save_python(
             examples, blob = place_examples({DEFAULT_SIGNATURE: derived})
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
-        _try(folder, entry, placed, example)
+        with own_code_out_of_reach() as finder:
+            try:
+                _try(folder, entry, placed, example)
+                needed = []
+            except ServingError:
+                needed = sorted(set(finder.refused))
+                if not needed:
+                    raise
+        if needed:
+            log.warning(
+                "event=own_modules_needed file=%s modules=%s no server has them: put "
+                "their code into the file, or install them beside every server",
+                place,
+                ",".join(needed),
+            )
+            _try(folder, entry, placed, example)
         commit(folder, "python", placed, entry, producer())
 
     final = publish(os.fspath(base_path), version, fill)
@@ -251,6 +267,8 @@ def _write_weights(
         write_safetensors(weights, os.path.join(folder, _WEIGHTS[0]))
         return
     place = os.fspath(weights)
+    if not os.path.isfile(place):
+        raise InvalidArgument(f"no such weights: {place}")
     suffix = os.path.splitext(place)[1]
     for name in _WEIGHTS:
         if name.endswith(suffix) and suffix:
@@ -268,10 +286,14 @@ def write_safetensors(tensors: Mapping[str, torch.Tensor], path: str) -> None:
     """
     header: dict[str, object] = {}
     # The largest element first, so that every tensor lies at a multiple of its own.
-    names = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    names = sorted(tensors, key=lambda name: -getattr(tensors[name], "itemsize", 0))
     offset = 0
     for name in names:
         tensor = tensors[name]
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidArgument(
+                f"weights: {name!r} is a {type(tensor).__name__}, not a tensor"
+            )
         if tensor.dtype not in _SAFETENSORS_NAMES:
             raise InvalidArgument(f"weights: {name!r} is {tensor.dtype}")
         header[name] = {

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.abc
-import importlib.machinery
 import os
-import sys
-import types
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -19,7 +14,7 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.export.derive import Derived
-from tfs.export.package import is_own_code
+from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.values import Value, close, view_of
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
@@ -28,13 +23,6 @@ from tfs.runtime.guest.torch_tensor import to_torch
 _HINT: Final = (
     "If a mocked module is needed after all, intern or extern it; if one is missing, "
     "include it"
-)
-_ELSEWHERE: Final = (
-    "it is in the archive, where only import statements and importlib.import_module "
-    "look; read resources with torch_package_importer, or from assets"
-)
-_NOWHERE: Final = (
-    "it is your own code, which no server has, and not in the archive; include it"
 )
 
 
@@ -59,7 +47,7 @@ def differing_outputs(
         ServableId("export", 0), folder, platform, entry, signatures, device
     )
     differing = {}
-    with _own_code_out_of_reach(os.path.join(folder, "model.pt")):
+    with own_code_out_of_reach(*_modules_of(os.path.join(folder, "model.pt"))):
         files = VersionFiles.stage(source)
         try:
             model = load_guest_model(source, files)
@@ -85,32 +73,6 @@ def differing_outputs(
     return differing
 
 
-@contextlib.contextmanager
-def _own_code_out_of_reach(path: str) -> Iterator[None]:
-    """Hides the author's own modules for the block: a server does not have them.
-
-    What the package imports from itself comes from the archive, and what it names
-    extern is left; what goes around both fails here, where the author sees it, instead
-    of on the server. Other threads of the author's program should not import meanwhile.
-    """
-    finder = _OwnCodeRefuser(*_modules_of(path))
-    hidden = {
-        name: module
-        for name, module in list(sys.modules.items())
-        # Not by getattr: a module that imports lazily would begin to.
-        if (spec := getattr(module, "__dict__", {}).get("__spec__"))
-        and finder.refuses(name, spec)
-    }
-    for name in hidden:
-        del sys.modules[name]
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        sys.modules.update(hidden)
-
-
 def _modules_of(path: str) -> tuple[set[str], set[str]]:
     """Returns the modules whose source an archive holds, and those it names extern."""
     packaged: set[str] = set()
@@ -125,42 +87,6 @@ def _modules_of(path: str) -> tuple[set[str], set[str]]:
             elif entry.endswith("/.data/extern_modules"):
                 extern.update(archive.read(entry).decode().split())
     return packaged, extern
-
-
-class _OwnCodeRefuser(importlib.abc.MetaPathFinder):
-    """Finds nothing, and says why. Immutable."""
-
-    def __init__(self, packaged: Collection[str], extern: Collection[str]) -> None:
-        self._packaged = frozenset(packaged)
-        self._extern = tuple(f"{name}." for name in extern)
-
-    def refuses(self, name: str, spec: importlib.machinery.ModuleSpec) -> bool:
-        """Whether a server would not find this module."""
-        return (
-            name != "__main__"
-            and not name.startswith("<")  # a package's, under its mangled name
-            and not f"{name}.".startswith(self._extern)
-            and not any(each.startswith(f"{name}.") for each in self._extern)
-            and is_own_code(name, spec)
-        )
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: types.ModuleType | None = None,
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Raises for the author's own modules; leaves others to the next finder."""
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and self.refuses(fullname, spec):
-            inside = any(
-                f"{each}.".startswith(f"{fullname}.") for each in self._packaged
-            )
-            raise ModuleNotFoundError(
-                f"No module named {fullname!r} ({_ELSEWHERE if inside else _NOWHERE})",
-                name=fullname,
-            )
-        return None
 
 
 def _outputs(model: GuestModel, key: str, each: Derived) -> Tensors:

@@ -1,0 +1,97 @@
+"""The author's own modules, put out of reach where a server's interpreter is played."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from tfs.export.package import is_own_code
+
+_ELSEWHERE: Final = (
+    "it is in the archive, where only import statements and importlib.import_module "
+    "look; read resources with torch_package_importer, or from assets"
+)
+_NOWHERE: Final = (
+    "it is your own code, which no server has, and not in the archive; include it"
+)
+
+
+@contextlib.contextmanager
+def own_code_out_of_reach(
+    packaged: Collection[str] = (), extern: Collection[str] = ()
+) -> Iterator[OwnCodeRefuser]:
+    """Hides the author's own modules for the block: a server does not have them.
+
+    What a package imports from itself comes from the archive, and what it names extern
+    is left; what goes around both fails here, where the author sees it, instead of on
+    the server. Other threads of the author's program should not import meanwhile.
+
+    Args:
+        packaged: Modules whose source the version has; matters for the words only.
+        extern: Modules that servers have all the same.
+
+    """
+    finder = OwnCodeRefuser(packaged, extern)
+    hidden = {
+        name: module
+        for name, module in list(sys.modules.items())
+        # Not by getattr: a module that imports lazily would begin to.
+        if (spec := getattr(module, "__dict__", {}).get("__spec__"))
+        and finder.refuses(name, spec)
+    }
+    for name in hidden:
+        del sys.modules[name]
+    sys.meta_path.insert(0, finder)
+    try:
+        yield finder
+    finally:
+        sys.meta_path.remove(finder)
+        sys.modules.update(hidden)
+
+
+class OwnCodeRefuser(importlib.abc.MetaPathFinder):
+    """Finds nothing, and says why. Confined to the importing thread.
+
+    Attributes:
+        refused: What was asked for and not given.
+
+    """
+
+    def __init__(self, packaged: Collection[str], extern: Collection[str]) -> None:
+        self.refused: list[str] = []
+        self._packaged = frozenset(packaged)
+        self._extern = tuple(f"{name}." for name in extern)
+
+    def refuses(self, name: str, spec: importlib.machinery.ModuleSpec) -> bool:
+        """Whether a server would not find this module."""
+        return (
+            name != "__main__"
+            and not name.startswith("<")  # a package's, under its mangled name
+            and not f"{name}.".startswith(self._extern)
+            and not any(each.startswith(f"{name}.") for each in self._extern)
+            and is_own_code(name, spec)
+        )
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Raises for the author's own modules; leaves others to the next finder."""
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and self.refuses(fullname, spec):
+            self.refused.append(fullname)
+            inside = any(
+                f"{each}.".startswith(f"{fullname}.") for each in self._packaged
+            )
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r} ({_ELSEWHERE if inside else _NOWHERE})",
+                name=fullname,
+            )
+        return None
