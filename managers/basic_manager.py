@@ -40,6 +40,7 @@ from managers.loader_harness import (
     LoaderHarness,
     Progress,
 )
+from managers.managed_version import Done, ManagedVersion, QuiescingVersion
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
@@ -58,11 +59,7 @@ from tfs.core.executor import Executor
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_data import ServableData
-from tfs.core.servable_handle import (
-    FIRST_RECHECK_S,
-    LAST_RECHECK_S,
-    ServableHandle,
-)
+from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
@@ -70,55 +67,6 @@ from tfs.core.servable_state import ManagerState, ServableState
 log = logging.getLogger(__name__)
 
 LoaderData: TypeAlias = ServableData[Loader[object]]
-Done: TypeAlias = Callable[[ServingError | None], None]
-"""Takes how a load or unload ended; called once, on any thread, under no lock."""
-
-
-class _Quiescing:
-    """A retired version that was still pinned when last looked at."""
-
-    __slots__ = ("managed", "recheck_at_s", "recheck_s")
-
-    def __init__(self, managed: _Managed, now_s: float) -> None:
-        self.managed = managed
-        self.recheck_s = FIRST_RECHECK_S
-        self.recheck_at_s = now_s + self.recheck_s
-
-
-class _Managed:
-    """A harness and what the manager keeps beside it; guarded as the manager says."""
-
-    __slots__ = (
-        "done",
-        "fault",
-        "handle",
-        "harness",
-        "is_ended",
-        "is_executing",
-        "is_started",
-        "note",
-        "reserved",
-        "resident_bytes",
-        "since_s",
-    )
-
-    def __init__(self, harness: LoaderHarness) -> None:
-        self.harness = harness
-        self.handle: Handle | None = None
-        self.done: Done | None = None
-        self.reserved: ResourceAllocation | None = None
-        self.fault: ServingError | None = None
-        self.note = ""
-        self.resident_bytes: int | None = None
-        self.since_s: float | None = None  # when it first became AVAILABLE
-        self.is_started = False  # its START was published
-        self.is_executing = False  # counted in _num_executing
-        self.is_ended = False  # its load failed and that was published
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether requests can reach it."""
-        return self.handle is not None and self.handle.live
 
 
 class BasicManager:
@@ -172,13 +120,13 @@ class BasicManager:
         # Orders what is published of one version when it has two harnesses. Held
         # while publishing; ranks before _lock and before the bus's.
         self._publishing = threading.Lock()
-        self._streams: dict[str, list[_Managed]] = {}
+        self._streams: dict[str, list[ManagedVersion]] = {}
         self._num_generations = 0
         self._num_executing = 0
         self._num_running_loads = 0
-        self._deferred: deque[_Managed] = deque()
-        self._retrying: list[_Managed] = []
-        self._quiescing: list[_Quiescing] = []
+        self._deferred: deque[ManagedVersion] = deque()
+        self._retrying: list[ManagedVersion] = []
+        self._quiescing: list[QuiescingVersion] = []
 
     # -- what is managed -----------------------------------------------------------
 
@@ -207,7 +155,7 @@ class BasicManager:
                     f"This servable is already being managed: {data.id}"
                 )
             self._num_generations += 1
-            managed = _Managed(
+            managed = ManagedVersion(
                 LoaderHarness(
                     data,
                     retry=self._retry,
@@ -279,15 +227,7 @@ class BasicManager:
             if managed is None:
                 return None
             is_deferred = managed in self._deferred
-        harness = managed.harness
-        return LoadStatus(
-            num_failures=harness.num_failures,
-            next_attempt_s=harness.retry_at_s,
-            error=harness.snapshot().error,
-            duration_s=harness.load_s,
-            reserved=managed.reserved,
-            is_deferred=is_deferred,
-        )
+        return managed.load_status(is_deferred=is_deferred)
 
     @property
     def num_executing(self) -> int:
@@ -392,7 +332,7 @@ class BasicManager:
                 self._retrying.remove(managed)
         self._end_load(managed)
 
-    def _submit_load(self, managed: _Managed) -> None:
+    def _submit_load(self, managed: ManagedVersion) -> None:
         with self._lock:
             self._num_running_loads += 1
         try:
@@ -403,18 +343,18 @@ class BasicManager:
                 managed.harness.fail(Cancelled(f"shutting down: {managed.harness.id}"))
             self._end_load(managed)
 
-    def _run_load_counted(self, managed: _Managed) -> None:
+    def _run_load_counted(self, managed: ManagedVersion) -> None:
         try:
             self._run_load(managed)
         finally:
             self._note_load_ran(managed)
 
-    def _note_load_ran(self, managed: _Managed) -> None:
+    def _note_load_ran(self, managed: ManagedVersion) -> None:
         with self._lock:
             self._num_running_loads -= 1
         self._on_change(managed.harness.id.name)  # the pool can take another
 
-    def _run_load(self, managed: _Managed) -> None:
+    def _run_load(self, managed: ManagedVersion) -> None:
         """Runs on the load pool: estimates, reserves, loads; one attempt of each."""
         harness = managed.harness
         if harness.state is HarnessState.LOAD_REQUESTED:
@@ -435,7 +375,7 @@ class BasicManager:
         ):
             self._make_available(managed)
 
-    def _ran_hook(self, managed: _Managed) -> bool:
+    def _ran_hook(self, managed: ManagedVersion) -> bool:
         if self._pre_load_hook is None:
             return True
         harness = managed.harness
@@ -449,7 +389,7 @@ class BasicManager:
             return False
         return True
 
-    def _is_done(self, managed: _Managed, progress: Progress) -> bool:
+    def _is_done(self, managed: ManagedVersion, progress: Progress) -> bool:
         """Whether an attempt is DONE; parks or ends the load otherwise."""
         if progress is Progress.FAILED:
             self._end_load(managed)
@@ -460,7 +400,7 @@ class BasicManager:
             self._on_change(managed.harness.id.name)
         return progress is Progress.DONE
 
-    def _reserve(self, managed: _Managed) -> bool:
+    def _reserve(self, managed: ManagedVersion) -> bool:
         """Reserves for the load, or defers it, or fails it; returns whether it may go.
 
         Decisions are taken in order: behind a load that waits for memory all later
@@ -476,7 +416,7 @@ class BasicManager:
                 return False
             return self._decide_locked(managed)
 
-    def _decide_locked(self, managed: _Managed) -> bool:
+    def _decide_locked(self, managed: ManagedVersion) -> bool:
         """Reserves and counts the load as executing; else defers it or fails it."""
         wanted = managed.harness.estimate or ResourceAllocation()
         if self._tracker is not None:
@@ -496,14 +436,16 @@ class BasicManager:
         self._num_executing += 1
         return True
 
-    def _can_ever_fit(self, managed: _Managed) -> bool:
+    def _can_ever_fit(self, managed: ManagedVersion) -> bool:
         wanted = managed.harness.estimate or ResourceAllocation()
         try:
             return self._tracker is None or self._tracker.can_ever_fit(wanted)
         except ServingError:
             return False
 
-    def _no_room(self, managed: _Managed, wanted: ResourceAllocation) -> ServingError:
+    def _no_room(
+        self, managed: ManagedVersion, wanted: ResourceAllocation
+    ) -> ServingError:
         assert self._tracker is not None
         return ResourceExhausted(
             f"Insufficient resources to load servable {managed.harness.id}: it takes "
@@ -511,7 +453,7 @@ class BasicManager:
             f"{self._tracker.total.describe()}; unload something or raise the limit"
         )
 
-    def _make_available(self, managed: _Managed) -> None:
+    def _make_available(self, managed: ManagedVersion) -> None:
         harness = managed.harness
         try:
             servable = harness.servable
@@ -538,7 +480,7 @@ class BasicManager:
         )
         self._tell(managed, None)
 
-    def _end_load(self, managed: _Managed) -> None:
+    def _end_load(self, managed: ManagedVersion) -> None:
         """Publishes that a load failed; the harness is in ERROR. Idempotent."""
         with self._lock:
             if managed.is_ended:
@@ -601,17 +543,17 @@ class BasicManager:
             handle.num_pins,
         )
         with self._lock:
-            self._quiescing.append(_Quiescing(managed, self._clock.now()))
+            self._quiescing.append(QuiescingVersion(managed, self._clock.now()))
         self._on_change(name)
 
-    def _submit_unload(self, managed: _Managed) -> None:
+    def _submit_unload(self, managed: ManagedVersion) -> None:
         managed.harness.transition(HarnessState.QUIESCED)
         try:
             self._unload_executor.submit(lambda: self._run_unload(managed))
         except RuntimeError:
             self._run_unload(managed)  # closing: nobody else will
 
-    def _run_unload(self, managed: _Managed) -> None:
+    def _run_unload(self, managed: ManagedVersion) -> None:
         """Runs on the unload pool: destroys the servable."""
         harness = managed.harness
         if managed.handle is not None:
@@ -661,22 +603,17 @@ class BasicManager:
             next_s = self._next_s_locked()
         return self._release_memory(now_s, next_s)
 
-    def _take_drained_locked(self, now_s: float) -> list[_Managed]:
-        drained = []
-        pinned = []
+    def _take_drained_locked(self, now_s: float) -> list[ManagedVersion]:
+        drained, pinned = list[ManagedVersion](), list[QuiescingVersion]()
         for each in self._quiescing:
-            handle = each.managed.handle
-            if handle is None or not handle.num_pins:
+            if each.is_drained(now_s):
                 drained.append(each.managed)
-                continue
-            if now_s >= each.recheck_at_s:
-                each.recheck_s = min(2 * each.recheck_s, LAST_RECHECK_S)
-                each.recheck_at_s = now_s + each.recheck_s
-            pinned.append(each)
+            else:
+                pinned.append(each)
         self._quiescing = pinned
         return drained
 
-    def _take_decided_locked(self) -> list[_Managed]:
+    def _take_decided_locked(self) -> list[ManagedVersion]:
         """Takes loads off the head of the queue: those that fit, and those refused."""
         decided = []
         while self._deferred:
@@ -712,7 +649,7 @@ class BasicManager:
 
     def _find_locked(
         self, servable_id: ServableId, generation: int | None
-    ) -> _Managed | None:
+    ) -> ManagedVersion | None:
         """Returns that generation, or the newest."""
         for managed in reversed(self._streams.get(servable_id.name, ())):
             harness = managed.harness
@@ -720,31 +657,31 @@ class BasicManager:
                 return managed
         return None
 
-    def _serving_locked(self, servable_id: ServableId) -> _Managed | None:
+    def _serving_locked(self, servable_id: ServableId) -> ManagedVersion | None:
         for managed in reversed(self._streams.get(servable_id.name, ())):
             if managed.harness.id == servable_id and managed.is_serving:
                 return managed
         return None
 
-    def _note_over(self, managed: _Managed) -> None:
+    def _note_over(self, managed: ManagedVersion) -> None:
         with self._lock:
             if managed.is_executing:
                 managed.is_executing = False
                 self._num_executing -= 1
 
-    def _release_reserved(self, managed: _Managed) -> None:
+    def _release_reserved(self, managed: ManagedVersion) -> None:
         reserved, managed.reserved = managed.reserved, None
         if reserved is not None and self._tracker is not None:
             self._tracker.release(reserved)
 
-    def _tell(self, managed: _Managed, error: ServingError | None) -> None:
+    def _tell(self, managed: ManagedVersion, error: ServingError | None) -> None:
         done, managed.done = managed.done, None
         _finish(done, error)
         self._on_change(managed.harness.id.name)
 
     # -- events ------------------------------------------------------------------------
 
-    def _start(self, managed: _Managed) -> None:
+    def _start(self, managed: ManagedVersion) -> None:
         """Publishes START, and END if it failed already, unless an elder is left.
 
         What replaces a version that unloads starts when that is gone; what replaces
@@ -759,11 +696,13 @@ class BasicManager:
             if managed.harness.is_over:
                 self._publish_locked(managed, ManagerState.END)
 
-    def _publish(self, managed: _Managed, manager_state: ManagerState) -> None:
+    def _publish(self, managed: ManagedVersion, manager_state: ManagerState) -> None:
         with self._publishing:
             self._publish_locked(managed, manager_state)
 
-    def _publish_locked(self, managed: _Managed, manager_state: ManagerState) -> None:
+    def _publish_locked(
+        self, managed: ManagedVersion, manager_state: ManagerState
+    ) -> None:
         """Publishes a state of a version, as seen from outside.
 
         Of two generations the one that serves speaks: what happens to its successor
@@ -779,7 +718,7 @@ class BasicManager:
                 if m is not managed and m.harness.id == managed.harness.id
             ]
         if not same:
-            self._bus.publish(self._describe(managed, manager_state))
+            self._bus.publish(managed.state(manager_state, self._clock.wall_s()))
             return
         generation = managed.harness.generation
         if any(m.is_serving for m in same if m.harness.generation > generation):
@@ -788,15 +727,15 @@ class BasicManager:
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
                 if elder.is_serving:
-                    self._bus.publish(self._describe_reload(elder, managed))
+                    self._bus.publish(elder.state_beside(managed, self._clock.wall_s()))
             return
-        self._bus.publish(self._describe(managed, manager_state))
+        self._bus.publish(managed.state(manager_state, self._clock.wall_s()))
 
-    def _republish_available(self, managed: _Managed) -> None:
+    def _republish_available(self, managed: ManagedVersion) -> None:
         if managed.harness.state is HarnessState.READY:
             self._publish_locked(managed, ManagerState.AVAILABLE)
 
-    def _elders(self, managed: _Managed) -> list[_Managed]:
+    def _elders(self, managed: ManagedVersion) -> list[ManagedVersion]:
         with self._lock:
             return [
                 m
@@ -804,37 +743,6 @@ class BasicManager:
                 if m.harness.id == managed.harness.id
                 and m.harness.generation < managed.harness.generation
             ]
-
-    def _describe(
-        self, managed: _Managed, manager_state: ManagerState
-    ) -> ServableState:
-        harness = managed.harness
-        is_available = manager_state is ManagerState.AVAILABLE
-        since_s = self._clock.wall_s()
-        if is_available:  # published again when something is noted
-            since_s = managed.since_s = managed.since_s or since_s
-        return ServableState(
-            id=harness.id,
-            manager_state=manager_state,
-            error=managed.fault if is_available else harness.snapshot().error,
-            reason=harness.reason,
-            since_s=since_s,
-            resident_bytes=managed.resident_bytes,
-            note=managed.note,
-        )
-
-    def _describe_reload(self, elder: _Managed, heir: _Managed) -> ServableState:
-        now = heir.harness.snapshot()
-        note = f"changed; {now.state.value}; what was loaded before serves"
-        return ServableState(
-            id=elder.harness.id,
-            manager_state=ManagerState.AVAILABLE,
-            error=now.error or elder.fault,
-            reason=heir.harness.reason,
-            since_s=elder.since_s or self._clock.wall_s(),
-            resident_bytes=elder.resident_bytes,
-            note=note,
-        )
 
 
 def _is_due(harness: LoaderHarness, now_s: float) -> bool:

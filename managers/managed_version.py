@@ -1,0 +1,138 @@
+"""One version of a manager: its harness, its handle, and how both look from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from managers.load_status import LoadStatus
+from managers.loader_harness import LoaderHarness
+from managers.serving_map import Handle
+from tfs.core.errors import ServingError
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable_handle import FIRST_RECHECK_S, LAST_RECHECK_S
+from tfs.core.servable_state import ManagerState, ServableState
+
+Done: TypeAlias = Callable[[ServingError | None], None]
+"""Takes how a load or unload ended; called once, on any thread, under no lock."""
+
+
+class ManagedVersion:
+    """A harness and what the manager keeps beside it; guarded as the manager says.
+
+    Attributes:
+        harness: Its loader's life.
+        handle: What requests pin; None until it was loaded.
+        done: Who wants to know how its load or unload ends.
+        reserved: Its memory; None where there is no limit.
+        fault: What an interpreter reported of it; None while it is well.
+        note: What was found out about it.
+        resident_bytes: Memory measured for it.
+        since_s: When it first became AVAILABLE, seconds since the epoch.
+        is_started: Whether its START was published.
+        is_executing: Whether it is counted among what executes.
+        is_ended: Whether its load failed and that was published.
+
+    """
+
+    __slots__ = (
+        "done",
+        "fault",
+        "handle",
+        "harness",
+        "is_ended",
+        "is_executing",
+        "is_started",
+        "note",
+        "reserved",
+        "resident_bytes",
+        "since_s",
+    )
+
+    def __init__(self, harness: LoaderHarness) -> None:
+        self.harness = harness
+        self.handle: Handle | None = None
+        self.done: Done | None = None
+        self.reserved: ResourceAllocation | None = None
+        self.fault: ServingError | None = None
+        self.note = ""
+        self.resident_bytes: int | None = None
+        self.since_s: float | None = None
+        self.is_started = False
+        self.is_executing = False
+        self.is_ended = False
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests can reach it."""
+        return self.handle is not None and self.handle.live
+
+    def state(self, manager_state: ManagerState, wall_s: float) -> ServableState:
+        """Returns what to publish of it when it enters a state now."""
+        harness = self.harness
+        is_available = manager_state is ManagerState.AVAILABLE
+        since_s = wall_s
+        if is_available:  # published again when something is noted
+            since_s = self.since_s = self.since_s or wall_s
+        return ServableState(
+            id=harness.id,
+            manager_state=manager_state,
+            error=self.fault if is_available else harness.snapshot().error,
+            reason=harness.reason,
+            since_s=since_s,
+            resident_bytes=self.resident_bytes,
+            note=self.note,
+        )
+
+    def state_beside(self, heir: ManagedVersion, wall_s: float) -> ServableState:
+        """Returns what to publish while it serves and ``heir`` is to replace it."""
+        now = heir.harness.snapshot()
+        note = f"changed; {now.state.value}; what was loaded before serves"
+        return ServableState(
+            id=self.harness.id,
+            manager_state=ManagerState.AVAILABLE,
+            error=now.error or self.fault,
+            reason=heir.harness.reason,
+            since_s=self.since_s or wall_s,
+            resident_bytes=self.resident_bytes,
+            note=note,
+        )
+
+    def load_status(self, *, is_deferred: bool) -> LoadStatus:
+        """Returns how its load goes or went."""
+        harness = self.harness
+        return LoadStatus(
+            num_failures=harness.num_failures,
+            next_attempt_s=harness.retry_at_s,
+            error=harness.snapshot().error,
+            duration_s=harness.load_s,
+            reserved=self.reserved,
+            is_deferred=is_deferred,
+        )
+
+
+class QuiescingVersion:
+    """A retired version that was still pinned when last looked at.
+
+    Attributes:
+        managed: Which.
+        recheck_at_s: When to look again, by the manager's clock.
+
+    """
+
+    __slots__ = ("_recheck_s", "managed", "recheck_at_s")
+
+    def __init__(self, managed: ManagedVersion, now_s: float) -> None:
+        self.managed = managed
+        self._recheck_s = FIRST_RECHECK_S
+        self.recheck_at_s = now_s + self._recheck_s
+
+    def is_drained(self, now_s: float) -> bool:
+        """Tells whether nothing pins it any more; if something does, looks later."""
+        handle = self.managed.handle
+        if handle is None or not handle.num_pins:
+            return True
+        if now_s >= self.recheck_at_s:
+            self._recheck_s = min(2 * self._recheck_s, LAST_RECHECK_S)
+            self.recheck_at_s = now_s + self._recheck_s
+        return False
