@@ -47,11 +47,14 @@ class Servable:
 """
 
 
-@pytest.mark.parametrize("transport", ["grpcio", "express"])
+@pytest.mark.parametrize(
+    ("transport", "backend"),
+    [("grpcio", "inline"), ("express", "inline"), ("express", "process")],
+)
 def test_requests_that_run_together_share_the_part(
-    tmp_path: Path, transport: str
+    tmp_path: Path, transport: str, backend: str
 ) -> None:
-    """As many as the class says are under way; the server does not join them before."""
+    """As many as the class says are under way, in one interpreter of either kind."""
     place = tmp_path / "servable.py"
     place.write_text(SOURCE)
     save_python(place, tmp_path / "joined")
@@ -59,6 +62,7 @@ def test_requests_that_run_together_share_the_part(
         "--model_name=joined",
         f"--model_base_path={tmp_path}/joined",
         f"--grpc_transport={transport}",
+        f"--interpreter_backend={backend}",
         "--enable_batching",
     ) as server:
         server.wait_for("joined/1 is available")
