@@ -436,8 +436,11 @@ def test_a_server_starts_without_damaged_overrides(tmp_path: Path) -> None:
 def test_an_override_that_cannot_be_kept_is_not_made(tmp_path: Path) -> None:
     """A rollback that a restart would undo is refused."""
     state_dir = tmp_path / "file"
-    operator = operating(1, 2, extra=ALL, state_dir=str(state_dir))
     state_dir.write_text("not a directory")
+    operator = operating(1, 2, extra=ALL, state_dir=str(state_dir))
+    assert list(operator.show().notes) == [
+        f"nothing can be kept in {state_dir}: File exists"
+    ]
     with pytest.raises(FailedPrecondition, match="nothing was changed"):
         operator.ask("rollback", pb.RollbackRequest(model="a"))
     assert operator.env.served("a") == 2

@@ -174,7 +174,7 @@ class CoreAdmin:
 
     def _notes(self) -> list[str]:
         file = self._core.overrides_file
-        notes = [file.problem] if file.problem else []
+        notes = [each for each in (file.problem, file.obstacle) if each]
         if not file.path:
             notes.append("no --state_dir: overrides last until the server restarts")
         return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.server.config_file import read_config_file
@@ -28,12 +29,14 @@ class OverridesFile:
 
     Attributes:
         problem: Why the file could not be read, "" if it could.
+        obstacle: Why nothing could be written at the start, "" if it could.
 
     """
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
         self.problem = ""
+        self.obstacle = ""
 
     @property
     def path(self) -> str:
@@ -43,8 +46,11 @@ class OverridesFile:
     def read(self) -> dict[str, Override]:
         """Returns what is kept, nothing if there is none or it is damaged.
 
-        Does not raise; see ``problem``.
+        Does not raise; see ``problem`` and ``obstacle``.
         """
+        self.obstacle = self._find_obstacle()
+        if self.obstacle:
+            log.warning("event=state_dir_unwritable %s", self.obstacle)
         if not self.path or not os.path.lexists(self.path):
             return {}
         try:
@@ -86,6 +92,16 @@ class OverridesFile:
                 "was changed"
             ) from error
         self.problem = ""
+
+    def _find_obstacle(self) -> str:
+        if not self.path:
+            return ""
+        try:
+            os.makedirs(self._state_dir, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._state_dir):
+                return ""
+        except OSError as error:
+            return f"nothing can be kept in {self._state_dir}: {error.strerror}"
 
     def _sync_directory(self) -> None:
         fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY)
