@@ -13,7 +13,7 @@ from math import inf
 _ALPHA = 0.1  # weight of a new observation, once there were ten
 _CLOSE = 0.97  # sizes within 3 % of the best are as good
 _CHEAPER = 0.9  # steps of kernels are larger; less may be measuring noise
-_PADDING_S = 20e-6  # what joining a batch with its padding costs at least
+_PADDING_S = 100e-6  # below, noise is as large, and joining with padding costs
 _NUM_TO_COMPARE = 3  # observations that make a size comparable
 _LARGEST_JUMP = 3.0  # one batch that took longer than so many means was interrupted
 

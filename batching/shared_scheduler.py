@@ -226,6 +226,16 @@ class SharedBatchScheduler:
             only ``submit`` or ``Batch.done`` can bring work.
 
         """
+        if not (
+            self._ring
+            or self._timers
+            or self._last
+            or self._later
+            or self._aside
+            or self._policy is not None
+        ):
+            self._burst_s = None
+            return None  # so it is for most devices in most rounds
         self._burst_s = now_s
         self._stepping = True
         try:

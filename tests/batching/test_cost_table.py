@@ -43,8 +43,8 @@ def test_padding_goes_to_the_cheapest_measured_size() -> None:
 
 def test_padding_has_to_pay_for_itself() -> None:
     """Between sizes that take microseconds, joining costs more than is saved."""
-    assert CostTable({1: 60e-6, 2: 50e-6}).cheapest(1, (1, 2)) == 1
-    assert CostTable({1: 80e-6, 2: 50e-6}).cheapest(1, (1, 2)) == 2
+    assert CostTable({1: 140e-6, 2: 50e-6}).cheapest(1, (1, 2)) == 1
+    assert CostTable({1: 160e-6, 2: 50e-6}).cheapest(1, (1, 2)) == 2
 
 
 def test_without_measurements_padding_goes_to_the_next_size() -> None:
