@@ -348,13 +348,16 @@ class SharedBatchScheduler:
                     self._note(last, now_s)
             if aside:
                 self._recall(now_s)
-            if not ring and not (later and self._start_next_round(now_s)) and aside:
-                aside[0].is_aside = False
-                ring.append(aside.popleft())
             if not ring:
-                if policy is not None:
-                    policy.note_idle()
-                return False
+                if later and self._start_next_round(now_s):
+                    pass
+                elif aside:
+                    aside[0].is_aside = False
+                    ring.append(aside.popleft())
+                else:
+                    if policy is not None:
+                        policy.note_idle()
+                    return False
             queue = ring.popleft() if fair else self._pop_oldest()
             if queue.credit_s <= 0 and fair and not queue.has_share(self._round_index):
                 self._defer(queue)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from batching.batching_options import BatchingOptions
+from batching.shared_scheduler import SharedBatchScheduler
 from tests.server.puppet import PuppetServable
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.servables.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
 from tfs.server.admin_describe import (
     describe_batching,
@@ -71,6 +76,28 @@ def test_an_unbatched_version_says_so() -> None:
     describe_batching(report, SERVABLE, False)
     assert not report.signatures[0].batching.enabled
     assert report.signatures[0].batching.why
+
+
+def test_the_parameters_in_force_are_told_before_any_request() -> None:
+    """Defaults filled in, in the fields that a parameters file has."""
+    loop = ServingLoop()
+    options = BatchingOptions(
+        queue=BatchQueueOptions(max_batch_rows=8, splits=True, timeout_s=0.001),
+        batches_unproven=True,
+    )
+    batched = BatchedServable(SERVABLE, SharedBatchScheduler(), loop, options)
+    report = pb.VersionReport()
+    report.signatures.add(name="serving_default")
+    describe_batching(report, batched, True)
+    batching = report.signatures[0].batching
+    assert batching.enabled
+    assert list(batching.queues) == []
+    parameters = batching.parameters
+    assert parameters.max_batch_size.value == 80
+    assert parameters.max_execution_batch_size.value == 8
+    assert parameters.enable_large_batch_splitting.value
+    assert parameters.max_enqueued_batches.value == 10
+    assert parameters.batch_timeout_micros.value == 1000
 
 
 def test_memory_is_read_or_unknown() -> None:

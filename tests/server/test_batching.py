@@ -114,4 +114,5 @@ def test_a_versions_own_parameters_come_first(tmp_path: Path, own: bool) -> None
     servable = PuppetServable(ServableId("m", 1))
     found = batcher.batch(servable, str(tmp_path), None, Backend.INLINE)
     assert isinstance(found, BatchedServable)
-    assert set(found.fixed_sizes.values()) == {(3, 6) if own else ()}
+    sizes = {options.allowed_rows for options in found.queue_options.values()}
+    assert sizes == {(3, 6) if own else ()}

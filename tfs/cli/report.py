@@ -180,7 +180,11 @@ def batching_table(models: Iterable[pb.ModelReport]) -> str:
                 elif not batching.queues:
                     rows.append((*start, *["-"] * 8, "no request yet"))
                 for queue in batching.queues:
-                    most = batching.parameters.max_batch_size.value
+                    parameters = batching.parameters
+                    most = (
+                        parameters.max_execution_batch_size.value
+                        or parameters.max_batch_size.value
+                    )
                     rows.append((*start, *_queue_cells(queue, most)))
     heads = (
         *("MODEL", "VERSION", "SIGNATURE", "WAITING", "REQUESTS", "BATCHES", "ROWS"),

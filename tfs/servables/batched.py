@@ -17,6 +17,7 @@ from batching.batching_options import BatchingOptions, recommended_options
 from batching.cost_table import CostTable
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import (
     FailedPrecondition,
     Internal,
@@ -141,9 +142,9 @@ class BatchedServable:
             self._loop.post(lambda: plan.submit(task))
 
     @property
-    def fixed_sizes(self) -> Mapping[str, Sequence[int]]:
-        """The sizes that batches are padded to, by signature; empty for any."""
-        return {name: plan.allowed_rows for name, plan in self._plans.items()}
+    def queue_options(self) -> Mapping[str, BatchQueueOptions]:
+        """What each queue of a signature is made with, by signature."""
+        return {name: plan.queue_options for name, plan in self._plans.items()}
 
     def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
         """Returns the queues there are now; their stats may be read anywhere."""
@@ -274,8 +275,8 @@ class _Plan:
         self._scheduler.submit(queue, task, task.is_low)
 
     @property
-    def allowed_rows(self) -> tuple[int, ...]:
-        return self._options.queue.allowed_rows
+    def queue_options(self) -> BatchQueueOptions:
+        return self._options.queue
 
     def queues(self) -> list[SharedQueue[InferenceTask]]:
         return list(self._groups.values())

@@ -193,7 +193,7 @@ class PlacedLoader:
         }
         sizes: Mapping[str, Sequence[int]] = {}
         if isinstance(target, BatchedServable):
-            sizes = target.fixed_sizes
+            sizes = {n: o.allowed_rows for n, o in target.queue_options.items()}
         warm_up(
             ServableSubject(servable),
             self._path,

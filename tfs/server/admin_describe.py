@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.servable import Servable
+from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.servables.batched import BatchedServable
 from tfs.servables.batching_report import QueueReport
@@ -77,13 +79,27 @@ def describe_batching(
         batching = signature.batching
         batching.enabled = not why
         batching.why = why
-        for queue in queues.get(signature.name, ()):
-            parameters = batching.parameters
-            parameters.max_batch_size.value = queue.max_batch_rows
-            parameters.batch_timeout_micros.value = round(queue.timeout_s * 1e6)
-            parameters.allowed_batch_sizes[:] = queue.allowed_rows
-            if include_stats:
+        options = target.queue_options.get(signature.name)
+        if options is not None:
+            _fill_parameters(batching.parameters, options)
+        if include_stats:
+            for queue in queues.get(signature.name, ()):
                 batching.queues.append(_queue_stats(queue))
+
+
+def _fill_parameters(
+    parameters: session_bundle_config_pb2.BatchingParameters,
+    options: BatchQueueOptions,
+) -> None:
+    parameters.max_batch_size.value = options.task_rows_limit
+    parameters.batch_timeout_micros.value = round(options.timeout_s * 1e6)
+    parameters.max_enqueued_batches.value = max(
+        1, options.rows_limit // options.max_batch_rows
+    )
+    parameters.allowed_batch_sizes[:] = options.allowed_rows
+    parameters.enable_large_batch_splitting.value = options.splits
+    if options.splits:
+        parameters.max_execution_batch_size.value = options.max_batch_rows
 
 
 def _queue_stats(queue: QueueReport) -> pb.QueueStats:
