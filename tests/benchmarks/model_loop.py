@@ -137,6 +137,9 @@ def main(archive: str, inputs: str, kind: str) -> None:
     for line in sys.stdin:
         num_threads, duration_s = line.split()
         calls, latencies_s = measure(call, int(num_threads), float(duration_s))
+        # A machine that is busy with something else may get through one call only.
+        if calls == 1:
+            latencies_s *= 2
         cuts_s = statistics.quantiles(latencies_s, n=100)
         print(calls, cuts_s[49] * 1e6, cuts_s[98] * 1e6, flush=True)
 
