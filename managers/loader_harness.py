@@ -329,7 +329,8 @@ class LoaderHarness:
     def estimate_again(self) -> ResourceAllocation:
         """Returns what the loaded version takes; the first estimate if it cannot say.
 
-        A loader's estimate may fall once it is loaded (its transient peak is over).
+        A loader's estimate may fall once it is loaded (its transient peak is over),
+        or rise to what was measured.
         """
         before = self.estimate or ResourceAllocation()
         if self._loader is None:

@@ -99,8 +99,9 @@ class ResourceTracker:
     ) -> ResourceAllocation:
         """Changes one reservation; returns what is reserved now.
 
-        An estimate that rose beyond what there is, or that is not valid, is not
-        believed: the reservation stays as it was. (A loader's may only fall.)
+        It always fits: what a loaded version was measured to take it takes, and what
+        comes later must not be let in beside it. An allocation that is not valid is
+        not believed; the reservation stays as it was.
         """
         old = self._charge(before)
         try:
@@ -109,7 +110,7 @@ class ResourceTracker:
             return before
         with self._lock:
             rest = self._used.subtract(old)
-            if rest is None or not self._fits(new, rest):
+            if rest is None:
                 return before
             self._used = rest + new
             return after

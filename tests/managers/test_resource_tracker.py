@@ -96,14 +96,19 @@ def test_peak_is_its_own_resource_where_the_total_has_one() -> None:
     assert not resources.reserve(ResourceAllocation.ram(0, 1))
 
 
-def test_estimate_that_rises_is_not_believed() -> None:
-    """A loader's estimate may only fall; one that does not fit changes nothing."""
+def test_what_was_measured_counts_although_it_is_more_than_there_is() -> None:
+    """Nothing is let in beside it until it is released; nonsense changes nothing."""
     resources = ResourceTracker.ram(100)
-    before = ResourceAllocation.ram(60)
-    resources.reserve(before)
-    assert resources.replace(before, ResourceAllocation.ram(101)) == before
+    before = ResourceAllocation.ram(50)
+    assert resources.reserve(before)
     assert resources.replace(before, parse("tpu/ram=1")) == before
     assert resources.used == before
+    measured = ResourceAllocation.ram(30, 90)
+    assert resources.replace(before, measured) == measured
+    assert resources.used == ResourceAllocation.ram(120)
+    assert not resources.reserve(ResourceAllocation.ram(1))
+    resources.release(measured)
+    assert resources.reserve(ResourceAllocation.ram(100))
 
 
 def test_what_can_never_fit_is_known_beforehand() -> None:

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from tests.models.digits import DigitClassifier
+from tests.models.greedy import Greedy
 from tests.runtime.process_host import process_host
 from tests.servables.fakes import ID
 from tests.servables.test_probe import FakeSubject, centred, doubled
 from tfs.core.errors import Internal
 from tfs.core.model_profile import ModelProfile
+from tfs.core.resources import MAIN, PEAK_RAM_BYTES, Resource
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.export import save
@@ -324,3 +326,30 @@ def test_import_is_measured_in_processor_time(
     assert profile.load_s is not None
     assert profile.load_s >= 0.3
     loader.unload()
+
+
+def test_what_calls_were_seen_to_take_is_reserved_for_the_first_version_too(
+    tmp_path: Path,
+) -> None:
+    """Files say nothing of activations; the manager asks again after the load."""
+    path = save(Greedy().eval(), torch.rand(2, 64), tmp_path)
+    with process_host() as host:
+        interpreter = host.interpreter()
+        interpreter.start()
+        profiler = Profiler(ProfileCache(), ProbeOptions(3.0, 16))
+        context = LoadContext(lambda _: interpreter, profiler=profiler)
+        loader = default_registry().loader(path, context)
+        peak = Resource(MAIN, PEAK_RAM_BYTES, 0)
+        before = loader.estimate_resources()[peak]
+        loader.load(ID)
+        assert isinstance(loader, ModelLoader)
+        profile = loader.profile
+        assert profile is not None
+        measured = profile.signatures[DEFAULT_SIGNATURE].peak_bytes
+        assert measured is not None
+        assert measured > 40 << 20
+        assert loader.estimate_resources()[peak] == max(
+            before, measured, profile.load_peak_bytes or 0
+        )
+        loader.unload()
+        interpreter.close()

@@ -20,9 +20,9 @@ class Loader(Protocol[T_co]):
 
     Implementors promise:
 
-    1. ``estimate_resources`` is an upper bound, the same at every call before
-       loading; after loading it may fall, never rise. It is cheap: no model code
-       runs.
+    1. ``estimate_resources`` is an upper bound as far as the files tell, the same at
+       every call before loading; after loading it is what was measured, where that
+       is known. It is cheap: no model code runs.
     2. ``load`` either leaves a servable or raises and leaves nothing behind.
     3. ``unload`` frees everything ``load`` took, memory returned to the system
        where that is possible, before it returns. It never raises for a servable

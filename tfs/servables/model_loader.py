@@ -187,6 +187,9 @@ class ModelLoader:
             except BaseException:
                 self.unload()
                 raise
+            # The manager asks again: what serving was seen to take stays reserved.
+            if self._estimate is not None:
+                self._estimate = learned_estimate(self._estimate, self._profile)
 
     def unload(self) -> None:
         model, servable = self._model, self._servable
