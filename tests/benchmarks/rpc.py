@@ -95,6 +95,10 @@ ROWS = (
     # "Memory flat": what is resident after the last round, beside after the first.
     Row("rpc/large-front-resident/10mb", "MB", Goal("ratio", "<=", 1.05)),
     Row("rpc/small-process-tree-cpu/64-in-flight", "us", Goal("value", "<=", 25)),
+    # The floor of the two shapes above: what the transport takes of it all, the
+    # kernel's copies in and out included.
+    Row("rpc/image-echo-cpu-vs-reference/602kb", "us"),
+    Row("rpc/large-echo-cpu-vs-reference/10mb", "us"),
 )
 
 
@@ -395,7 +399,7 @@ def measure_aio_client(report: Report, effort: Effort) -> None:
 def measure_large(report: Report, effort: Effort) -> None:
     """An image and 10 MB, four in flight; how much memory the latter takes."""
     program = h2load.find()
-    for row, shape in ((ROWS[6], IMAGE), (ROWS[7], LARGE)):
+    for row, floor, shape in ((ROWS[6], ROWS[10], IMAGE), (ROWS[7], ROWS[11], LARGE)):
         with Servers(shape) as servers:
             ours = servers.tfs("express", "front")
             measure = h2load_measurer(program, ours, effort, num_in_flight=4)
@@ -416,6 +420,9 @@ def measure_large(report: Report, effort: Effort) -> None:
                     "reference": h2load_measurer(
                         program, servers.reference(), effort, num_in_flight=4
                     ),
+                    "echo": h2load_measurer(
+                        program, servers.echo(), effort, num_in_flight=4
+                    ),
                 },
                 num_rounds=effort.num_rounds,
             )
@@ -426,6 +433,7 @@ def measure_large(report: Report, effort: Effort) -> None:
             runs["reference"]["cpu_us"],
             results_ok=ok,
         )
+        report.record(floor.name, runs["echo"]["cpu_us"], runs["reference"]["cpu_us"])
     # The last shape's: the first counted round is the first with its full load.
     report.record(ROWS[8].name, resident[-1], resident[1])
 
