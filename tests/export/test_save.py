@@ -282,7 +282,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "own"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
-    for name in ("own_net", "own_heads"):
+    for name in ("own_net", "own_heads", "own_library"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     (folder / "own_heads.py").write_text("def head(x):\n    return x + 5\n")
     (folder / "own_net.py").write_text(
@@ -360,6 +360,28 @@ def test_own_code_outside_of_the_archive_is_out_of_reach(
     importlib.invalidate_caches()
     with pytest.raises(InvalidArgument, match=r"'own_heads' \(it is in the archive"):
         save(_own_net(), torch.rand(2, 3), tmp_path, include=["own_heads"])
+
+
+def test_extern_own_code_may_import_more_of_it(tmp_path: Path, own_code: Path) -> None:
+    """Who says that servers have a library has said so of all that it needs."""
+    library = own_code / "own_library"
+    library.mkdir()
+    (library / "__init__.py").write_text("")
+    (library / "plus.py").write_text("def plus(x):\n    return x + 1\n")
+    (library / "late.py").write_text(
+        "def late(x):\n"
+        "    from own_library.plus import plus\n"
+        "    import own_heads\n"
+        "    return own_heads.head(plus(x))\n"
+    )
+    (own_code / "own_net.py").write_text(
+        "import torch\n"
+        "from own_library.late import late\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return late(x)\n"
+    )
+    save(_own_net(), torch.rand(2, 3), tmp_path, extern=["own_library.**"])
 
 
 def test_imported_object_can_be_exported_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Collection, Iterator, Sequence
@@ -66,6 +67,9 @@ class OwnCodeRefuser(importlib.abc.MetaPathFinder):
         self.refused: list[str] = []
         self._packaged = frozenset(packaged)
         self._extern = tuple(f"{name}." for name in extern)
+        # What an extern module of the author's imports in turn, servers have as well.
+        tops = {name.partition(".")[0] for name in extern}
+        self._has_own_extern = any(map(_is_own_top, tops))
 
     def refuses(self, name: str, spec: importlib.machinery.ModuleSpec) -> bool:
         """Whether a server would not find this module."""
@@ -74,8 +78,12 @@ class OwnCodeRefuser(importlib.abc.MetaPathFinder):
             and not name.startswith("<")  # a package's, under its mangled name
             and not f"{name}.".startswith(self._extern)
             and not any(each.startswith(f"{name}.") for each in self._extern)
+            and (not self._has_own_extern or self._is_packaged(name))
             and is_own_code(name, spec)
         )
+
+    def _is_packaged(self, name: str) -> bool:
+        return any(f"{each}.".startswith(f"{name}.") for each in self._packaged)
 
     def find_spec(
         self,
@@ -87,11 +95,16 @@ class OwnCodeRefuser(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and self.refuses(fullname, spec):
             self.refused.append(fullname)
-            inside = any(
-                f"{each}.".startswith(f"{fullname}.") for each in self._packaged
-            )
+            why = _ELSEWHERE if self._is_packaged(fullname) else _NOWHERE
             raise ModuleNotFoundError(
-                f"No module named {fullname!r} ({_ELSEWHERE if inside else _NOWHERE})",
-                name=fullname,
+                f"No module named {fullname!r} ({why})", name=fullname
             )
         return None
+
+
+def _is_own_top(name: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and is_own_code(name, spec)
