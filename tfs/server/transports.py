@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfs.core.call import Transport
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport

@@ -20,7 +20,7 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.frontends.rpc.express import frames, response
-from tfs.frontends.rpc.express.connection import ConnectionLimits, Stream
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import (
     DEFAULT_WINDOW,
@@ -34,6 +34,7 @@ from tfs.frontends.rpc.express.frames import (
     Setting,
 )
 from tfs.frontends.rpc.express.request_head import HttpRefusal
+from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import (
     Reaction,
     Signal,

@@ -23,7 +23,7 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.errors import InvalidArgument
 from tfs.frontends.rpc.express import frames, response
-from tfs.frontends.rpc.express.connection import ConnectionLimits, Stream
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import (
     END_HEADERS,
@@ -32,6 +32,7 @@ from tfs.frontends.rpc.express.frames import (
     FrameType,
     Setting,
 )
+from tfs.frontends.rpc.express.stream import Stream
 
 DATA = Path(__file__).parents[2] / "data" / "http2"
 

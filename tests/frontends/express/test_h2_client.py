@@ -13,7 +13,7 @@ import h2.settings
 import pytest
 
 from tests.frontends.express.wire import PATH, Wire, grpc_headers, prefixed
-from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode
 
 

@@ -24,7 +24,7 @@ from tests.frontends.express.wire import (
 from tfs.core.call import ListenerOptions, StreamCall
 from tfs.core.errors import Code, NotFound, Unavailable
 from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.connection import ConnectionLimits
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions

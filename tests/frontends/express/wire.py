@@ -10,13 +10,11 @@ from hpack import Decoder, Encoder
 
 from tfs.core.errors import ServingError
 from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.connection import (
-    Connection,
-    ConnectionLimits,
-    Stream,
-)
+from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import ErrorCode, FrameType
+from tfs.frontends.rpc.express.stream import Stream
 
 PATH = "/tfs.test.Echo/Say"
 HELLO = frames.PREFACE + frames.settings({})

@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
 from tfs.frontends.rpc.express import frames, response
+from tfs.frontends.rpc.express.connection_events import ConnectionEvents
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
 from tfs.frontends.rpc.express.frames import (
     ACK,
-    DEFAULT_FRAME_SIZE,
     END_HEADERS,
     END_STREAM,
     HEAD_SIZE,
@@ -52,8 +52,8 @@ from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.request_head import (
     HttpRefusal,
     MalformedHead,
-    RequestHead,
 )
+from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import (
     Reaction,
     Signal,
@@ -81,161 +81,6 @@ _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What one connection may ask of us. Immutable.
-
-    Attributes:
-        max_concurrent_streams: Calls at a time, including those cut off whose work
-            still runs.
-        max_requests_per_round: Requests taken from one ``receive``.
-        max_message_bytes: Longest message, of a request as of a reply.
-        max_header_list_bytes: Longest header list, by RFC 7541's count; a header
-            block may be as long on the wire.
-        max_frame_size: Longest DATA payload we announce to take.
-        max_continuations: CONTINUATION frames per header block.
-        preferred_window: What a connection's receive window is raised to if the
-            budget allows.
-        max_queued_bytes: Answers waiting for the client's windows; above, new
-            streams are refused.
-
-    """
-
-    max_concurrent_streams: int = 1024
-    max_requests_per_round: int = 128
-    max_message_bytes: int = 64 << 20
-    max_header_list_bytes: int = 16_384
-    max_frame_size: int = 262_144
-    max_continuations: int = 16
-    preferred_window: int = 8 << 20
-    max_queued_bytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        if not DEFAULT_FRAME_SIZE <= self.max_frame_size <= frames.LARGEST_FRAME_SIZE:
-            raise ValueError(f"max_frame_size out of range: {self.max_frame_size}")
-        if not 0 < self.preferred_window <= LARGEST_WINDOW:
-            raise ValueError(f"preferred_window out of range: {self.preferred_window}")
-        for name in (
-            "max_concurrent_streams",
-            "max_requests_per_round",
-            "max_message_bytes",
-            "max_header_list_bytes",
-            "max_continuations",
-            "max_queued_bytes",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be positive: {getattr(self, name)}")
-
-
-class Stream:
-    """One call's stream. Confined to the serving loop; made by the connection.
-
-    Attributes:
-        id: The stream id.
-        head: The request's headers.
-        state: Its row in the transition table.
-        owner: For the events object to use.
-        opened_s: When its headers arrived.
-        received_bytes: DATA payload so far, prefixes included, padding not.
-        held_bytes: Of these, what still counts against the receive budget.
-        send_window: What we may send on it; negative after SETTINGS shrank it.
-        has_sent_headers: Whether the response headers are out.
-        progress_s: When its outbox last shrank, or began to fill.
-        message_s: When the message now arriving began, if it needs several chunks.
-
-    """
-
-    __slots__ = (
-        "assembler",
-        "end_block",
-        "has_sent_headers",
-        "head",
-        "held_bytes",
-        "id",
-        "message_s",
-        "opened_s",
-        "outbox",
-        "owner",
-        "progress_s",
-        "received_bytes",
-        "send_window",
-        "state",
-    )
-
-    def __init__(
-        self,
-        stream_id: int,
-        head: RequestHead,
-        state: StreamState,
-        send_window: int,
-        now_s: float,
-    ) -> None:
-        self.id = stream_id
-        self.head = head
-        self.state = state
-        self.send_window = send_window
-        self.opened_s = now_s
-        self.owner: Any = None  # its type is the business of whoever set it
-        self.received_bytes = 0
-        self.held_bytes = 0
-        self.has_sent_headers = False
-        self.assembler: MessageAssembler | None = None
-        # What of the answer flow control holds back, and how it then ends.
-        self.outbox: Outbox | None = None
-        self.end_block: bytes | None = None
-        self.progress_s = 0.0
-        self.message_s = now_s
-
-    @property
-    def outbox_bytes(self) -> int:
-        """What of the answer waits to be sent."""
-        return 0 if self.outbox is None else self.outbox.size_bytes
-
-    @property
-    def is_inside_message(self) -> bool:
-        """Whether a message has begun to arrive and is not whole."""
-        return self.assembler is not None and not self.assembler.is_between_messages
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.id} {self.state.name} {self.head.path}>"
-
-
-class ConnectionEvents(Protocol):
-    """What a connection tells its owner, from within ``receive``.
-
-    For each stream: ``on_open`` first; then any number of ``on_message``, then
-    ``on_end``, or all of it at once as ``on_request``; ``on_reset`` at most once,
-    as the last. A stream that the owner has answered or reset brings nothing more.
-    The owner may call any sending method from within these.
-    """
-
-    def on_open(self, stream: Stream) -> None:
-        """A request's headers arrived and were checked."""
-        ...
-
-    def on_request(self, stream: Stream, message: bytes) -> None:
-        """One whole uncompressed message arrived and the client sends no more."""
-        ...
-
-    def on_message(
-        self, stream: Stream, message: memoryview, is_compressed: bool
-    ) -> None:
-        """A whole message arrived."""
-        ...
-
-    def on_end(self, stream: Stream) -> None:
-        """The client sends no more messages."""
-        ...
-
-    def on_fault(self, stream: Stream, error: ServingError) -> None:
-        """The request cannot be read: answer with ``error``."""
-        ...
-
-    def on_reset(self, stream: Stream) -> None:
-        """The stream is gone, by the client's wish or fault, or with the connection."""
-        ...
 
 
 class Connection:

@@ -21,9 +21,10 @@ from tfs.core.call import Metadata, Method, MethodKind, Peer
 from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.express import response
-from tfs.frontends.rpc.express.connection import Connection, Stream
+from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.deadlines import Bucket
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
+from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.status_details import handler_error
 
 log = logging.getLogger(__name__)

@@ -28,12 +28,13 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
-from tfs.frontends.rpc.express.connection import Connection, Stream
+from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.messages import decompress
 from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
+from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import StreamState
 
 log = logging.getLogger(__name__)
