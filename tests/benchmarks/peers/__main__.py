@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 from collections.abc import Sequence
+from types import FrameType
 
 from tests.benchmarks.harness import main
 from tests.benchmarks.peers.area import PEERS, Effort, build_area
@@ -39,6 +41,12 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Effort, list[str]]:
     return effort, rest
 
 
+def end(signum: int, frame: FrameType | None) -> None:
+    """Leaves the benchmark as an error would: servers end, also those that are paused."""
+    raise SystemExit(128 + signum)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end)
     effort, rest = parse()
     raise SystemExit(main(build_area(effort), rest))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.harness import Report
 from tests.benchmarks.peers import environment
-from tests.benchmarks.peers.__main__ import QUICK, parse
+from tests.benchmarks.peers.__main__ import QUICK, end, parse
 from tests.benchmarks.peers.area import (
     NOT_FIRST,
     PSS,
@@ -139,3 +140,14 @@ def test_without_any_peer_tfs_is_measured_alone(
     printed = capsys.readouterr().out
     assert printed.count("left out: ") == 4
     assert "torchserve needs java: install it" in printed
+
+
+def test_a_terminated_benchmark_leaves_through_its_contexts() -> None:
+    """Its servers heed no signal while they are paused: it has to end them."""
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(SystemExit) as left:
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 143
