@@ -25,11 +25,17 @@ def test_time_that_others_took_is_never_held_against_a_call() -> None:
 
 
 def test_one_wait_is_forgiven_and_the_next_is_not() -> None:
-    """It may have been for a thread without a core; a model that sleeps does it again."""
+    """It may have been for a thread without a core; a model that waits does it again."""
     calls = SlowCalls(0.01)
-    assert calls.own_s(5, 0.5, START, ThreadUse(1.0, 8)) == 0.0
-    assert calls.own_s(1005, 0.5, START, ThreadUse(1.0, 8)) == 0.5
-    assert calls.own_s(2006, 0.5, START, ThreadUse(1.0, 8)) == 0.0
+    lock_waits = ThreadUse(1.0, 7 + 4)  # Each ends within the switch interval, 5 ms.
+    assert calls.own_s(5, 0.025, START, lock_waits) == 0.0
+    assert calls.own_s(1005, 0.025, START, lock_waits) == 0.025
+    assert calls.own_s(2006, 0.025, START, lock_waits) == 0.0
+
+
+def test_a_long_sleep_is_slow_at_once() -> None:
+    """Who waits for Python's lock wakes more often than a call that sleeps."""
+    assert SlowCalls(0.01).own_s(0, 0.02, START, ThreadUse(1.0, 8)) == 0.02
 
 
 def test_a_sleep_is_seen_as_a_wait() -> None:

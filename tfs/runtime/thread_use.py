@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from resource import RUSAGE_THREAD, getrusage, struct_rusage
 from typing import Final, Self
@@ -37,7 +38,9 @@ class SlowCalls:
 
     Confined to the thread that calls. A call that computed for longer than the limit is
     slow. One that waited for longer may have done so by itself, sleeping, or for
-    another thread that had Python's lock and got no core: such a call is slow only if
+    another thread that had Python's lock and got no core. Who waits for Python's lock
+    wakes once in every switch interval (``sys.getswitchinterval``): a call that waited
+    beyond the limit even so slept, and is slow; any other that waited is slow only if
     the one before was a short while ago. What is missing from the time of a call that
     neither computed nor waited, the kernel gave to others.
 
@@ -69,6 +72,10 @@ class SlowCalls:
         computed_s = min(wall_s, after.cpu_s - before.cpu_s)
         if computed_s > self._limit_s or after.num_waits == before.num_waits:
             return computed_s
+        num_waits = after.num_waits - before.num_waits
+        for_lock_s = num_waits * sys.getswitchinterval()
+        if wall_s - computed_s - for_lock_s > self._limit_s:
+            return wall_s
         previous, self._num_calls_at_wait = self._num_calls_at_wait, num_calls
         if previous is None or num_calls - previous > self._FORGIVEN_AFTER:
             return computed_s
