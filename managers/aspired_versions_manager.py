@@ -124,6 +124,7 @@ class AspiredVersionsManager:
         self._options = options or AspiredVersionsManagerOptions()
         self._clock = steady(clock or MonotonicClock())
         self._load_executor = load_executor or InlineExecutor()
+        self._is_lending = False
         self._unload_executor = unload_executor or InlineExecutor()
         release = self._options.release_memory
         self._basic = BasicManager(
@@ -234,11 +235,18 @@ class AspiredVersionsManager:
         before = executor.num_threads
         lent = self._options.num_initial_load_threads or 4 * (os.cpu_count() or 1)
         executor.resize(max(before, lent))
+        self._is_lending = True
         self._driver.wake()
         try:
             yield
         finally:
+            self._is_lending = False
             executor.resize(before)
+
+    @property
+    def is_lending(self) -> bool:
+        """Whether ``lend_all_threads`` is in force: loads have nobody to make way for."""
+        return self._is_lending
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Unloads everything, then ends the executors; idempotent.

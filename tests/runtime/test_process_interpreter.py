@@ -590,3 +590,29 @@ def test_closing_mid_call_answers_unavailable(
     token = CancelToken()
     token.cancel(Cancelled("gone"))
     assert isinstance(ask(loaded, X, cancel=token).error(), Unavailable)
+
+
+@pytest.mark.parametrize(("is_urgent", "added"), [(False, 19), (True, 0)])
+def test_loads_make_way_unless_they_are_urgent(
+    host: ProcessHost, tmp_path: Path, is_urgent: bool, added: int
+) -> None:
+    """While a server starts there is nobody to make way for, but other programs."""
+    (tmp_path / "servable.py").write_text(
+        "import os, threading\n"
+        "NICE = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
+        "class Servable:\n"
+        "    def predict(self, x):\n"
+        "        return x * 0 + NICE\n"
+    )
+    interpreter = host.interpreter(ProcessOptions(is_urgent=lambda: is_urgent))
+    source = ModelSource(
+        id=ServableId("nice", 1),
+        path=str(tmp_path),
+        platform="python",
+        entry={},
+        signatures={"serving_default": signature()},
+    )
+    loaded = interpreter.load(source)
+    (row,) = values(ask(loaded, X).outputs()["y"])
+    nice = min(19, psutil.Process().nice() + added)
+    assert row == [nice, nice]

@@ -427,7 +427,7 @@ class ProcessInterpreter:
                 return
             # In the background only where nobody is served: in an interpreter at
             # work a thread of low priority would hold the GIL and not run.
-            background = not self._models
+            background = not self._models and not self._options.is_urgent()
             if model is not None:
                 self._send_load(model, on_reply, background=background)
             else:

@@ -10,6 +10,11 @@ from tfs.runtime.crash_policy import CrashPolicy
 from tfs.runtime.guest.worker_options import WorkerOptions
 
 
+def _never() -> bool:
+    """Lets every load make way."""
+    return False
+
+
 def _ignore_quarantine(servable: ServableId, reason: str) -> None:
     """Stands in where nobody wants to know."""
 
@@ -26,6 +31,8 @@ class ProcessOptions:
         load_timeout_s: The same for loading a version.
         crashes: When a crash is one too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
+        is_urgent: Whether loads need not make way for what serves: while a server
+            starts. Called on the loop.
 
     """
 
@@ -35,6 +42,7 @@ class ProcessOptions:
     load_timeout_s: float = 600.0
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
+    is_urgent: Callable[[], bool] = _never
 
     def __post_init__(self) -> None:
         if self.max_queued < 1:

@@ -56,6 +56,7 @@ class Interpreters:
         on_slow: Called on the loop when a front model took too long.
         on_quarantine: Called on the loop when a version crashed once too often.
         zygote: Runs already; only where there are processes.
+        is_urgent: Whether loads need not make way for what serves.
 
     """
 
@@ -67,6 +68,7 @@ class Interpreters:
         on_slow: Callable[[ServableId, float], None],
         on_quarantine: Callable[[ServableId, str], None],
         zygote: ZygoteProcess | None = None,
+        is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
         self._options = options
@@ -92,6 +94,7 @@ class Interpreters:
                     max_queued=max_queued,
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
+                    is_urgent=is_urgent,
                 ),
                 zygote,
             )

@@ -89,6 +89,7 @@ class ModelFleet:
             ),
             on_slow=self._note_slow,
             on_quarantine=self._quarantine,
+            is_urgent=lambda: manager.is_lending,
             zygote=zygote,
         )
         common = None
