@@ -36,14 +36,16 @@ def _find_malloc_trim() -> Callable[[int], object] | None:
 _malloc_trim = _find_malloc_trim()
 
 
-def release_to_system() -> None:
-    """Collects cycles and returns free heap pages to the system. Blocks.
-
-    Without glibc there is nothing to trim.
-    """
-    gc.collect()
+def trim_heap() -> None:
+    """Returns free heap pages to the system. Blocks; without glibc it does nothing."""
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+def release_to_system() -> None:
+    """Collects cycles and returns free heap pages to the system. Blocks."""
+    gc.collect()
+    trim_heap()
 
 
 class MemoryReleaser:

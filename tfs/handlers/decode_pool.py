@@ -35,6 +35,7 @@ class DecodePool:
         post: Runs a function on the serving loop; by default at once.
         max_queued: Messages that may wait or be on a thread.
         stats: Where it counts.
+        on_decoded: Called on the loop after each message.
 
     """
 
@@ -44,7 +45,9 @@ class DecodePool:
         post: Callable[[Callable[[], None]], None] | None = None,
         max_queued: int = DEFAULT_MAX_QUEUED,
         stats: Stats | None = None,
+        on_decoded: Callable[[], None] | None = None,
     ) -> None:
+        self._on_decoded = on_decoded or _nothing
         self._executor = executor or InlineExecutor()
         self._post = post or _at_once
         self._max_queued = max_queued
@@ -104,13 +107,20 @@ class DecodePool:
             except Exception as error:
                 outcome = serving_error(error, call.method)
         self._room.append(None)
-        self._post(functools.partial(_go_on, call, outcome, done))
+        self._post(functools.partial(self._go_on, call, outcome, done))
+
+    def _go_on(
+        self,
+        call: Call,
+        outcome: T | ServingError,
+        done: Callable[[T | ServingError], None],
+    ) -> None:
+        self._on_decoded()
+        done(call.cancel.error or outcome)
 
 
-def _go_on(
-    call: Call, outcome: T | ServingError, done: Callable[[T | ServingError], None]
-) -> None:
-    done(call.cancel.error or outcome)
+def _nothing() -> None:
+    """What follows a message unless told otherwise."""
 
 
 def _at_once(fn: Callable[[], None]) -> None:

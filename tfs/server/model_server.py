@@ -58,6 +58,7 @@ from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.request_logs import RequestLogs
 from tfs.server.running_config import Origin
+from tfs.server.spare_memory import SpareMemory
 from tfs.server.tls import TlsFile
 from tfs.server.transports import make_transport
 from tfs.server.versions import distribution_version
@@ -145,7 +146,13 @@ class ModelServer:
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock
         )
-        self._transport = make_transport(options, self._loop, self.stats)
+        self._spare_memory = SpareMemory(self._loop, self._decoders)
+        self._transport = make_transport(
+            options,
+            self._loop,
+            self.stats,
+            self._spare_memory.note_large_message,
+        )
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
         self._draining = False
@@ -178,6 +185,7 @@ class ModelServer:
                     self._loop.post,
                     self._options.max_queued_decodes,
                     self.stats,
+                    self._spare_memory.note_large_message,
                 ),
                 as_tensor_content=self._options.serialize_as_tensor_content,
                 check_method=self._options.check_signature_method,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tfs.core.call import Transport
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -26,13 +28,28 @@ def chosen_transport(options: ServerOptions) -> TransportKind:
 
 
 def make_transport(
-    options: ServerOptions, loop: ServingLoop, stats: Stats
+    options: ServerOptions,
+    loop: ServingLoop,
+    stats: Stats,
+    on_inflated: Callable[[], None] = lambda: None,
 ) -> Transport:
-    """Returns the transport, not started."""
+    """Returns the transport, not started.
+
+    Args:
+        options: The server's.
+        loop: Where calls are handled.
+        stats: Where what happens is published.
+        on_inflated: Called on the loop after each message that was compressed, if
+            the transport can tell.
+
+    """
     if chosen_transport(options) is TransportKind.EXPRESS:
         limits = ConnectionLimits(max_message_bytes=options.max_message_bytes)
         return ExpressTransport(
-            loop, ExpressOptions(limits, options.max_receive_bytes), stats=stats
+            loop,
+            ExpressOptions(limits, options.max_receive_bytes),
+            stats=stats,
+            on_inflated=on_inflated,
         )
     return GrpcioTransport(
         loop,

@@ -427,6 +427,7 @@ class Session:
         self.post(partial(self._on_inflated, call, outcome))
 
     def _on_inflated(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
+        self._shared.on_inflated()
         if call.is_finished or not call.inbox:
             return
         item = call.inbox.popleft()

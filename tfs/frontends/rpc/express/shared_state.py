@@ -79,6 +79,7 @@ class SharedState:
         loop: Runs everything.
         options: Limits and timeouts.
         executor: Where compression is undone.
+        on_inflated: Called after each message that was compressed.
         budget: The server's receive budget.
         buffers: Memory of large requests, used again.
         deadlines: Of all unfinished calls.
@@ -96,6 +97,7 @@ class SharedState:
     loop: ServingLoop
     options: ExpressOptions
     executor: Executor
+    on_inflated: Callable[[], None]
     budget: ReceiveBudget = field(init=False)
     buffers: ReceiveBuffers = field(default_factory=ReceiveBuffers)
     deadlines: Deadlines[ExpressCall] = field(init=False)

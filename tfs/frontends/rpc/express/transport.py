@@ -11,7 +11,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -56,6 +56,7 @@ class ExpressTransport:
         executor: Decompresses requests and shakes hands; by default a thread of the
             transport's own for each, started when first needed.
         stats: Where what happens is published; None keeps it to ``counters``.
+        on_inflated: Called on the loop after each message that was compressed.
 
     """
 
@@ -65,12 +66,14 @@ class ExpressTransport:
         options: ExpressOptions | None = None,
         executor: Executor | None = None,
         stats: Stats | None = None,
+        on_inflated: Callable[[], None] = lambda: None,
     ) -> None:
         self._own_executor = executor is None
         self._shared = SharedState(
             loop,
             options or ExpressOptions(),
             executor or ThreadExecutor(1, "express-inflate"),
+            on_inflated,
         )
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = self._shared.options
