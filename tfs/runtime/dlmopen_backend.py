@@ -10,12 +10,12 @@ import threading
 from collections.abc import Sequence
 
 from tfs.core.clock import Clock
-from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime import dlmopen_probe
 from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats, LoadMemory
+from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.spread_model import SpreadModel, summed
 
 
 class DlmopenBackend:
@@ -67,7 +67,7 @@ class DlmopenGroup:
         self._num_in_process = num_in_process
         # Guards the list; leaf.
         self._lock = threading.Lock()
-        self._models: list[SpreadModel] = []
+        self._models: list[SpreadModel[DlmopenInterpreter]] = []
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class DlmopenGroup:
         for interpreter in self._interpreters:
             interpreter.start()
 
-    def load(self, source: ModelSource) -> SpreadModel:
+    def load(self, source: ModelSource) -> SpreadModel[DlmopenInterpreter]:
         """Loads a version on every interpreter. Blocks, the first time for seconds.
 
         Raises:
@@ -106,15 +106,7 @@ class DlmopenGroup:
 
     def stats(self) -> InterpreterStats:
         """Returns the sums; of the models, one interpreter's number."""
-        each = [interpreter.stats() for interpreter in self._interpreters]
-        return InterpreterStats(
-            num_models=each[0].num_models,
-            num_queued=sum(stats.num_queued for stats in each),
-            num_calls=sum(stats.num_calls for stats in each),
-            num_dropped=sum(stats.num_dropped for stats in each),
-            num_failed=sum(stats.num_failed for stats in each),
-            busy_s=sum(stats.busy_s for stats in each),
-        )
+        return summed(interpreter.stats() for interpreter in self._interpreters)
 
     def close(self, deadline_s: float | None = None) -> None:
         """Unloads what was loaded here."""
@@ -122,66 +114,3 @@ class DlmopenGroup:
             models, self._models = self._models, []
         for model in models:
             model.unload()
-
-
-class SpreadModel:
-    """A version on every interpreter of a group. Thread-safe.
-
-    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, but for the order of
-    tasks, and :class:`~tfs.runtime.interpreter.MeasurableModel` by its first one.
-    """
-
-    def __init__(
-        self, members: Sequence[tuple[DlmopenInterpreter, DlmopenModel]]
-    ) -> None:
-        self._members = tuple(members)
-
-    @property
-    def members(self) -> Sequence[tuple[DlmopenInterpreter, DlmopenModel]]:
-        """The version on each interpreter."""
-        return self._members
-
-    @property
-    def source(self) -> ModelSource:
-        return self._members[0][1].source
-
-    @property
-    def pid(self) -> int:
-        """The server's own process."""
-        return self._members[0][1].pid
-
-    @property
-    def import_s(self) -> float | None:
-        """Seconds that importing and unpickling took."""
-        return self._members[0][1].import_s
-
-    @property
-    def load_memory(self) -> LoadMemory:
-        """Unknown: others allocate in this process, too."""
-        return self._members[0][1].load_memory
-
-    @property
-    def last_call_s(self) -> float | None:
-        """Seconds of the first interpreter's last call; an idle group uses that one."""
-        return self._members[0][1].last_call_s
-
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        """Has the first interpreter measure it; see ``MeasurableModel``."""
-        return self._members[0][1].two_thread_scaling(
-            signature_name, inputs, duration_s
-        )
-
-    def submit(self, task: InferenceTask) -> None:
-        """Hands the task to the interpreter with the fewest calls before it."""
-        _, model = min(self._members, key=_num_pending)
-        model.submit(task)
-
-    def unload(self) -> None:
-        for _, model in self._members:
-            model.unload()
-
-
-def _num_pending(member: tuple[DlmopenInterpreter, DlmopenModel]) -> int:
-    return member[0].num_pending

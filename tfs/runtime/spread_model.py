@@ -1,0 +1,107 @@
+"""One version on several interpreters: the paper's one interpreter per core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.runtime.interpreter import (
+    InterpreterModel,
+    InterpreterStats,
+    LoadMemory,
+    MeasurableModel,
+)
+from tfs.runtime.model_source import ModelSource
+
+
+class Member(Protocol):
+    """An interpreter that can tell how busy it is."""
+
+    @property
+    def num_pending(self) -> int:
+        """Calls that wait or run."""
+        ...
+
+
+class MemberModel(InterpreterModel, MeasurableModel, Protocol):
+    """The version on one of them."""
+
+
+M = TypeVar("M", bound=Member)
+
+
+class SpreadModel(Generic[M]):
+    """A version on each interpreter of a group. Thread-safe.
+
+    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, but for the order of
+    tasks, which holds per interpreter only, and
+    :class:`~tfs.runtime.interpreter.MeasurableModel` by its first one: they are alike.
+    """
+
+    def __init__(self, members: Sequence[tuple[M, MemberModel]]) -> None:
+        self._members = tuple(members)
+
+    @property
+    def members(self) -> Sequence[tuple[M, MemberModel]]:
+        """The version on each interpreter."""
+        return self._members
+
+    @property
+    def source(self) -> ModelSource:
+        return self._members[0][1].source
+
+    @property
+    def pid(self) -> int:
+        """The first interpreter's process."""
+        return self._members[0][1].pid
+
+    @property
+    def import_s(self) -> float | None:
+        """Processor seconds the first interpreter took to import and unpickle it."""
+        return self._members[0][1].import_s
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """What the first interpreter's load took."""
+        return self._members[0][1].load_memory
+
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds of the first interpreter's last call; an idle group uses that one."""
+        return self._members[0][1].last_call_s
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the first interpreter measure it; see ``MeasurableModel``."""
+        return self._members[0][1].two_thread_scaling(
+            signature_name, inputs, duration_s
+        )
+
+    def submit(self, task: InferenceTask) -> None:
+        """Hands the task to the interpreter with the fewest calls before it."""
+        _, model = min(self._members, key=_num_pending)
+        model.submit(task)
+
+    def unload(self) -> None:
+        for _, model in self._members:
+            model.unload()
+
+
+def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:
+    """Returns the sums over a group; of the models, its first member's number."""
+    each = list(each)
+    return InterpreterStats(
+        num_models=each[0].num_models,
+        num_queued=sum(stats.num_queued for stats in each),
+        num_calls=sum(stats.num_calls for stats in each),
+        num_dropped=sum(stats.num_dropped for stats in each),
+        num_failed=sum(stats.num_failed for stats in each),
+        num_restarts=sum(stats.num_restarts for stats in each),
+        busy_s=sum(stats.busy_s for stats in each),
+    )
+
+
+def _num_pending(member: tuple[Member, MemberModel]) -> int:
+    return member[0].num_pending
