@@ -67,7 +67,7 @@ class DlmopenGroup:
         self._num_in_process = num_in_process
         # Guards the list; leaf.
         self._lock = threading.Lock()
-        self._models: list[SpreadModel[DlmopenInterpreter]] = []
+        self._models: list[SpreadModel[DlmopenInterpreter, DlmopenModel]] = []
 
     @property
     def name(self) -> str:
@@ -77,7 +77,9 @@ class DlmopenGroup:
         for interpreter in self._interpreters:
             interpreter.start()
 
-    def load(self, source: ModelSource) -> SpreadModel[DlmopenInterpreter]:
+    def load(
+        self, source: ModelSource
+    ) -> SpreadModel[DlmopenInterpreter, DlmopenModel]:
         """Loads a version on every interpreter. Blocks, the first time for seconds.
 
         Raises:

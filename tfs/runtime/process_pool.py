@@ -52,7 +52,9 @@ class ProcessPool:
         for interpreter in self._interpreters:
             interpreter.start()
 
-    def load(self, source: ModelSource) -> SpreadModel[ProcessInterpreter]:
+    def load(
+        self, source: ModelSource
+    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
         """Loads on one interpreter, then from its bytes on all others at once.
 
         What crashes while it is loaded does so once. Blocks.

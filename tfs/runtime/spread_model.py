@@ -29,9 +29,10 @@ class MemberModel(InterpreterModel, MeasurableModel, Protocol):
 
 
 M = TypeVar("M", bound=Member)
+V = TypeVar("V", bound=MemberModel)
 
 
-class SpreadModel(Generic[M]):
+class SpreadModel(Generic[M, V]):
     """A version on each interpreter of a group. Thread-safe.
 
     Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, but for the order of
@@ -39,11 +40,11 @@ class SpreadModel(Generic[M]):
     :class:`~tfs.runtime.interpreter.MeasurableModel` by its first one: they are alike.
     """
 
-    def __init__(self, members: Sequence[tuple[M, MemberModel]]) -> None:
+    def __init__(self, members: Sequence[tuple[M, V]]) -> None:
         self._members = tuple(members)
 
     @property
-    def members(self) -> Sequence[tuple[M, MemberModel]]:
+    def members(self) -> Sequence[tuple[M, V]]:
         """The version on each interpreter."""
         return self._members
 

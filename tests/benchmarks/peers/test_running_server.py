@@ -66,6 +66,17 @@ def state_of(pid: int) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
+def alive_of(tree: dict[int, ProcessTimes]) -> set[int]:
+    """Returns which of these processes run; killed ones wait for who adopted them."""
+    return {
+        times.pid
+        for times in read_all(Path("/proc"))
+        if times.pid in tree
+        and tree[times.pid].start == times.start
+        and state_of(times.pid) not in ("Z", "X")
+    }
+
+
 def test_a_server_that_heeds_no_signal_ends_with_its_children() -> None:
     """Nothing of it is left for the next comparison."""
     with make_server() as server:
@@ -73,15 +84,7 @@ def test_a_server_that_heeds_no_signal_ends_with_its_children() -> None:
         assert server.reply_bytes == len(server.body)
         tree = tree_of(server)
         assert len(tree) == 2
-    # Killed ones wait for whoever adopted them.
-    alive = {
-        times.pid
-        for times in read_all(Path("/proc"))
-        if times.pid in tree
-        and tree[times.pid].start == times.start
-        and state_of(times.pid) not in ("Z", "X")
-    }
-    assert alive == set()
+    until(lambda: not alive_of(tree), "the end of what was killed")
 
 
 def test_a_paused_server_answers_when_it_goes_on() -> None:
