@@ -717,7 +717,6 @@ AREA = Area(
         measure_deadlines,
         measure_resnet18,
     ),
-    time_limit_s=1800.0,
 )
 
 if __name__ == "__main__":
