@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
 
 import tfs.export
+from tests.benchmarks.models.one_layer import OneLayer
 from tests.benchmarks.server_process import ServerProcess
 from tfs.core.version_directory import Producer, commit
 from tfs.servables.hashmap import table_signatures
@@ -22,19 +22,6 @@ from tfs.servables.lookup_table import read_table
 _AVAILABLE = re.compile(r"^tfs: (\S+)/(\d+) is available$", re.MULTILINE)
 _ENDED = re.compile(r"event=servable_end servable=(\S+)/(\d+) ")
 _POLL_S = 0.05
-
-
-class OneLayer(nn.Module):
-    """Four numbers to two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [batch, 2]."""
-        result: torch.Tensor = self.layer(x)
-        return result
 
 
 class ManyModels:
