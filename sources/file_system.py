@@ -365,6 +365,9 @@ class FileSystemSource:
             try:
                 self._watcher.start(self.mark_changed)
                 self._watching = True
+                with self._changed:
+                    # Those that a step before this thread took in are to be watched.
+                    self._config_changed = True
             except OSError as error:
                 log.warning("event=watcher_failed polling_instead error=%s", error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -99,17 +100,24 @@ def mount_type(mountinfo: str, path: str) -> str:
         path: Absolute, without links.
 
     """
-    best, kind = -1, ""
+    for point, kind in _mounts(mountinfo):
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            return kind
+    return ""
+
+
+@functools.lru_cache(maxsize=1)  # it hardly changes, and a thousand base paths ask
+def _mounts(mountinfo: str) -> list[tuple[str, str]]:
+    """Returns mount points and their types; the first that fits a path is its own."""
+    mounts = []
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
         fields = left.split(" ")
-        if not dash or len(fields) < 5:
-            continue
-        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= best:
-            best, kind = len(point), right.split(" ", 1)[0]
-    return kind
+        if dash and len(fields) >= 5:
+            point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+            mounts.append((point, right.split(" ", 1)[0]))
+    mounts.reverse()
+    return sorted(mounts, key=lambda mount: -len(mount[0]))
 
 
 def _changed_s(stat: os.stat_result) -> float:

@@ -786,6 +786,31 @@ def test_what_gives_no_events_is_polled(
     assert watcher.closed
 
 
+def test_what_was_looked_at_before_the_start_is_watched_from_then_on() -> None:
+    """A server applies its first config before the source's thread runs."""
+    watcher, clock = FakeWatcher(), FakeClock()
+    files = FakeFileSystem(clock)
+    files.events = True
+    files.write("/models/digits/1/servable.json")
+    options = FileSystemSourceOptions(poll_wait_s=5, rescan_s=600)
+    source = FileSystemSource(options, file_system=files, clock=clock, watcher=watcher)
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    source.update_config([monitor()])
+    assert len(target.calls) == 1
+    assert not watcher.paths
+    source.start()
+    clock.block_until_sleepers(1)
+    with source:
+        assert watcher.paths == ["/models/digits"]
+        clock.advance(5)  # looked at once more: something may have come in between
+        clock.block_until_sleepers(1)
+        calls = files.num_calls
+        clock.advance(5)
+        clock.block_until_sleepers(1)
+        assert files.num_calls == calls
+
+
 def test_without_any_events_everything_is_polled() -> None:
     """A system that has no watches left still sees new versions."""
     watcher = FakeWatcher(refuses=True)
