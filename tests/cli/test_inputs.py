@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tfs.cli.inputs import jsonable, read_inputs
+from tfs.client.arrays import Typed
 from tfs.core.errors import InvalidArgument
+
+
+def _dtypes(inputs: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(np.asarray(each).dtype) for name, each in inputs.items()}
 
 
 def test_an_npy_file_keeps_its_dtype(tmp_path: Path) -> None:
@@ -16,6 +22,7 @@ def test_an_npy_file_keeps_its_dtype(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.arange(4, dtype=np.int16))
     found = read_inputs([f"x={path}"], {"x": "float32"})["x"]
+    assert isinstance(found, np.ndarray)
     assert found.dtype == np.int16
     assert found.tolist() == [0, 1, 2, 3]
 
@@ -25,16 +32,29 @@ def test_json_takes_the_signatures_dtype(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("[[1, 2]]")
     found = read_inputs([f"x={path}", "n=[1, 2]"], {"x": "float32", "n": "uint8"})
-    assert found["x"].dtype == np.float32
-    assert found["n"].dtype == np.uint8
+    assert _dtypes(found) == {"x": "float32", "n": "uint8"}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_types_that_numpy_lacks_are_sent_all_the_same(
+    tmp_path: Path, dtype: str
+) -> None:
+    """From JSON, from arrays of floats, and from what numpy makes of ml_dtypes' own."""
+    path, raw = tmp_path / "x.npy", tmp_path / "raw.npy"
+    np.save(path, np.array([1.5], dtype=np.float32))
+    code = {"bfloat16": b"\xc0\x3f", "float8_e4m3fn": b"\x3c"}[dtype]
+    np.save(raw, np.frombuffer(code, dtype=f"V{len(code)}"))
+    for word in ("[1.5]", str(path), str(raw)):
+        found = read_inputs([f"x={word}"], {"x": dtype})["x"]
+        assert isinstance(found, Typed)
+        assert found.dtype == dtype
+        assert np.asarray(found.values).tolist() == [1.5]
 
 
 def test_json_without_a_signature_takes_the_usual_dtype() -> None:
     """Floats are float32 and integers int64, as in the client."""
     found = read_inputs(["a=1.5", "b=2", 'c=["x"]'], {})
-    assert found["a"].dtype == np.float32
-    assert found["b"].dtype == np.int64
-    assert found["c"].tolist() == ["x"]
+    assert _dtypes(found) == {"a": "float32", "b": "int64", "c": "object"}
 
 
 @pytest.mark.parametrize(
@@ -46,12 +66,14 @@ def test_json_without_a_signature_takes_the_usual_dtype() -> None:
         (["x=[1,"], "--input x: no JSON"),
         (["x=[[1],[1,2]]"], "--input x: "),
         (['x=["a"]'], "--input x: "),
+        (["n=[300]"], "--input n: a value does not fit uint8"),
+        (["n=[1.5]"], "--input n: a value does not fit uint8"),
     ],
 )
 def test_a_bad_input_is_named(words: list[str], problem: str) -> None:
     """The message says which input, and what is wrong with it."""
     with pytest.raises(InvalidArgument, match=problem):
-        read_inputs(words, {"x": "float32"})
+        read_inputs(words, {"x": "float32", "n": "uint8"})
 
 
 def test_outputs_become_json() -> None:

@@ -141,11 +141,12 @@ def test_other_errors_are_not_repeated(ask: Ask, answers: Answers) -> None:
     assert answers.num_attempts == 1
 
 
-def test_a_deadline_ends_the_call(ask: Ask, answers: Answers) -> None:
-    """A server that never answers costs no more than the timeout."""
+@pytest.mark.parametrize("timeout_s", [0.2, 0.0])
+def test_a_deadline_ends_the_call(ask: Ask, answers: Answers, timeout_s: float) -> None:
+    """A server that never answers costs no more than the timeout, of 0 too."""
     answers.errors = [None]
     with pytest.raises(DeadlineExceeded) as caught:
-        ask(timeout_s=0.2)
+        ask(timeout_s=timeout_s)
     assert caught.value.code is Code.DEADLINE_EXCEEDED
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfs.client.arrays import fill_tensor, read_tensor
+from tfs.client.arrays import Typed, fill_tensor, read_tensor
+from tfs.client.narrow_floats import NARROW_FLOATS
 from tfs.client.results import Array
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
@@ -67,7 +68,19 @@ def test_strings_and_bytes_are_one_kind() -> None:
     assert sent(["ä", b"\xff"]).tolist() == ["ä".encode(), b"\xff"]
 
 
-@pytest.mark.parametrize("value", [[[1, 2], [3]], {"a": 1}, object()])
+def test_zeros_at_the_end_of_strings_are_kept() -> None:
+    """What numpy's own strings would drop is sent: serialized messages, pixels."""
+    for value in (["a\0", "bc"], [b"\x01\0\0"], b"\0", "\0\0", [[b"\0"], [b"x\0"]]):
+        nested = np.asarray(value, dtype=object)
+        wanted = [
+            each.encode() if isinstance(each, str) else each for each in nested.flat
+        ]
+        back = sent(value)
+        assert back.shape == nested.shape
+        assert list(back.flat) == wanted
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], {"a": 1}, object(), [1, "a"]])
 def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
     """A value without a wire form is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'x'"):
@@ -86,6 +99,68 @@ def test_bfloat16_is_read_as_float32(form: str) -> None:
     array = read_tensor(tensor, "x")
     assert array.dtype == np.float32
     assert array.tolist() == [1.5, 1.5]
+
+
+@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 2)])
+def test_types_that_numpy_lacks_are_sent_and_read(
+    dtype: str, shape: tuple[int, ...]
+) -> None:
+    """They are asked for by name, and come back as the same numbers in float32."""
+    array = np.full(shape, 1.25)
+    tensor = tensor_pb2.TensorProto()
+    fill_tensor(tensor, Typed(array.tolist() if shape != (0, 2) else array, dtype), "x")
+    assert types_pb2.DataType.Name(tensor.dtype) == f"DT_{dtype.upper()}"
+    back = read_tensor(tensor, "x")
+    assert back.dtype == np.float32
+    np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1, 2], "float32"),
+        ([1.5], "float64"),
+        ([255], "uint8"),
+        ([2**64 - 1], "uint64"),
+        ([1, 0], "bool"),
+        ([1 + 2j], "complex64"),
+        (["a"], "string"),
+    ],
+)
+def test_a_dtype_may_be_asked_for_by_name(values: list[Any], dtype: str) -> None:
+    """Any dtype goes by its name in signatures."""
+    tensor = tensor_pb2.TensorProto()
+    fill_tensor(tensor, Typed(values, dtype), "x")
+    back = read_tensor(tensor, "x")
+    assert back.dtype == (np.dtype(object) if dtype == "string" else np.dtype(dtype))
+    assert [each.decode() if dtype == "string" else each for each in back] == values
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([300], "uint8"),
+        ([-1], "uint64"),
+        ([1.5], "int32"),
+        ([2], "bool"),
+        ([2**64], "int64"),
+        (["a"], "float32"),
+        (["a"], "bfloat16"),
+        ([1], "nonsense"),
+    ],
+)
+def test_only_floats_are_rounded(values: list[Any], dtype: str) -> None:
+    """A number that a dtype does not have is refused, not wrapped around or cut."""
+    with pytest.raises(InvalidArgument, match="'x'"):
+        fill_tensor(tensor_pb2.TensorProto(), Typed(values, dtype), "x")
+
+
+def test_contents_that_do_not_fit_are_refused() -> None:
+    """A reply that contradicts itself is an error that names the output."""
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, tensor_content=b"abc")
+    with pytest.raises(InvalidArgument, match="'x'"):
+        read_tensor(tensor, "x")
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
@@ -109,6 +184,7 @@ def test_arrays_of_ml_dtypes_are_sent(name: str) -> None:
         ("scomplex_val", types_pb2.DT_COMPLEX64, [1, 2], [1 + 2j, 1 + 2j, 1 + 2j]),
         ("bool_val", types_pb2.DT_BOOL, [True, False], [True, False, False]),
         ("uint32_val", types_pb2.DT_UINT32, [1, 2, 3, 4], [1, 2, 3]),
+        ("half_val", types_pb2.DT_BFLOAT16, [0x3F80, 0x4000], [1.0, 2.0, 2.0]),
     ],
 )
 def test_typed_fields_are_read_by_upstreams_rule(

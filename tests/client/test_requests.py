@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tfs.client.requests import Target, regress_request
+from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow_serving.apis import regression_pb2
 
 
@@ -27,3 +28,19 @@ def test_a_feature_has_the_type_of_its_values(value: object, kind: str | None) -
     features = request.input.example_list.examples[0].features.feature
     assert features["x"].WhichOneof("kind") == "float_list"
     assert features["ids"].WhichOneof("kind") == kind
+
+
+@pytest.mark.parametrize("value", [b"ab\0", "ab\0", [b"ab\0"], ["ab\0"]])
+def test_zeros_at_the_end_of_strings_are_kept(value: object) -> None:
+    """What numpy's own strings would drop is sent."""
+    message = regress_request(Target("m"), [{"image": value}], None)
+    request = regression_pb2.RegressionRequest.FromString(message)
+    feature = request.input.example_list.examples[0].features.feature["image"]
+    assert list(feature.bytes_list.value) == [b"ab\0"]
+
+
+@pytest.mark.parametrize("value", [[2**63], [2**70], [1 + 2j], [None], ["a", 1]])
+def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
+    """Before anything is sent."""
+    with pytest.raises(InvalidArgument, match="'ids'"):
+        regress_request(Target("m"), [{"ids": value}], None)

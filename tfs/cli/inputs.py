@@ -18,21 +18,20 @@ HELP: Final = (
 )
 
 
-def read_inputs(
-    words: Sequence[str], dtypes: Mapping[str, str]
-) -> dict[str, npt.NDArray[Any]]:
-    """Returns the inputs by name.
+def read_inputs(words: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, object]:
+    """Returns the inputs by name, as the client takes them.
 
     Args:
         words: What was said with ``--input``.
         dtypes: The signature's dtypes by input, where they are known: JSON has only
-            one kind of number. Arrays from .npy files keep their own.
+            one kind of number. Arrays from .npy files keep their own, except where
+            the model wants a type that numpy lacks.
 
     Raises:
         InvalidArgument: Naming the input and what is wrong with it.
 
     """
-    inputs: dict[str, npt.NDArray[Any]] = {}
+    inputs: dict[str, object] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals):
@@ -74,30 +73,39 @@ def read_json(text: str, where: str) -> Any:
         raise InvalidArgument(f"{where}: no JSON: {error}") from error
 
 
-def _read(name: str, value: str, dtype: str | None) -> npt.NDArray[Any]:
-    import numpy as np
-
+def _read(name: str, value: str, dtype: str | None) -> object:
     where = f"--input {name}"
     try:
         if value.endswith(".npy"):
-            array: npt.NDArray[Any] = np.load(value, allow_pickle=False)
-            return array
+            return _read_array(value, dtype)
         if value.endswith(".json"):
             value = Path(value).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{where}: {error}") from error
     nested = read_json(value, where)
+    from tfs.client.arrays import Typed, as_array, converted
+    from tfs.client.narrow_floats import NARROW_FLOATS
+
     try:
-        array = np.asarray(nested)
-        if dtype == "bfloat16" or (dtype or "").startswith("float8"):
-            raise InvalidArgument(
-                f"{where}: the model wants {dtype}, which numpy does not have; send it "
-                "with tfs.client and arrays of the package ml_dtypes"
-            )
-        if dtype not in (None, "string"):
-            array = array.astype(np.dtype(dtype), casting="unsafe")
-        elif array.dtype == np.float64:
-            array = array.astype(np.float32)
-    except (ValueError, TypeError) as error:
-        raise InvalidArgument(f"{where}: {error}") from error
-    return array
+        if dtype in NARROW_FLOATS:
+            return Typed(converted(nested, "float32", name), dtype)
+        if dtype is not None:
+            return converted(nested, dtype, name)
+        return as_array(nested, name)
+    except InvalidArgument as error:
+        what = error.message.removeprefix(f"input {name!r}: ")
+        raise InvalidArgument(f"{where}: {what}") from error
+
+
+def _read_array(path: str, dtype: str | None) -> object:
+    import numpy as np
+
+    from tfs.client.arrays import Typed
+    from tfs.client.narrow_floats import NARROW_FLOATS, decode
+
+    array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    if dtype not in NARROW_FLOATS:
+        return array
+    if array.dtype.kind == "V":  # what numpy makes of the types of ml_dtypes
+        array = decode(array.view("<u2" if dtype == "bfloat16" else "u1"), dtype)
+    return Typed(array, dtype)

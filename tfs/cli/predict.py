@@ -71,8 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _dtypes(client: Client, arguments: argparse.Namespace) -> Mapping[str, str]:
     """Returns what the inputs' dtypes should be, as far as the server says."""
-    if all(word.endswith(".npy") for word in arguments.input):
-        return {}
     try:
         found = client.metadata(
             arguments.model, version=arguments.version, label=arguments.label

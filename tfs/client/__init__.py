@@ -11,6 +11,7 @@ Serving's API. :class:`AsyncClient` has the same methods as coroutines.
 """
 
 from tfs.client.aio import AsyncClient
+from tfs.client.arrays import Typed
 from tfs.client.client import Client
 from tfs.client.results import (
     Classification,
@@ -31,5 +32,6 @@ __all__ = [
     "Prediction",
     "Regression",
     "RetryPolicy",
+    "Typed",
     "VersionStatus",
 ]

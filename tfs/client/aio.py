@@ -76,7 +76,8 @@ class AsyncClient:
 
         Args:
             model: The model's name.
-            inputs: Dimension 0 of each is the batch, as a rule.
+            inputs: Dimension 0 of each is the batch, as a rule. Dtypes numpy lacks are
+                sent as :class:`tfs.client.Typed`.
             version: Ask exactly this version.
             label: Ask the version this label means.
             signature: Other than the default one.
@@ -183,7 +184,9 @@ class AsyncClient:
         self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool
     ) -> R:
         now = asyncio.get_running_loop().time
-        deadline_s = now() + (timeout_s or self._timeout_s)
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        deadline_s = now() + timeout_s
         call = self._channel.unary_unary(what.method, None, None)
         num_attempts = 0
         while True:

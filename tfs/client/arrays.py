@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from tfs.client.narrow_floats import NARROW_FLOATS, decode, encode
 from tfs.client.results import Array
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
@@ -26,14 +28,11 @@ _NUMPY: Final[dict[int, np.dtype[Any]]] = {
     types_pb2.DT_UINT32: np.dtype("<u4"),
     types_pb2.DT_UINT64: np.dtype("<u8"),
 }
-_WIRE_BY_NAME: Final = {
-    "bfloat16": types_pb2.DT_BFLOAT16,
-    "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
-    "float8_e4m3fn": types_pb2.DT_FLOAT8_E4M3FN,
-    "float8_e4m3fnuz": types_pb2.DT_FLOAT8_E4M3FNUZ,
-    "float8_e5m2fnuz": types_pb2.DT_FLOAT8_E5M2FNUZ,
+_NARROW: Final = {
+    types_pb2.DataType.Value(f"DT_{name.upper()}"): name for name in NARROW_FLOATS
 }
 """Types that numpy has from the package ml_dtypes only."""
+_WIRE_BY_NAME: Final = {name: number for number, name in _NARROW.items()}
 
 _WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
 _TYPED_FIELD: Final = {
@@ -54,22 +53,51 @@ _TYPED_FIELD: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """Values to be sent as a dtype named as in signatures. Immutable.
+
+    For bfloat16 and the float8 types, which numpy does not have. Floats are rounded to
+    nearest; other numbers must be exactly representable.
+
+    Attributes:
+        values: An array, a number, a string or nested lists of them.
+        dtype: "bfloat16", "uint8", "string", ...
+
+    """
+
+    values: object
+    dtype: str
+
+
 def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> None:
     """Writes an array, a number, a string or nested lists of them into ``tensor``.
 
     Python floats become float32 and Python ints int64, as models expect far more
-    often than numpy's own defaults; pass an array to choose.
+    often than numpy's own defaults; pass an array or :class:`Typed` to choose.
 
     Raises:
-        InvalidArgument: Ragged lists, or a dtype that has no wire form.
+        InvalidArgument: Ragged lists, a dtype that has no wire form, or values that
+            the dtype asked for does not have.
 
     """
-    array = _as_array(value, name)
+    if isinstance(value, Typed) and value.dtype in NARROW_FLOATS:
+        array = converted(value.values, "float32", name)
+        tensor.tensor_shape.SetInParent()
+        for size in array.shape:
+            tensor.tensor_shape.dim.add(size=size)
+        tensor.dtype = _WIRE_BY_NAME[value.dtype]  # type: ignore[assignment]
+        codes = encode(array, value.dtype)
+        tensor.tensor_content = codes.astype(codes.dtype.newbyteorder("<")).tobytes()
+        return
+    if isinstance(value, Typed):
+        value = converted(value.values, value.dtype, name)
+    array = as_array(value, name)
     for size in array.shape:
         tensor.tensor_shape.dim.add(size=size)
     if array.dtype.kind in "OSU":
         tensor.dtype = types_pb2.DT_STRING
-        tensor.string_val.extend(_as_bytes(item, name) for item in array.ravel())
+        tensor.string_val.extend(as_bytes(item, name) for item in array.ravel())
         return
     little = array.dtype.newbyteorder("<")
     number = _WIRE.get(little, _WIRE_BY_NAME.get(array.dtype.name))
@@ -82,7 +110,7 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
 def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
     """Returns the array, from raw content or typed fields, the last value repeated.
 
-    bfloat16, which numpy does not have, comes as the same numbers in float32.
+    bfloat16 and float8, which numpy does not have, come as the same numbers in float32.
 
     Raises:
         InvalidArgument: A dtype numpy does not have, or contents that do not fit.
@@ -96,38 +124,81 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
         strings[: len(given)] = given
         strings[len(given) :] = given[-1] if given else b""
         return strings.reshape(shape)
-    if tensor.dtype == types_pb2.DT_BFLOAT16:
-        halves = tensor_pb2.TensorProto()
-        halves.CopyFrom(tensor)
-        halves.dtype = types_pb2.DT_UINT16
-        halves.int_val.extend(halves.half_val)
-        wide = read_tensor(halves, name).astype("<u4") << 16
-        return wide.view("<f4")
+    narrow = _NARROW.get(tensor.dtype)
+    if narrow == "bfloat16":
+        codes = _elements(tensor, np.dtype("<u2"), tensor.half_val, shape, name)
+        return decode(codes, narrow)
+    if narrow is not None:
+        values: Any = np.frombuffer(tensor.float8_val, dtype=np.uint8)
+        codes = _elements(tensor, np.dtype("u1"), values, shape, name)
+        return decode(codes, narrow)
     dtype = _NUMPY.get(tensor.dtype)
     if dtype is None:
-        known = types_pb2.DataType.Name(tensor.dtype)
+        try:
+            known = types_pb2.DataType.Name(tensor.dtype)
+        except ValueError:
+            known = f"data type {tensor.dtype}"
         raise InvalidArgument(f"output {name!r}: numpy has no {known}")
-    if tensor.tensor_content:
-        flat = np.frombuffer(tensor.tensor_content, dtype=dtype)
-        if flat.size != size:
-            raise InvalidArgument(f"output {name!r}: content does not fit {shape}")
-        return flat.reshape(shape).copy()
     values = getattr(tensor, _TYPED_FIELD[tensor.dtype])
     if tensor.dtype == types_pb2.DT_HALF:
-        flat = np.array(values, dtype="<u2").view("<f2")
+        values = np.array(values, dtype="<u2").view("<f2")
     elif dtype.kind == "c":
-        parts = np.array(values, dtype=dtype.type(0).real.dtype)
-        flat = parts.view(dtype)
-    else:
-        flat = np.array(values, dtype=dtype)
-    flat = flat[:size]
+        whole = len(values) // 2 * 2
+        values = np.array(values[:whole], dtype=dtype.type(0).real.dtype).view(dtype)
+    return _elements(tensor, dtype, values, shape, name)
+
+
+def _elements(
+    tensor: tensor_pb2.TensorProto,
+    dtype: np.dtype[Any],
+    values: Any,
+    shape: tuple[int, ...],
+    name: str,
+) -> Array:
+    """Returns the raw content if there is any, else the typed field's values."""
+    size = int(np.prod(shape, dtype=np.int64))
+    if tensor.tensor_content:
+        if len(tensor.tensor_content) != size * dtype.itemsize:
+            raise InvalidArgument(f"output {name!r}: content does not fit {shape}")
+        return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
+    flat = np.array(values, dtype=dtype)[:size]
     if flat.size < size:
         last = flat[-1] if flat.size else dtype.type(0)
         flat = np.concatenate([flat, np.full(size - flat.size, last, dtype=dtype)])
     return flat.reshape(shape)
 
 
-def _as_array(value: object, name: str) -> Array:
+def converted(value: object, dtype: str, name: str) -> Array:
+    """Returns an array of that dtype, one that numpy has.
+
+    Raises:
+        InvalidArgument: Values that are not numbers, or that the dtype does not have:
+            only floats may be rounded.
+
+    """
+    array = as_array(value, name, floats=np.float64)
+    if dtype == "string":
+        return array
+    try:
+        wanted = np.dtype(dtype)
+        with np.errstate(all="ignore"):
+            found = array.astype(wanted, casting="unsafe")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"input {name!r}: {error}") from error
+    if wanted.kind in "iub" and not np.array_equal(found, array):
+        raise InvalidArgument(f"input {name!r}: a value does not fit {dtype}")
+    return found
+
+
+def as_array(
+    value: object, name: str, floats: type[np.floating[Any]] = np.float32
+) -> Array:
+    """Returns the value as an array; Python's floats, alone or in lists, as asked.
+
+    Raises:
+        InvalidArgument: Ragged lists.
+
+    """
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -135,14 +206,23 @@ def _as_array(value: object, name: str) -> Array:
             array = np.asarray(value)
         except UnicodeDecodeError:  # text beside bytes that are not text
             array = np.asarray(value, dtype=object)
+        if array.dtype.kind in "SU":
+            # numpy's own strings end before their trailing zeros.
+            array = np.asarray(value, dtype=object)
     except ValueError as error:
         raise InvalidArgument(f"input {name!r}: {error}") from error
     if array.dtype == np.float64 and not isinstance(value, np.generic):
-        return array.astype(np.float32)
+        return array.astype(floats)
     return array
 
 
-def _as_bytes(item: object, name: str) -> bytes:
+def as_bytes(item: object, name: str) -> bytes:
+    """Returns text as UTF-8, and bytes as they are.
+
+    Raises:
+        InvalidArgument: It is neither.
+
+    """
     if isinstance(item, str):
         return item.encode()
     if isinstance(item, bytes):

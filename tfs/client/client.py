@@ -84,7 +84,8 @@ class Client:
 
         Args:
             model: The model's name.
-            inputs: Dimension 0 of each is the batch, as a rule.
+            inputs: Dimension 0 of each is the batch, as a rule. Dtypes numpy lacks are
+                sent as :class:`tfs.client.Typed`.
             version: Ask exactly this version.
             label: Ask the version this label means.
             signature: Other than the default one.
@@ -187,7 +188,9 @@ class Client:
         self.close()
 
     def _call(self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool) -> R:
-        deadline_s = self._clock.now() + (timeout_s or self._timeout_s)
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        deadline_s = self._clock.now() + timeout_s
         call = self._channel.unary_unary(what.method, None, None)
         num_attempts = 0
         while True:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from tfs.client.arrays import fill_tensor, read_tensor
+from tfs.client.arrays import as_array, as_bytes, fill_tensor, read_tensor
 from tfs.client.results import (
     Classification,
     Label,
@@ -191,7 +193,8 @@ def read_error(error: Any) -> ServingError:
     retry_after_s = None
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
-            retry_after_s = _retry_hint(value)
+            with contextlib.suppress(DecodeError):  # not everybody's is a Status
+                retry_after_s = _retry_hint(value)
     kind = BY_CODE.get(code, Unknown)
     return kind(error.details() or code.name, retry_after_s=retry_after_s)
 
@@ -229,22 +232,22 @@ def _fill_input(
 def _fill_example(example: example_pb2.Example, features: Features) -> None:
     for name, value in features.items():
         feature = example.features.feature[name]
-        values = np.asarray(value).ravel() if not isinstance(value, bytes) else None
-        if values is not None and not values.size and not hasattr(value, "dtype"):
+        values = as_array(value, name).ravel()
+        if not values.size and not hasattr(value, "dtype"):
             continue  # an empty list has no type: a feature without values
-        if values is None:
-            feature.bytes_list.value.append(value)  # type: ignore[arg-type]
-        elif values.dtype.kind in "iub":
-            feature.int64_list.value.extend(values.tolist())
-        elif values.dtype.kind == "f":
-            feature.float_list.value.extend(values.tolist())
-        elif values.dtype.kind in "OSU":
-            feature.bytes_list.value.extend(
-                item.encode() if isinstance(item, str) else bytes(item)
-                for item in values.tolist()
-            )
-        else:
-            raise InvalidArgument(f"feature {name!r}: cannot send {values.dtype}")
+        kind = values.dtype.kind
+        try:
+            if kind in "iub":
+                feature.int64_list.value.extend(values.tolist())
+            elif kind == "f":
+                feature.float_list.value.extend(values.tolist())
+            elif kind in "OSU":
+                strings = [as_bytes(item, name) for item in values.tolist()]
+                feature.bytes_list.value.extend(strings)
+            else:
+                raise ValueError(f"cannot send {values.dtype}")
+        except ValueError as error:  # protobuf's too: an integer beyond int64
+            raise InvalidArgument(f"feature {name!r}: {error}") from error
 
 
 def _tensor_infos(infos: Mapping[str, Any]) -> dict[str, TensorInfo]:
