@@ -6,12 +6,13 @@ import urllib.parse
 
 import pytest
 
-from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.errors import InvalidArgument, NotFound, Unavailable
 from tfs.frontends.rpc.status_details import (
     MAX_MESSAGE_BYTES,
     TRUNCATED,
     handler_error,
     percent_encode,
+    status_details,
     wire_message,
 )
 
@@ -20,6 +21,21 @@ def test_a_message_is_cut_at_1024_characters_and_says_so() -> None:
     """As TensorFlow Serving cuts it; what fits is left alone."""
     assert wire_message(InvalidArgument("x" * 1024)) == "x" * 1024
     assert wire_message(InvalidArgument("x" * 1025)) == "x" * 1024 + TRUNCATED
+
+
+@pytest.mark.parametrize("char", ["%", "ä", "я"])
+def test_letters_that_are_not_ascii_are_counted_not_their_bytes(char: str) -> None:
+    """1,024 of them arrive, though they travel as six bytes each."""
+    message = char * 1025
+    assert wire_message(InvalidArgument(message)) == message[:1024] + TRUNCATED
+
+
+def test_an_error_with_a_hint_fits_what_clients_take() -> None:
+    """Its message travels twice, in grpc-message and in the status beside the hint."""
+    error = Unavailable("ä" * 2000, retry_after_s=1)
+    details = status_details(error)
+    assert details is not None
+    assert len(percent_encode(wire_message(error))) + len(details) * 4 / 3 < 7500
 
 
 @pytest.mark.parametrize("char", ["%", "ä", "日", "\U0001f600"])

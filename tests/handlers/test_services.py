@@ -202,7 +202,13 @@ def health_request(service: str) -> bytes:
 
 @pytest.mark.parametrize(
     "service",
-    ["", "PredictionService", "tensorflow.serving.ModelService", "m"],
+    [
+        "",
+        "PredictionService",
+        "tensorflow.serving.ModelService",
+        "grpc.reflection.v1.ServerReflection",
+        "m",
+    ],
 )
 def test_health_follows_readiness(service: str) -> None:
     """The server, its services and its models are SERVING when they can answer."""
@@ -293,8 +299,12 @@ def test_reflection_sends_a_file_with_all_it_imports(fields: dict[str, str]) -> 
 
 
 def test_reflection_answers_unknown_symbols_in_the_stream() -> None:
-    """A symbol that is not there is an answer, not the end of the stream."""
-    assert reflect(file_containing_symbol="no.Such").error_response.error_code == 5
+    """A symbol that is not there is an answer that names it, not the stream's end."""
+    known = "tensorflow.serving.PredictionService"
+    for symbol in ("no.Such", "nothing", f"{known}.Guess"):
+        error = reflect(file_containing_symbol=symbol).error_response
+        assert error.error_code == 5
+        assert symbol in error.error_message
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:

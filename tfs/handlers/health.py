@@ -22,6 +22,9 @@ SERVICES: Final = frozenset(
         "ModelService",
         "tensorflow.serving.PredictionService",
         "tensorflow.serving.ModelService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
     }
 )
 

@@ -6,6 +6,7 @@ either, given the generated module. Answers come from our private descriptor poo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -95,11 +96,12 @@ class ReflectionHandler:
         except KeyError:
             # upb's pool does not look inside services: ask for the method's service.
             service, _, method = symbol.rpartition(".")
-            found: Any = self._pool.FindServiceByName(service)
-            if method not in found.methods_by_name:
-                raise
-            file: FileDescriptor = found.file
-            return file
+            with contextlib.suppress(KeyError):
+                found: Any = self._pool.FindServiceByName(service)
+                if method in found.methods_by_name:
+                    file: FileDescriptor = found.file
+                    return file
+            raise
 
     @staticmethod
     def _add_files(response: Any, file: FileDescriptor) -> None:

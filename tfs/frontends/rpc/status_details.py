@@ -9,8 +9,10 @@ from tfs.core.errors import Internal, ServingError
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 MAX_MESSAGE_CHARS: Final = 1024
-MAX_MESSAGE_BYTES: Final = 4096
+MAX_MESSAGE_BYTES: Final = 7168
 """Of a message as it travels, percent-encoded; clients take about 8 KB of headers."""
+MAX_HINTED_MESSAGE_BYTES: Final = 4096
+"""The same of one with a retry hint, beside which it travels once more."""
 TRUNCATED: Final = "...TRUNCATED"
 DETAILS_KEY: Final = "grpc-status-details-bin"
 
@@ -21,15 +23,18 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 def wire_message(error: ServingError) -> str:
     """Returns the message clients see: cut at 1,024 characters, control-free.
 
-    Earlier if it would travel in more than 4 KB, and marked as cut either way.
+    Earlier if it would travel in more than clients take (7 KB: 1,024 letters with
+    accents do not), and marked as cut either way.
     """
+    hinted = error.retry_after_s is not None
+    max_bytes = MAX_HINTED_MESSAGE_BYTES if hinted else MAX_MESSAGE_BYTES
     message = _UNPRINTABLE.sub("?", error.message)
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[:MAX_MESSAGE_CHARS] + TRUNCATED
     if not message.isascii():
         message = message.encode("utf-8", "replace").decode()  # lone surrogates
     if not message.isascii() or "%" in message:
-        message = _cut_encoded(message)
+        message = _cut_encoded(message, max_bytes)
     return message
 
 
@@ -57,11 +62,11 @@ def _encoded_char(char: str) -> bytes:
     return b"".join(b"%%%02X" % byte for byte in char.encode())
 
 
-def _cut_encoded(message: str) -> str:
+def _cut_encoded(message: str, max_bytes: int) -> str:
     num_bytes = 0
     for index, char in enumerate(message):
         num_bytes += len(_encoded_char(char))
-        if num_bytes > MAX_MESSAGE_BYTES:
+        if num_bytes > max_bytes:
             return message[:index] + TRUNCATED
     return message
 
