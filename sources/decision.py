@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sources.scan import Scan, ServableToMonitor
 from sources.storage_path import StoragePath
-from sources.version_policy import Specific
+from sources.version_policy import Specific, list_versions
 from tfs.core.servable_data import AspiredVersions, ServableData
 
 Versions = tuple[ServableData[StoragePath], ...]
@@ -50,13 +49,14 @@ def decide(
     if not found.versions and before and not _may_empty(servable, unload_when_empty):
         problem = (
             f"{servable.base_path} shows no version of {servable.name} to serve; "
-            f"version {_list(_numbers(before))} stays loaded (unload_when_empty is off)"
+            f"version {list_versions(_numbers(before))} stays loaded "
+            "(unload_when_empty is off)"
         )
         return Decision(None, (problem,))
     if found.versions == before and not repeat:
         return Decision(None)
     what = explain(before, found, is_new)
-    pinned = _list(sorted(servable.pinned))
+    pinned = list_versions(sorted(servable.pinned))
     wanted = f"{servable.policy} and pinned {pinned}" if pinned else servable.policy
     reason = f"{wanted} of {servable.base_path}: {what}"
     return Decision(AspiredVersions(servable.name, found.versions, reason))
@@ -66,20 +66,22 @@ def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
     """Returns what changed, for people: "2 appeared", "1 gone"."""
     chosen = _numbers(found.versions)
     if before is None:
-        return f"found {_list(chosen)}" if chosen else "no version"
+        return f"found {list_versions(chosen)}" if chosen else "no version"
     old = _numbers(before)
     parts = []
     if is_new:
         parts.append("configuration changed")
-    gone = [version for version in old if version not in found.at_hand]
+    at_hand = frozenset(found.at_hand)
+    gone = [version for version in old if version not in at_hand]
     if gone:
-        parts.append(f"{_list(gone)} gone")
-    new = [version for version in chosen if version not in old]
+        parts.append(f"{list_versions(gone)} gone")
+    known = frozenset(old)
+    new = [version for version in chosen if version not in known]
     if new and not parts:
-        parts.append(f"{_list(new)} appeared")
-    overwritten = [version for version in found.overwritten if version in old]
+        parts.append(f"{list_versions(new)} appeared")
+    overwritten = [version for version in found.overwritten if version in known]
     if overwritten:
-        parts.append(f"{_list(overwritten)} overwritten in place")
+        parts.append(f"{list_versions(overwritten)} overwritten in place")
     if not parts:
         parts.append("unchanged" if chosen == old else "different versions ready")
     return ", ".join(parts)
@@ -93,7 +95,3 @@ def _may_empty(servable: ServableToMonitor, unload_when_empty: bool) -> bool:
 
 def _numbers(versions: Versions) -> list[int]:
     return [data.id.version for data in versions]
-
-
-def _list(versions: Iterable[int]) -> str:
-    return ", ".join(map(str, versions))

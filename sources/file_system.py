@@ -29,6 +29,7 @@ from sources.remote_storage import AnyFileSystem, is_remote, local_path
 from sources.scan import Scan, ServableToMonitor, Sighting, scan, why
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
+from sources.version_policy import list_versions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.servable_data import AspiredVersions
@@ -493,7 +494,7 @@ class FileSystemSource:
             log.info(
                 "event=aspired servable=%s versions=%s reason=%r",
                 aspired.name,
-                [data.id.version for data in aspired.versions],
+                list_versions([data.id.version for data in aspired.versions]),
                 aspired.reason,
             )
         record.emitted = aspired.versions

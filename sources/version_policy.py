@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias, assert_never
 
@@ -15,6 +15,21 @@ MAX_VERSION: Final = (1 << 63) - 1
 # ASCII digits only: int() would also take "1_0" and other scripts' digits. The sign
 # and the blanks are what TensorFlow Serving's parser tolerates.
 _NUMBER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
+
+
+# A reason is kept with every version it speaks of: what ten thousand versions are told
+# must not grow with their number.
+_MAX_LISTED: Final = 10
+
+
+def list_versions(versions: Collection[int]) -> str:
+    """Returns versions for people, in order; of very many, the outermost."""
+    listed = list(map(str, versions))
+    if len(listed) <= _MAX_LISTED:
+        return ", ".join(listed)
+    half = _MAX_LISTED // 2
+    left_out = len(listed) - 2 * half
+    return ", ".join((*listed[:half], f"({left_out} more)", *listed[-half:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ class Specific:
                 raise ValueError(f"no such version number: {version}")
 
     def __str__(self) -> str:
-        return f"specific({', '.join(map(str, self.versions))})"
+        return f"specific({list_versions(self.versions)})"
 
 
 VersionPolicy: TypeAlias = Latest | All | Specific

@@ -134,3 +134,9 @@ def test_where_a_rollback_goes(
         return
     target = rollback_target("a", version, primary, at_hand, available, known)
     assert target == expected
+
+
+def test_a_refused_rollback_lists_the_newest_versions_only() -> None:
+    """A base path may hold thousands; a message is for people."""
+    with pytest.raises(FailedPrecondition, match=r"990 older ones, 991, .*, 1000$"):
+        rollback_target("a", 5000, 1000, range(1, 1001), (), ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from sources.version_policy import (
     Specific,
     VersionPolicy,
     choose,
+    list_versions,
     name_versions,
     parse_version,
 )
@@ -160,3 +163,19 @@ def test_whatever_is_chosen_is_at_hand_ready_and_chosen_once(
     assert not set(chosen.missing) & set(chosen.versions)
     if isinstance(policy, Latest) and usable:
         assert chosen.versions[0] == max(usable)
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ([], ""),
+        ([3, 1], "3, 1"),
+        (range(1, 11), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"),
+        (range(1, 10_001), "1, 2, 3, 4, 5, (9990 more), 9996, 9997, 9998, 9999, 10000"),
+    ],
+)
+def test_very_many_versions_are_told_by_the_outermost(
+    versions: Sequence[int], expected: str
+) -> None:
+    """A reason goes with every version, so its length must not be their number."""
+    assert list_versions(versions) == expected

@@ -6,6 +6,7 @@ Each returns the override to lay over the base; whoever calls them commits it.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.proto.tfs.v1 import model_config_pb2
@@ -15,6 +16,8 @@ from tfs.server.running_config import RunningConfig, require_model
 CANARY = "canary"
 PROMOTE = "promote"
 ROLLBACK = "rollback"
+
+_MAX_LISTED: Final = 10
 
 
 def with_traffic(
@@ -150,4 +153,8 @@ def rollback_target(
 
 
 def _listed(versions: Collection[int]) -> str:
-    return ", ".join(map(str, sorted(versions))) or "none"
+    """Returns the newest versions for a message: a directory may hold thousands."""
+    newest = sorted(versions)[-_MAX_LISTED:]
+    more = len(versions) - len(newest)
+    older = f"{more} older ones, " if more else ""
+    return older + ", ".join(map(str, newest)) if newest else "none"
