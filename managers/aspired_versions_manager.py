@@ -151,6 +151,9 @@ class AspiredVersionsManager:
         self._policies: dict[str, TransitionPolicy] = {}
         self._is_closing = False
         self._num_changes = 0
+        self._num_aspired = 0  # sets that sources gave
+        self._num_taken_in = 0  # of those, compared with what is managed
+        self._on_taken_in: Callable[[], None] = lambda: None
 
     # -- requests --------------------------------------------------------------------
 
@@ -178,6 +181,22 @@ class AspiredVersionsManager:
         it as a new version would. Error items are compared by code and message.
         """
         return self._aspire
+
+    @property
+    def has_taken_in_all(self) -> bool:
+        """Whether what sources said so far shows in the states that are published.
+
+        What is to be loaded because of it has published START. Thread-safe.
+        """
+        with self._inbox:
+            return self._num_taken_in == self._num_aspired
+
+    def on_taken_in(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` on the driver's thread whenever sources' words were taken in.
+
+        Quick, and it does not raise. Replaces the function before.
+        """
+        self._on_taken_in = fn
 
     def set_transition_policy(self, name: str, policy: TransitionPolicy | None) -> None:
         """Sets how versions of ``name`` change from now on; None: as the options say.
@@ -295,9 +314,11 @@ class AspiredVersionsManager:
         with self._stepping:
             while True:
                 next_s = self._basic.collect()
-                pending, dirty = self._take_inbox()
+                pending, dirty, num_aspired = self._take_inbox()
                 for aspired in pending.values():
                     self._reconcile(aspired)
+                if pending:
+                    self._note_taken_in(num_aspired)
                 for name in {**dirty, **pending}:
                     self._flush(name)
                     self._plan(name)
@@ -345,6 +366,7 @@ class AspiredVersionsManager:
             if self._is_closing:
                 return
             self._pending[aspired.name] = aspired
+            self._num_aspired += 1
         self._note_change(aspired.name)
 
     def _note_change(self, name: str) -> None:
@@ -354,11 +376,16 @@ class AspiredVersionsManager:
             self._inbox.notify_all()
         self._driver.wake()
 
-    def _take_inbox(self) -> tuple[dict[str, Aspired], dict[str, None]]:
+    def _take_inbox(self) -> tuple[dict[str, Aspired], dict[str, None], int]:
         with self._inbox:
             pending, self._pending = self._pending, {}
             dirty, self._dirty = self._dirty, {}
-            return pending, dirty
+            return pending, dirty, self._num_aspired
+
+    def _note_taken_in(self, num_aspired: int) -> None:
+        with self._inbox:
+            self._num_taken_in = num_aspired
+        self._on_taken_in()
 
     def _reconcile(self, aspired: Aspired) -> None:
         """Marks what is no longer aspired and takes in what is new."""

@@ -808,3 +808,15 @@ def test_status_of_a_load_tells_attempts_pauses_and_durations() -> None:
     assert status.reserved == ResourceAllocation.ram(7)
     assert env.manager.load_status(ServableId("m", 2)) is None
     assert env.close()
+
+
+def test_what_was_taken_in_shows_in_the_states(empty: Environment) -> None:
+    """Whoever waits for what comes of a config need not guess whether more comes."""
+    seen: list[ManagerState | None] = []
+    empty.manager.on_taken_in(lambda: seen.append(empty.state("m", 1)))
+    assert empty.manager.has_taken_in_all
+    empty.aspire("m", 1)
+    assert not empty.manager.has_taken_in_all
+    empty.settle()
+    assert empty.manager.has_taken_in_all
+    assert seen == [ManagerState.START]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,15 @@ def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
     operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
     notes = operator.ask("list_models", pb.ListModelsRequest()).notes
     assert not any("refused" in note for note in notes)
+
+
+def test_a_config_file_that_cannot_be_read_is_noted_while_it_cannot() -> None:
+    """Whoever edits it in vain looks at the status next."""
+    operator = operating(1)
+    operator.env.core.note_config_file("it is gone")
+    assert any("it is gone" in note for note in operator.show().notes)
+    operator.env.core.note_config_file("")
+    assert not any("config file" in note for note in operator.show().notes)
 
 
 def test_a_base_path_that_is_missing_is_the_models_error() -> None:
@@ -444,6 +455,18 @@ def test_an_override_that_cannot_be_kept_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match="nothing was changed"):
         operator.ask("rollback", pb.RollbackRequest(model="a"))
     assert operator.env.served("a") == 2
+
+
+def test_a_full_disk_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file can still be made there; what is to be kept could not be written."""
+    full = functools.partial(open, "/dev/full", "wb", buffering=0)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full())
+    operator = operating(1, state_dir=str(tmp_path))
+    assert list(operator.show().notes) == [
+        f"nothing can be kept in {tmp_path}: No space left on device"
+    ]
 
 
 def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:

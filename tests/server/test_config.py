@@ -163,6 +163,15 @@ def test_what_is_no_config_is_refused(text: str) -> None:
         read_config_text(text, "test")
 
 
+def test_a_syntax_error_does_not_quote_the_whole_file() -> None:
+    """What is told of a file of noise is one line, and harmless to a terminal."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse_config_text("\x1b\x00" * 100_000, "models.config")
+    assert len(caught.value.message) < 1000
+    assert caught.value.message.isprintable()
+    assert "1:1" in caught.value.message
+
+
 def test_an_empty_list_is_a_config() -> None:
     """Serving nothing can be said, in so many words."""
     assert read_config_text("model_config_list {}", "test").models == {}

@@ -41,6 +41,36 @@ def test_a_model_settles_when_nothing_more_can_happen(
     assert failure_of(states, problems) == expected
 
 
+ENDED = state(2, ManagerState.END, LOST)
+BLAME = "{{name: digits version: 2} due to error: DATA_LOSS: model.pt is damaged}"
+
+
+@pytest.mark.parametrize(
+    ("states", "problems", "stale", "is_current", "expected"),
+    [
+        ([ENDED], [], [], False, BLAME),
+        ([ENDED], [], [ENDED], False, None),
+        ([ENDED], [], [ENDED], True, BLAME),
+        ([ENDED], ["no version"], [ENDED], False, None),
+        ([ENDED], ["no version"], [ENDED], True, "{no version}"),
+        ([ENDED], ["no version"], [], True, BLAME),
+        ([], ["no version"], [], False, None),
+        ([ENDED, state(1, ManagerState.START)], [], [ENDED], True, None),
+        ([ENDED, state(1, ManagerState.AVAILABLE)], [], [ENDED], False, ""),
+        ([state(1, ManagerState.END)], [], [], True, None),
+    ],
+)
+def test_what_ended_before_the_config_counts_last(
+    states: list[ServableState],
+    problems: list[str],
+    stale: list[ServableState],
+    is_current: bool,
+    expected: str | None,
+) -> None:
+    """An old failure is an answer only once the config has had its effect."""
+    assert failure_of(states, problems, stale, is_current=is_current) == expected
+
+
 def test_no_failure_is_no_error() -> None:
     """A reload whose models are all available succeeds."""
     assert error_of({"digits": ""}) is None

@@ -230,6 +230,43 @@ def test_what_failed_under_an_earlier_config_does_not_count(env: Environment) ->
     assert env.served("b") == 1
 
 
+def test_what_failed_before_is_told_where_nothing_comes_of_the_config(
+    env: Environment,
+) -> None:
+    """Nobody waits for a version that failed and is not tried again."""
+    env.broken.add("/models/b/1")
+    env.apply(model("a"), model("b"))
+    for extra in ("", 'version_labels { key: "x" value: 1 }'):
+        outcome = one(env.apply(model("a"), model("b", "", extra)))
+        assert outcome.error is not None
+        assert "/models/b/1 is damaged" in outcome.error.message
+
+
+def test_a_base_path_counts_more_than_what_failed_under_the_old_one(
+    env: Environment,
+) -> None:
+    """The blame is where the config points now."""
+    env.broken.add("/models/b/1")
+    env.apply(model("a"), model("b"))
+    outcome = one(env.apply(model("a"), model("b", "/nowhere")))
+    assert outcome.error is not None
+    assert "/nowhere of b does not exist" in outcome.error.message
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_jump_of_the_wall_clock_holds_nobody_up(
+    env: Environment, jump_s: float
+) -> None:
+    """Which failures are new is told by what was known before, not by the time."""
+    env.broken.add("/models/b/1")
+    outcomes = env.apply(model("a"), model("b"), settles=False)
+    env.clock.set_wall(env.clock.wall_s() + jump_s)
+    env.settle()
+    error = one(outcomes).error
+    assert error is not None
+    assert "/models/b/1 is damaged" in error.message
+
+
 def test_a_newer_config_supersedes_one_that_waits(env: Environment) -> None:
     """Nobody waits behind a config that hangs."""
     first = env.apply(model("a"), model("b"), settles=False)

@@ -175,6 +175,11 @@ class CoreAdmin:
     def _notes(self) -> list[str]:
         file = self._core.overrides_file
         notes = [each for each in (file.problem, file.obstacle) if each]
+        if self._core.config_file_problem:
+            notes.append(
+                "the config file cannot be read, what it said last holds: "
+                f"{self._core.config_file_problem}"
+            )
         if not file.path:
             notes.append("no --state_dir: overrides last until the server restarts")
         return notes

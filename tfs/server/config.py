@@ -39,6 +39,7 @@ _TENSORFLOW = "tensorflow"  # what unchanged configs say; means "by content" her
 _MODEL_TYPE_TENSORFLOW = 1
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 _MAX_INTERPRETERS: Final = 1024
+_MAX_QUOTED_CHARS: Final = 400
 
 Message = model_server_config_pb2.ModelServerConfig
 
@@ -69,8 +70,18 @@ def parse_config_text(text: str, where: str) -> Message:
     try:
         text_format.Parse(text, message, descriptor_pool=POOL)
     except text_format.ParseError as error:
-        raise InvalidArgument(f"Invalid protobuf file: '{where}': {error}") from error
+        raise InvalidArgument(
+            f"Invalid protobuf file: '{where}': {_brief(str(error))}"
+        ) from error
     return message
+
+
+def _brief(text: str) -> str:
+    """Returns one line for a log: the parser quotes the whole line that is wrong."""
+    if len(text) > _MAX_QUOTED_CHARS:
+        half = _MAX_QUOTED_CHARS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def read_config_text(text: str, where: str) -> ServerConfig:

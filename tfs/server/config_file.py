@@ -2,26 +2,31 @@
 
 Polled rather than watched: editors, ConfigMap mounts and network file systems
 replace the file in ways that events miss, and one ``stat`` a second costs nothing.
-The bytes decide, not the time stamp: touching the file changes nothing.
+The bytes decide, not the time stamp: touching the file changes nothing. A stamp that is
+new is not trusted yet: two edits within one tick of the file system's clock look alike.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 
 log = logging.getLogger(__name__)
 
-_MAX_CONFIG_BYTES = 64 << 20
+_MAX_CONFIG_BYTES: Final = 64 << 20
+# The coarsest clock of a file system in use (FAT) ticks every two seconds.
+_STAMP_TICK_S: Final = 2.5
 
 
 def read_config_file(path: str) -> str:
-    """Returns the file's text.
+    """Returns the file's text, without the byte order mark that some editors add.
 
     Raises:
         FailedPrecondition: It cannot be read; says why.
@@ -38,7 +43,7 @@ def read_config_file(path: str) -> str:
     if len(content) > _MAX_CONFIG_BYTES:
         raise InvalidArgument(f"config file {path} is larger than 64 MiB")
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"config file {path} is not UTF-8 text") from error
 
@@ -49,6 +54,16 @@ class ConfigFileWatch:
     ``apply`` runs on the watch's thread and does not raise; a file that cannot be
     read is logged once and looked at again. ``poll`` is public so that tests need
     no thread.
+
+    Args:
+        path: The file.
+        applied_text: What it said when the server started.
+        apply: Takes each new content.
+        clock: What the pauses go by.
+        poll_wait_s: How long they are.
+        on_problem: Takes why the file cannot be read, and "" when it can again; on
+            the watch's thread, does not raise.
+
     """
 
     def __init__(
@@ -58,13 +73,16 @@ class ConfigFileWatch:
         apply: Callable[[str], None],
         clock: Clock,
         poll_wait_s: float,
+        on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._text = applied_text
         self._apply = apply
         self._clock = clock
         self._poll_wait_s = poll_wait_s
+        self._on_problem = on_problem
         self._stamp: tuple[int, ...] | None = None
+        self._stamp_since_s = 0.0
         self._problem = ""
         # Guards _closed; wakes the thread. Nothing is called under it.
         self._changed = threading.Condition()
@@ -89,24 +107,41 @@ class ConfigFileWatch:
 
     def poll(self) -> bool:
         """Looks once; returns whether a new content was handed to ``apply``."""
+        now_s = self._clock.now()
         try:
-            stat = os.stat(self._path)
-            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-            if stamp == self._stamp:
+            found = os.stat(self._path)
+            if not stat.S_ISREG(found.st_mode):  # opening a pipe could block for ever
+                raise FailedPrecondition(f"{self._path} is not a regular file")
+            stamp = (
+                found.st_dev,
+                found.st_ino,
+                found.st_size,
+                found.st_mtime_ns,
+                found.st_ctime_ns,
+            )
+            if stamp != self._stamp:
+                self._stamp_since_s = now_s
+            elif now_s - self._stamp_since_s > _STAMP_TICK_S:
                 return False
             text = read_config_file(self._path)
         except (OSError, FailedPrecondition, InvalidArgument) as error:
             self._stamp = None
             if str(error) != self._problem:
-                self._problem = str(error)
+                self._note_problem(str(error))
                 log.error("event=config_file_unreadable problem=%s", self._problem)
             return False
-        self._stamp, self._problem = stamp, ""
+        self._stamp = stamp
+        if self._problem:
+            self._note_problem("")
         if text == self._text:
             return False
         self._text = text
         self._apply(text)
         return True
+
+    def _note_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._on_problem(problem)
 
     def _run(self) -> None:
         while True:

@@ -7,7 +7,7 @@ for a model without versions: docs/divergences.md.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from tfs.core.errors import DeadlineExceeded, ServingError, Unknown
@@ -18,33 +18,40 @@ _LONGEST_MARGIN_S: Final = 0.25
 
 
 def failure_of(
-    states: Sequence[ServableState], problems: Sequence[str], since_s: float = 0.0
+    states: Sequence[ServableState],
+    problems: Sequence[str],
+    stale: Collection[ServableState] = (),
+    *,
+    is_current: bool = True,
 ) -> str | None:
     """Returns why a model will not become available, "" if it is, None if unsettled.
 
     Args:
         states: Of all its versions.
         problems: What the source says is wrong with its base path.
-        since_s: When the config was applied, seconds since the epoch: what failed
-            before says nothing about it.
+        stale: States that versions had ended in before the config: they count only
+            where nothing else is known, because nothing came of the config.
+        is_current: Whether what comes of the config shows in states and problems.
 
     """
     if any(state.manager_state is ManagerState.AVAILABLE for state in states):
         return ""
-    failed = [
-        state
-        for state in states
-        if state.error is not None and state.since_s >= since_s
-    ]
-    moving = [state for state in states if state.manager_state is not ManagerState.END]
-    if moving:
+    if any(state.manager_state is not ManagerState.END for state in states):
         return None
-    if failed:
-        newest = max(failed, key=lambda state: state.id.version)
-        return f"{{{newest.id} due to error: {newest.error}}}"
+    failed = [state for state in states if state.error is not None]
+    fresh = [state for state in failed if state not in stale]
+    if fresh:
+        return _newest(fresh)
+    if not is_current:
+        return None
     if problems:
         return f"{{{'; '.join(problems)}}}"
-    return None
+    return _newest(failed) if failed else None
+
+
+def _newest(failed: Sequence[ServableState]) -> str:
+    newest = max(failed, key=lambda state: state.id.version)
+    return f"{{{newest.id} due to error: {newest.error}}}"
 
 
 def late_error(unsettled: Sequence[str]) -> ServingError:

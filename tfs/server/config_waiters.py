@@ -11,7 +11,7 @@ from managers.state_monitor import ServableStateMonitor
 from sources.file_system import FileSystemSource
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
-from tfs.core.servable_state import ManagerState
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config_wait import error_of, failure_of, late_error, margin_s
 from tfs.server.running_config import Change, ModelChange
@@ -30,7 +30,7 @@ class Waiter:
         on_done: Takes the outcome, once, on any thread.
         models: Those to wait for.
         changes: What was changed, for the outcome.
-        since_s: When, seconds since the epoch: what failed before does not count.
+        stale: States that versions of its models had ended in before.
         is_base: Whether the base was changed, or one model's override.
         version: The only version to wait for; None takes any.
         notes: For the outcome.
@@ -41,7 +41,7 @@ class Waiter:
     on_done: OnOutcome
     models: frozenset[str]
     changes: tuple[ModelChange, ...]
-    since_s: float
+    stale: frozenset[ServableState]
     is_base: bool
     version: int | None = None
     notes: tuple[str, ...] = ()
@@ -62,6 +62,7 @@ class ConfigWaiters:
     Args:
         monitor: Knows the states of versions.
         source: Knows what is wrong with base paths.
+        is_taken_in: Whether the manager has taken in what the source said so far.
         clock: What deadlines go by.
         schedule: Runs a function at a time; None leaves deadlines to the transport.
 
@@ -71,11 +72,13 @@ class ConfigWaiters:
         self,
         monitor: ServableStateMonitor,
         source: FileSystemSource,
+        is_taken_in: Callable[[], bool],
         clock: Clock,
         schedule: Schedule | None,
     ) -> None:
         self._monitor = monitor
         self._source = source
+        self._is_taken_in = is_taken_in
         self._clock = clock
         self._schedule = schedule
         # Guards _waiters; leaf. Their functions are called outside it.
@@ -96,7 +99,7 @@ class ConfigWaiters:
     def tell(self) -> None:
         """Tells those whose models have all settled."""
         for waiter in self._all():
-            failures = self._failures_for(waiter)
+            failures = self._failures_for(waiter, waiter.models, waiter.version)
             if all(why is not None for why in failures.values()):
                 settled = {name: why or "" for name, why in failures.items()}
                 self._finish(waiter, error_of(settled))
@@ -106,16 +109,35 @@ class ConfigWaiters:
         for waiter in self._all():
             self._finish(waiter, error)
 
-    def failures(
-        self,
-        names: Collection[str],
-        since_s: float | None = None,
-        version: int | None = None,
-    ) -> dict[str, str | None]:
+    def ended(self, names: Collection[str]) -> frozenset[ServableState]:
+        """Returns the states that versions of these models have ended in."""
+        return frozenset(
+            state
+            for name in names
+            for state in self._monitor.version_states(name)
+            if state.manager_state is ManagerState.END
+        )
+
+    def failures(self, names: Collection[str]) -> dict[str, str | None]:
         """Returns by model why it is not available: "" if it is, None if unsettled."""
         problems = self._source.problems()
-        if since_s is not None and not self._source.wait_applied(self._clock.now()):
-            problems = {}  # of the config before: the source has not looked again
+        return {
+            name: failure_of(self._monitor.version_states(name), problems.get(name, ()))
+            for name in names
+        }
+
+    def _all(self) -> list[Waiter]:
+        with self._lock:
+            return list(self._waiters)
+
+    def _failures_for(
+        self, waiter: Waiter, names: Collection[str], version: int | None = None
+    ) -> dict[str, str | None]:
+        # In this order: what the source says is taken in before it shows in states.
+        is_current = (
+            self._source.wait_applied(self._clock.now()) and self._is_taken_in()
+        )
+        problems = self._source.problems()
         return {
             name: failure_of(
                 [
@@ -124,21 +146,16 @@ class ConfigWaiters:
                     if version is None or state.id.version == version
                 ],
                 problems.get(name, ()),
-                since_s or 0.0,
+                waiter.stale,
+                is_current=is_current,
             )
             for name in names
         }
 
-    def _all(self) -> list[Waiter]:
-        with self._lock:
-            return list(self._waiters)
-
-    def _failures_for(self, waiter: Waiter) -> dict[str, str | None]:
-        return self.failures(waiter.models, waiter.since_s, waiter.version)
-
     def _expire(self, waiter: Waiter) -> None:
-        unsettled = [n for n, why in self._failures_for(waiter).items() if why is None]
-        self._finish(waiter, late_error(sorted(unsettled)))
+        failures = self._failures_for(waiter, waiter.models, waiter.version)
+        unsettled = sorted(name for name, why in failures.items() if why is None)
+        self._finish(waiter, late_error(unsettled))
 
     def _finish(self, waiter: Waiter, error: ServingError | None) -> None:
         with self._lock:
@@ -153,7 +170,7 @@ class ConfigWaiters:
         states = self._monitor.version_states(change.name)
         error: ServingError | None = None
         if change.change is not Change.REMOVED:
-            why = self.failures((change.name,), waiter.since_s)[change.name]
+            why = self._failures_for(waiter, (change.name,))[change.name]
             error = error_of({change.name: why or ""})
         return ModelOutcome(
             change,

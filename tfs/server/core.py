@@ -153,7 +153,10 @@ class ServerCore:
         # Written by the thread that changes configs, read by anybody.
         self._running: RunningConfig | None = None
         self._refusal: Refusal | None = None
-        self._waiters = ConfigWaiters(monitor, self._source, clock, schedule)
+        self._config_file_problem = ""
+        self._waiters = ConfigWaiters(
+            monitor, self._source, lambda: manager.has_taken_in_all, clock, schedule
+        )
         self._post = post
         self._schedule = schedule
         self._is_recheck_posted = False
@@ -163,6 +166,7 @@ class ServerCore:
         self._lent = contextlib.ExitStack()
         self._is_lending = False
         self._wire()
+        manager.on_taken_in(self._post_recheck)
         self._subscription = bus.subscribe(self._note_state)
 
     def _wire(self) -> None:
@@ -196,6 +200,11 @@ class ServerCore:
     def refusal(self) -> Refusal | None:
         """The last config that was not accepted since the base was."""
         return self._refusal
+
+    @property
+    def config_file_problem(self) -> str:
+        """Why the config file cannot be read now; "" if it can, or there is none."""
+        return self._config_file_problem
 
     @property
     def executor(self) -> Executor:
@@ -371,7 +380,7 @@ class ServerCore:
                 on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
                 return
             self._drop_redundant(running.overrides, new)
-            since_s = self._clock.wall_s()
+            stale = self._waiters.ended([each.name for each in changed])
             self._commit(new)
             self._refusal = None
             added = [each.name for each in changed if each.change is Change.ADDED]
@@ -386,7 +395,7 @@ class ServerCore:
                     on_done,
                     frozenset(new.effective.models if waits_for_all else added),
                     changed,
-                    since_s,
+                    stale,
                     is_base=True,
                     notes=_base_notes(new, origin),
                 ),
@@ -429,7 +438,7 @@ class ServerCore:
                 if not validate_only:
                     if new.overrides != running.overrides:
                         self.overrides_file.write(new.overrides)
-                    since_s = self._clock.wall_s()
+                    stale = self._waiters.ended((name,))
                     self._commit(new)
             except ServingError as error:
                 on_done(ConfigOutcome(error, False))
@@ -447,7 +456,7 @@ class ServerCore:
                     on_done,
                     waits_for,
                     mine,
-                    since_s,
+                    stale,
                     is_base=False,
                     version=version,
                     notes=self._override_notes(new, name),
@@ -460,6 +469,10 @@ class ServerCore:
     def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
         """Remembers a config that was not accepted, for ``GetConfig``."""
         self._refusal = Refusal(origin, path, self._clock.wall_s(), error)
+
+    def note_config_file(self, problem: str) -> None:
+        """Remembers why the config file cannot be read, "" if it can be."""
+        self._config_file_problem = problem
 
     def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
         def guarded() -> None:

@@ -14,6 +14,7 @@ from tfs.server.overrides import Override, Overrides, overrides_text, read_overr
 log = logging.getLogger(__name__)
 
 _FILE_NAME = "overrides.pbtxt"
+_PROBE_BYTES = 4096
 
 
 class OverridesFile:
@@ -98,7 +99,8 @@ class OverridesFile:
             return ""
         try:
             os.makedirs(self._state_dir, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._state_dir):
+            with tempfile.TemporaryFile(dir=self._state_dir, buffering=0) as file:
+                file.write(bytes(_PROBE_BYTES))  # a full disk still gives empty files
                 return ""
         except OSError as error:
             return f"nothing can be kept in {self._state_dir}: {error.strerror}"

@@ -153,7 +153,12 @@ def _watch_config(
         )
 
     return ConfigFileWatch(
-        path, text, apply, clock, options.model_config_file_poll_wait_s
+        path,
+        text,
+        apply,
+        clock,
+        options.model_config_file_poll_wait_s,
+        server.core.note_config_file,
     )
 
 
