@@ -11,6 +11,7 @@ from tests.runtime.answers import WAIT_S
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.spare_worker import SpareWorker
 from tfs.runtime.zygote_client import ZygoteClient
 
 
@@ -22,10 +23,12 @@ class ProcessHost:
         self.zygote = zygote
         self.interpreters: list[ProcessInterpreter] = []
 
-    def interpreter(self, options: ProcessOptions | None = None) -> ProcessInterpreter:
+    def interpreter(
+        self, options: ProcessOptions | None = None, spare: SpareWorker | None = None
+    ) -> ProcessInterpreter:
         """Returns a new interpreter; the host closes it."""
         name = f"process-{len(self.interpreters)}"
-        interpreter = ProcessInterpreter(name, self.loop, self.zygote, options)
+        interpreter = ProcessInterpreter(name, self.loop, self.zygote, options, spare)
         self.interpreters.append(interpreter)
         return interpreter
 

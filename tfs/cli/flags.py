@@ -293,6 +293,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "a core meanwhile, for hosts with cores to spare (default 0)",
     ),
     Flag(
+        "spare_worker",
+        "spare_worker",
+        _bool,
+        "keep one process interpreter more than are used ready, to replace one that "
+        "crashed; not with --model_memory_limit_bytes (default true)",
+    ),
+    Flag(
         "load_probe_budget_s",
         "load_probe_budget_s",
         float,

@@ -8,6 +8,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.process_pool import ProcessPool
+from tfs.runtime.spare_worker import SpareWorker
 from tfs.runtime.zygote_client import ZygoteClient
 from tfs.runtime.zygote_process import ZygoteProcess
 
@@ -31,6 +32,9 @@ class ProcessBackend:
         self._loop = loop
         self._options = options or ProcessOptions()
         self._zygote = ZygoteClient(loop, started=started)
+        self._spare: SpareWorker | None = None
+        if self._options.keeps_spare:
+            self._spare = SpareWorker(loop, self._zygote, self._options.worker)
         if started is not None:
             loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
@@ -52,7 +56,11 @@ class ProcessBackend:
                 name,
                 [
                     ProcessInterpreter(
-                        f"{name}.{index}", self._loop, self._zygote, self._options
+                        f"{name}.{index}",
+                        self._loop,
+                        self._zygote,
+                        self._options,
+                        self._spare,
                     )
                     for index in range(num_interpreters)
                 ],
@@ -77,6 +85,8 @@ class ProcessBackend:
         done = threading.Event()
 
         def end() -> None:
+            if self._spare is not None:
+                self._spare.close()
             self._zygote.close()
             done.set()
 

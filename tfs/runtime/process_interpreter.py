@@ -39,6 +39,7 @@ from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.spare_worker import SpareWorker
 from tfs.runtime.task_outcome import closed, finish, unloaded
 from tfs.runtime.waiter import Waiter
 from tfs.runtime.worker_conversation import OnReply, WorkerConversation, WorkerReply
@@ -66,6 +67,7 @@ class ProcessInterpreter:
         loop: Drives the conversation; it must run on some thread while somebody waits.
         zygote: Forks the workers; shared by the interpreters of a server.
         options: See there.
+        spare: Has a worker ready, perhaps; shared likewise, for the same options.
 
     """
 
@@ -75,10 +77,12 @@ class ProcessInterpreter:
         loop: ServingLoop,
         zygote: ZygoteClient,
         options: ProcessOptions | None = None,
+        spare: SpareWorker | None = None,
     ) -> None:
         self._name = name
         self._loop = loop
         self._zygote = zygote
+        self._spare = spare
         self._options = options or ProcessOptions()
         self._lanes = CallLanes(
             loop,
@@ -551,6 +555,11 @@ class ProcessInterpreter:
 
     def _fork(self) -> None:
         self._move(WorkerState.FORKING)
+        spare = self._spare.take() if self._spare is not None else None
+        if spare is not None:
+            self._link = spare
+            self._on_forked(spare)
+            return
         try:
             link = self._link = WorkerLink(self._options.worker.slab_bytes)
         except OSError as error:

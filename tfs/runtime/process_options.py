@@ -31,6 +31,8 @@ class ProcessOptions:
         load_timeout_s: The same for loading a version.
         crashes: When a crash is one too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
+        keeps_spare: Whether one worker more than are used is kept ready, for some
+            15 MB.
         is_urgent: Whether loads need not make way for what serves: while a server
             starts. Called on the loop.
 
@@ -42,6 +44,7 @@ class ProcessOptions:
     load_timeout_s: float = 600.0
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
+    keeps_spare: bool = False
     is_urgent: Callable[[], bool] = _never
 
     def __post_init__(self) -> None:

@@ -40,10 +40,13 @@ class _ForkRequest:
         options: WorkerOptions,
         fds: tuple[int, ...],
         on_done: Callable[[Forked | str], None],
+        *,
+        is_spare: bool,
     ) -> None:
         self.options = options
         self.fds = fds
         self.on_done = on_done
+        self.is_spare = is_spare
 
 
 class ZygoteClient:
@@ -82,6 +85,16 @@ class ZygoteClient:
         self.pid: int | None = None
         """The zygote's process id while it is ready."""
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether somebody wants it."""
+        return self._num_users > 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has started, and forks at once."""
+        return self._ready
+
     def adopt(self) -> None:
         """Takes the zygote that was started already; ends it if nobody wants it."""
         if self._started is None or self._closed:
@@ -108,16 +121,18 @@ class ZygoteClient:
         options: WorkerOptions,
         fds: tuple[int, ...],
         on_done: Callable[[Forked | str], None],
+        *,
+        is_spare: bool = False,
     ) -> None:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker or the reason why there is none. The caller may
-        close ``fds`` in it.
+        close ``fds`` in it. A spare warms up, and tells its control channel so.
         """
         if self._closed:
             on_done("the server is shutting down")
             return
-        request = _ForkRequest(options, fds, on_done)
+        request = _ForkRequest(options, fds, on_done, is_spare=is_spare)
         if self._ready:
             self._send(request)
             return
@@ -156,7 +171,11 @@ class ZygoteClient:
         assert self._channel is not None
         token = self._next_token
         self._next_token += 1
-        message = {"token": token, "options": asdict(request.options)}
+        message = {
+            "token": token,
+            "options": asdict(request.options),
+            "spare": request.is_spare,
+        }
         try:
             control_channel.send(
                 self._channel, json.dumps(message).encode(), request.fds

@@ -33,6 +33,7 @@ class InterpretersOptions:
         max_queued: Calls that may wait for one interpreter.
         worker: How the processes run.
         num_private_pythons: Those of backend dlmopen; 0 for as many as processes.
+        keeps_spare: Whether a process more than are used is kept ready.
 
     """
 
@@ -41,6 +42,7 @@ class InterpretersOptions:
     max_queued: int = 256
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     num_private_pythons: int = 0
+    keeps_spare: bool = False
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -94,6 +96,7 @@ class Interpreters:
                     max_queued=max_queued,
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
+                    keeps_spare=options.keeps_spare,
                     is_urgent=is_urgent,
                 ),
                 zygote,

@@ -86,6 +86,9 @@ class ModelFleet:
                 options.interpreter_call_timeout_s,
                 worker=worker_options(options),
                 num_private_pythons=num_private,
+                keeps_spare=(
+                    options.spare_worker and not options.model_memory_limit_bytes
+                ),
             ),
             on_slow=self._note_slow,
             on_quarantine=self._quarantine,

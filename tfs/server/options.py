@@ -94,6 +94,8 @@ class ServerOptions:
             server must run as root then. "" is the server's own user.
         worker_spin_us: Microseconds a process interpreter looks for the next call
             before it sleeps, 0 to 1000.
+        spare_worker: Whether one process interpreter more than are used is kept ready
+            while there are any; never beside a limit on the memory of models.
         load_probe_budget_s: How long measuring a version of unknown code may take;
             0 measures nothing.
         enable_batching: Whether concurrent requests are joined.
@@ -149,6 +151,7 @@ class ServerOptions:
     worker_nice: int = 0
     worker_user: str = ""
     worker_spin_us: int = 0
+    spare_worker: bool = True
     load_probe_budget_s: float = 0.5
     enable_batching: bool = True
     batching_parameters_file: str = ""

@@ -30,7 +30,7 @@ from tfs.core.process_memory import data_bytes
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
-from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.guest_model import load_guest_model, one_line
 from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
@@ -39,6 +39,7 @@ from tfs.runtime.guest.sealed_file import SealedFile, copy
 from tfs.runtime.guest.slab import NUM_SLOTS, REPLIES, REQUESTS, STARTED, Slab
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
+from tfs.runtime.guest.warm_up import warm_up
 from tfs.runtime.guest.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
@@ -65,12 +66,21 @@ class Worker:
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
         self._forks = ForkWatch()
 
-    def run(self) -> None:
-        """Answers calls until the process ends."""
+    def run(self, archive: bytes = b"") -> None:
+        """Answers calls until the process ends.
+
+        Args:
+            archive: What a spare warms up with first, before it has models.
+
+        """
         os.register_at_fork(after_in_child=self._become_copy)
         threading.Thread(
             target=self._run_control, name="worker-control", daemon=True
         ).start()
+        if archive:
+            threading.Thread(
+                target=self._warm_up, args=(archive,), name="warm-up", daemon=True
+            ).start()
         slab, channel = self._slab, self._channel
         answerer = CallAnswerer(slab, self._models, self._forks)
         sequence = 0
@@ -153,10 +163,19 @@ class Worker:
     def _serve_in_background(
         self, request: Mapping[str, object], fds: list[int]
     ) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        torch.set_num_threads(1)
+        _give_way()
         self._serve(request, fds)
+
+    def _warm_up(self, archive: bytes) -> None:
+        _give_way()
+        told: dict[str, object] = {"event": "warm"}
+        try:
+            warm_up(archive)
+        except Exception as error:
+            told["fault"] = one_line(error)
+        # What warming took is not a model's.
+        self._memory_limit = MemoryLimit(self._memory_limit.limit_bytes)
+        self._tell(told)
 
     def _serve(self, request: Mapping[str, object], fds: list[int]) -> None:
         handlers: dict[object, Callable[..., dict[str, object]]] = {
@@ -301,6 +320,13 @@ class Worker:
             control_channel.send(self._control, line + payload, tuple(fds))
 
 
+def _give_way() -> None:
+    """Gives this thread the lowest priority, for good."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+    torch.set_num_threads(1)
+
+
 class MemoryLimit:
     """Bounds the private memory of this process. Confined to the control thread.
 
@@ -309,14 +335,14 @@ class MemoryLimit:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         if limit_bytes:
             self._allowed_bytes = (data_bytes(os.getpid()) or 0) + limit_bytes
             self._apply()
 
     def allow(self, size_bytes: int) -> None:
         """Moves the limit by the weights that are mapped, or no longer are."""
-        if self._limit_bytes:
+        if self.limit_bytes:
             self._allowed_bytes += size_bytes
             self._apply()
 

@@ -9,7 +9,7 @@ the thread that spawned it, workers end with the zygote (a parent-death signal) 
 with their own channel. What a model starts belongs to its worker's process group and
 ends with it.
 
-    host to zygote   {"token": ..., "options": {...}} and five descriptors
+    host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
                      {"died": pid, "status": as of os.wait} | {"failed": token, "why"}
 """
@@ -34,11 +34,16 @@ import torch
 
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 
-_PREIMPORTED: Final = ("tfs.runtime.guest.torch_package",)
-"""What workers would import first; here it costs each of them nothing."""
+_PREIMPORTED: Final = (
+    "tfs.runtime.guest.torch_package",
+    "tfs.runtime.guest.python",
+    "tfs.runtime.batched",
+)
+"""What workers and models would import first; here it costs each of them nothing."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -55,6 +60,7 @@ class Zygote:
         self._poll.register(channel.fileno(), select.POLLIN)
         self._pids: dict[int, int] = {}  # by pidfd
         self._pid = os.getpid()
+        self._warm_up_archive = b""
 
     def run(self) -> None:
         """Serves until the channel ends; then kills what it forked."""
@@ -81,6 +87,9 @@ class Zygote:
     def _fork(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
         token = request["token"]
+        archive = b""
+        if request["spare"]:
+            archive = self._warm_up_archive = self._warm_up_archive or make_archive()
         try:
             pid = os.fork()
         except OSError as error:
@@ -91,7 +100,8 @@ class Zygote:
             try:
                 # The zygote's own; from here on the default ends this process.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                become_worker(self._pid, WorkerOptions(**request["options"]), fds)
+                options = WorkerOptions(**request["options"])
+                become_worker(self._pid, options, fds, archive)
             except BaseException as error:
                 print(f"worker {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
             finally:
@@ -118,8 +128,13 @@ class Zygote:
             os._exit(0)  # the host is gone
 
 
-def become_worker(zygote_pid: int, options: WorkerOptions, fds: list[int]) -> None:
-    """Turns a fresh fork into a worker; never returns while the worker lives."""
+def become_worker(
+    zygote_pid: int, options: WorkerOptions, fds: list[int], archive: bytes
+) -> None:
+    """Turns a fresh fork into a worker; never returns while the worker lives.
+
+    With an archive it is a spare, and warms up with it.
+    """
     close_all_but({0, 1, 2, *fds})
     _lead_group(0)
     drop_privileges(options)
@@ -132,7 +147,7 @@ def become_worker(zygote_pid: int, options: WorkerOptions, fds: list[int]) -> No
         options,
         CallChannel.of_fds(channel_fds),
         socket.socket(fileno=control_fd),
-    ).run()
+    ).run(archive)
 
 
 def close_all_but(kept: set[int]) -> None:
