@@ -94,6 +94,26 @@ def test_concatenating_one_view_copies_nothing() -> None:
     assert concatenate([view]) is view
 
 
+def test_what_was_given_away_can_be_kept_back() -> None:
+    """Who still needs the elements takes away the leave to write to them."""
+    given = memoryview(bytearray(b"abc"))
+    kept = TensorView(UINT8, (3,), given).read_only()
+    assert isinstance(kept.data, memoryview)
+    assert kept.data.readonly
+    for data in (b"abc", kept.data, (b"abc",)):
+        view = TensorView(UINT8, (3,), data)
+        assert view.read_only() is view
+
+
+def test_a_large_joined_tensor_is_given_away() -> None:
+    """It was made for one batch: its model need not copy it again."""
+    views = [TensorView(UINT8, (1, 65_536), bytes([n]) * 65_536) for n in range(2)]
+    joined = concatenate(views)
+    assert isinstance(joined.data, memoryview)
+    assert not joined.data.readonly
+    assert [joined.rows(n, n + 1) for n in range(2)] == views
+
+
 @pytest.mark.parametrize(
     "views",
     [

@@ -240,6 +240,25 @@ def test_answered_requests_reach_the_models_logs(
         assert each.exchanges == [(desk.handlers[method][1], reply)]
 
 
+def test_a_logged_message_is_not_given_to_the_model() -> None:
+    """Only who needs the request no more lets a model write to its memory."""
+    desk, log = Desk(), KeepingLog()
+    message = memoryview(bytearray(desk.handlers["Predict"][1]))
+    data = []
+    for logs in ((), (log,)):
+        desk.gate.set_logs({"m": logs})
+        desk.handlers["Predict"][0](FakeCall(message))
+        (view,) = [
+            view
+            for view in desk.served.servable.tasks[-1].inputs.values()
+            if isinstance(view.data, memoryview)
+        ]
+        assert isinstance(view.data, memoryview)
+        data.append(view.data)
+    assert [each.readonly for each in data] == [False, True]
+    assert log.exchanges[0][0] == bytes(message)
+
+
 def test_failed_requests_are_not_logged() -> None:
     """A log holds what was answered: it is replayed to compare answers."""
     desk, log = Desk(), KeepingLog()

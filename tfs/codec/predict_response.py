@@ -15,7 +15,7 @@ from tfs.codec.model_spec import ModelSpec, write_model_spec
 from tfs.codec.tensor import raw_head, shape_field, typed_field
 from tfs.codec.wire_type import BY_DTYPE
 from tfs.core.dtype import DType
-from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -23,8 +23,6 @@ _V = TypeVar("_V")
 
 Reply: TypeAlias = "bytes | tuple[bytes | memoryview, ...]"
 """A message, or its parts in order."""
-
-_LARGE_BYTES = 65_536
 
 
 def write_predict_response(
@@ -86,7 +84,7 @@ def write_predict_reply(
             )
             if frame is not None:
                 data = view.data
-                if len(data) >= _LARGE_BYTES and _is_immutable(data):
+                if len(data) >= LARGE_BYTES and _is_immutable(data):
                     return frame[0], data, frame[1]
                 return b"".join((frame[0], data, frame[1]))  # type: ignore[arg-type]
     return _write(model_name, version, signature_name, outputs, as_tensor_content)
@@ -96,9 +94,7 @@ def _is_immutable(
     data: Buffer | tuple[bytes, ...],
 ) -> TypeGuard[bytes | memoryview]:
     """Tells whether elements stay what they are, whatever becomes of their model."""
-    return isinstance(data, bytes) or (
-        isinstance(data, memoryview) and isinstance(data.obj, bytes)
-    )
+    return isinstance(data, bytes) or (isinstance(data, memoryview) and data.readonly)
 
 
 _Entry: TypeAlias = tuple[bytes, bytes | None]

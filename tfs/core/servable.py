@@ -51,7 +51,8 @@ class InferenceTask:
         signature_name: The key the caller asked for, or the default key.
         signature: That signature; ``inputs`` were checked against it.
         inputs: Named tensors; dimension 0 is the batch unless the signature says
-            ``batched: false``. Their buffers stay valid until ``on_done`` ran.
+            ``batched: false``. Their buffers stay valid until ``on_done`` ran; those
+            that are writable memoryviews are given away.
         output_filter: Names of the outputs wanted, in the caller's order; empty
             means all. A servable may return more than these.
         num_rows: Size of dimension 0 of the inputs, 1 if there is none.
@@ -114,7 +115,9 @@ class Servable(Protocol):
        error and costs no compute;
     4. every output has the signature's dtype and rank, and for a batched signature
        as many rows as the task, in the task's order;
-    5. the input buffers are neither kept nor written to after ``on_done``.
+    5. the input buffers are neither written to nor kept after ``on_done``, but for
+       those given away (:class:`~tfs.core.tensor_view.TensorView`): outputs may lie in
+       these.
 
     ``on_done`` itself must be quick and must not raise.
     """

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tfs.core.dtype import STRING, DType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+LARGE_BYTES: Final = 65_536
+"""Elements of so many bytes are worth some thought on how not to copy them."""
 
 _SMALL_BYTES = 512  # are copied in less time than a memoryview is made
 
@@ -25,8 +28,12 @@ class TensorView:
         shape: Sizes of all dimensions, each >= 0; () is a scalar.
         data: For numbers the elements, little-endian, row-major, exactly
             ``size_bytes`` long, as bytes, bytearray or a contiguous memoryview of
-            format B; readers never write to it. For strings a tuple of bytes in
-            row-major order.
+            format B. For strings a tuple of bytes in row-major order.
+
+    Readers never write to ``data``, with one exception: a *writable memoryview* is
+    given away with the task it is an input of. Nobody else reads it any more, so a
+    model may have it as its input, without a copy, and do with it as it likes. A
+    *read-only memoryview* stays as it is for as long as it lives, as bytes do.
 
     The constructor does not check: it is on every request's path. What comes from
     outside goes through :meth:`checked`.
@@ -109,6 +116,13 @@ class TensorView:
         view = memoryview(data)[start * row_bytes : stop * row_bytes]
         return TensorView(self.dtype, shape, view)
 
+    def read_only(self) -> TensorView:
+        """Returns the view without leave to write to it."""
+        data = self.data
+        if isinstance(data, memoryview) and not data.readonly:
+            return TensorView(self.dtype, self.shape, data.toreadonly())
+        return self
+
     def __eq__(self, other: object) -> bool:
         """Same dtype, same shape, same bytes (so NaN equals itself)."""
         if not isinstance(other, TensorView):
@@ -128,7 +142,8 @@ class TensorView:
 def concatenate(views: Sequence[TensorView]) -> TensorView:
     """Joins views of one dtype and equal inner shape along dimension 0.
 
-    The elements are copied once; with one view that view is returned.
+    The elements are copied once, and many of them to where a model may have them as
+    they are (a writable memoryview); with one view that view is returned.
 
     Raises:
         ValueError: No views, a scalar, or dtypes or inner shapes that differ.
@@ -151,4 +166,7 @@ def concatenate(views: Sequence[TensorView]) -> TensorView:
         for view in views:
             strings.extend(view.data)  # type: ignore[arg-type]  # a tuple of bytes
         return TensorView(STRING, shape, tuple(strings))
-    return TensorView(first.dtype, shape, b"".join([v.data for v in views]))  # type: ignore[misc]
+    parts: list[Buffer] = [v.data for v in views]  # type: ignore[misc]  # numbers
+    if sum(map(len, parts)) < LARGE_BYTES:
+        return TensorView(first.dtype, shape, b"".join(parts))
+    return TensorView(first.dtype, shape, memoryview(bytearray().join(parts)))

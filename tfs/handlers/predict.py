@@ -19,7 +19,13 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup, find_signature
-from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestStats
+from tfs.handlers.request_gate import (
+    PREDICT,
+    ModelGate,
+    RequestGate,
+    RequestLog,
+    RequestStats,
+)
 
 
 class PredictHandler:
@@ -103,6 +109,9 @@ class PredictHandler:
             output_filter = request.output_filter
             if output_filter:
                 signature.check_output_filter(output_filter)
+            logs = model.logs
+            if logs:  # they take the message as it came, once it is answered
+                inputs = {key: view.read_only() for key, view in inputs.items()}
             model.enter()  # the last that can fail: who entered is sure to leave
         except Exception as error:
             if handle is not None:
@@ -122,6 +131,7 @@ class PredictHandler:
                     self._as_tensor_content,
                     gate,
                     model,
+                    logs,
                     stats,
                     begun_s,
                 ),
@@ -143,6 +153,7 @@ class _Reply:
         "_call",
         "_gate",
         "_handle",
+        "_logs",
         "_model",
         "_name",
         "_output_filter",
@@ -158,6 +169,7 @@ class _Reply:
         as_tensor_content: bool,
         gate: RequestGate,
         model: ModelGate,
+        logs: tuple[RequestLog, ...],
         stats: RequestStats,
         begun_s: float,
     ) -> None:
@@ -168,6 +180,7 @@ class _Reply:
         self._as_tensor_content = as_tensor_content
         self._gate = gate
         self._model = model
+        self._logs = logs
         self._stats = stats
         self._begun_s = begun_s
 
@@ -193,10 +206,10 @@ class _Reply:
                 outcome,
                 as_tensor_content=self._as_tensor_content,
             )
-            if self._model.logs:
+            if self._logs:
                 if not isinstance(response, bytes):
                     response = b"".join(response)
-                for each in self._model.logs:
+                for each in self._logs:
                     each.log(
                         PREDICT,
                         servable_id.name,

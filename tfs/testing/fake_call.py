@@ -21,7 +21,7 @@ class FakeCall:
 
     def __init__(
         self,
-        message: bytes = b"",
+        message: bytes | memoryview = b"",
         *,
         method: str = "/test.Service/Method",
         deadline_s: float | None = None,
@@ -30,7 +30,7 @@ class FakeCall:
         max_sent: int = 100,
     ) -> None:
         self.method = method
-        self.message = message
+        self.message: bytes | memoryview = message
         self.deadline_s = deadline_s
         self.metadata = metadata
         self.peer = peer or Peer("127.0.0.1:1", "test", is_loopback=True)

@@ -39,13 +39,24 @@ def test_views_that_are_not_dense_are_written_row_major() -> None:
     assert to_view(mirrored.imag).data == torch.tensor([-2.0]).numpy().tobytes()
 
 
-def test_the_tensor_owns_its_memory() -> None:
+@pytest.mark.parametrize("num", [1, 50_000])
+def test_the_tensor_owns_its_memory(num: int) -> None:
     """Writing to the tensor does not reach the view's buffer."""
-    buffer = bytearray(4)
-    tensor = to_torch(TensorView(FLOAT32, (1,), memoryview(buffer)))
+    buffer = bytearray(4 * num)
+    for data in (buffer, bytes(buffer), memoryview(buffer).toreadonly()):
+        tensor = to_torch(TensorView(FLOAT32, (num,), data))
+        assert isinstance(tensor, torch.Tensor)
+        tensor.fill_(1)
+        assert data == bytearray(4 * num)
+
+
+def test_the_tensor_lies_in_memory_that_was_given_away() -> None:
+    """An image is not copied to be computed with."""
+    buffer = bytearray(200_000)
+    tensor = to_torch(TensorView(FLOAT32, (50_000,), memoryview(buffer)))
     assert isinstance(tensor, torch.Tensor)
-    tensor.fill_(1)
-    assert buffer == bytearray(4)
+    tensor.view(torch.uint8).fill_(1)
+    assert buffer == b"\1" * 200_000
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,15 @@ class GuestModel(Protocol):
        where it is batched, as many rows as the inputs;
     3. whatever goes wrong is a ``ServingError`` naming the version and the signature;
        the model stays usable;
-    4. ``call`` keeps no reference to the inputs' buffers and never writes to them;
+    4. ``call`` keeps no reference to the inputs' buffers and never writes to them,
+       but for those given away (:class:`~tfs.core.tensor_view.TensorView`): these may
+       be the model's input, and its outputs may lie in them;
     5. ``close`` drops everything the model holds; the memory is gone after a garbage
        collection.
     """
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
-        """Runs one signature on views, copying in once and out once."""
+        """Runs one signature on views, copying in once and out once at most."""
         ...
 
     def run(

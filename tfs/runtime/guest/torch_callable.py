@@ -13,6 +13,7 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import Output, Value, one_line
+from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten, to_torch, to_view
 
@@ -43,11 +44,15 @@ class TorchCallable:
         self._on_close = on_close
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
-        """Runs one signature on views, copying in once and out once."""
+        """Runs one signature on views, copying in once and out once, or not at all."""
         signature = self._call_of(signature_name).signature
         num_rows = num_rows_of(signature, inputs)
         values = {name: to_torch(view) for name, view in inputs.items()}
         outputs = self.run(signature_name, values, num_rows)
+        for value in outputs.values():
+            if is_large(value):
+                del value
+                return take_views(outputs, values)
         return {
             name: to_view(value) if isinstance(value, torch.Tensor) else value
             for name, value in outputs.items()

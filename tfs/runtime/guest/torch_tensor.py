@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import torch
 
 from tfs.core.dtype import DTYPES, STRING, DType
-from tfs.core.tensor_view import TensorView
+from tfs.core.tensor_view import LARGE_BYTES, TensorView
 
 Strings: TypeAlias = "bytes | list[Strings]"
 """A string tensor as models see it: bytes, nested in a list per dimension."""
@@ -24,14 +24,17 @@ DTYPE_OF: Final[dict[torch.dtype, DType]] = {
 
 
 def to_torch(view: TensorView) -> torch.Tensor | Strings:
-    """Returns the tensor over a fresh, writable copy; strings as nested lists.
+    """Returns a tensor that the model may keep and write to; strings as nested lists.
 
-    The copy is the only one: the model may write to its inputs, the request's buffer
-    stays as it is.
+    It lies in a fresh copy, the only one; or in the view's own memory where that is
+    large and given away (see :class:`~tfs.core.tensor_view.TensorView`).
     """
-    if isinstance(view.data, tuple):
-        return nest(view.data, view.shape)
-    return tensor_over(view.dtype, view.shape, bytearray(view.data), 0)
+    data = view.data
+    if isinstance(data, tuple):
+        return nest(data, view.shape)
+    if len(data) < LARGE_BYTES or not isinstance(data, memoryview) or data.readonly:
+        data = bytearray(data)
+    return tensor_over(view.dtype, view.shape, data, 0)
 
 
 def tensor_over(

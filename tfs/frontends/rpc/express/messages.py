@@ -145,7 +145,7 @@ class MessageAssembler:
         self._body = None
         self._prefix = bytearray()
         self.num_messages += 1
-        return body.toreadonly()
+        return body
 
 
 def too_large(size_bytes: int, max_bytes: int) -> ServingError:
