@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import BasicManager, LoaderData
 from managers.driver import Driver
 from managers.load_status import LoadStatus
@@ -51,8 +52,6 @@ from tfs.core.source import AspiredVersionsCallback
 log = logging.getLogger(__name__)
 
 Aspired: TypeAlias = AspiredVersions[Loader[object]]
-ActionOrder: TypeAlias = Callable[[Action], int]
-"""A sort key for the actions of a step; the smallest is begun first."""
 
 
 def unloads_first(action: Action) -> int:
@@ -142,7 +141,7 @@ class AspiredVersionsManager:
         # Confines stepping to one thread at a time, and guards _actions. First in
         # rank: held during a whole step, with inline executors during loads too.
         self._stepping = threading.Lock()
-        self._actions: dict[str, Action] = {}
+        self._actions = ActionQueue(self._options.order)
         # Guards the fields below. Ranks after everything but the driver's: taken by
         # on_change and by sources, on any thread; nothing is called under it.
         self._inbox = threading.Condition()
@@ -331,14 +330,13 @@ class AspiredVersionsManager:
     @property
     def num_waiting_loads(self) -> int:
         """Loads decided on that wait for a thread or for memory: not idle if > 0."""
-        loads = [a for a in list(self._actions.values()) if a.kind is ActionKind.LOAD]
-        return len(loads) + self._basic.num_deferred
+        return self._actions.num_loads + self._basic.num_deferred
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing loads, unloads or waits to: a time for measuring models."""
         return not (
-            self._actions
+            len(self._actions)
             or self._basic.num_executing
             or self._basic.num_deferred
             or self.has_mail
@@ -445,9 +443,9 @@ class AspiredVersionsManager:
         if action is not None and _must_wait(action, versions):
             action = None
         if action is None:
-            self._actions.pop(name, None)
+            self._actions.drop(name)
         else:
-            self._actions[name] = action
+            self._actions.put(action)
 
     def _begin_actions(self) -> bool:
         """Begins what the pools can take; returns whether anything was begun.
@@ -455,16 +453,8 @@ class AspiredVersionsManager:
         An unload needs no free thread to begin: it first takes the version out of
         service and waits for its pins.
         """
-        if not self._may_load() and not self._num_unloads():
-            return False
         has_begun = False
-        order = self._options.order
-        for name, action in sorted(
-            self._actions.items(), key=lambda item: order(item[1])
-        ):
-            if action.kind is ActionKind.LOAD and not self._may_load():
-                continue
-            del self._actions[name]
+        while action := self._actions.take(may_load=self._may_load()):
             self._begin(action)
             has_begun = True
         return has_begun
@@ -473,9 +463,6 @@ class AspiredVersionsManager:
         # Not num_free: a thread that has just ended a load is not free yet, and
         # nothing would say when it is.
         return self._basic.num_running_loads < self._load_executor.num_threads
-
-    def _num_unloads(self) -> int:
-        return sum(a.kind is ActionKind.UNLOAD for a in self._actions.values())
 
     def _begin(self, action: Action) -> None:
         harness = next(

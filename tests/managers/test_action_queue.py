@@ -1,0 +1,109 @@
+"""The order in which waiting actions begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managers.action_queue import ActionQueue
+from managers.version_policy.action import Action, ActionKind
+from tfs.core.servable_id import ServableId
+
+LOAD, UNLOAD = ActionKind.LOAD, ActionKind.UNLOAD
+
+
+def action(name: str, kind: ActionKind = LOAD, version: int = 1) -> Action:
+    return Action(kind, ServableId(name, version))
+
+
+def by_version(action: Action) -> int:
+    return action.id.version
+
+
+def names(queue: ActionQueue, *, may_load: bool = True) -> list[str]:
+    """Takes everything out that may be."""
+    taken = []
+    while found := queue.take(may_load=may_load):
+        taken.append(found.id.name)
+    return taken
+
+
+def test_the_smallest_is_first_and_equals_keep_their_order() -> None:
+    """The order decides, and among its equals who came first."""
+    queue = ActionQueue(by_version)
+    for name, version in (("a", 2), ("b", 1), ("c", 2), ("d", 1)):
+        queue.put(action(name, version=version))
+    assert names(queue) == ["b", "d", "a", "c"]
+
+
+def test_unloads_do_not_wait_for_loads() -> None:
+    """While no load may begin, unloads do, whatever is before them."""
+    queue = ActionQueue(by_version)
+    queue.put(action("a", LOAD, 1))
+    queue.put(action("b", UNLOAD, 2))
+    assert names(queue, may_load=False) == ["b"]
+    assert queue.num_loads == len(queue) == 1
+    assert names(queue) == ["a"]
+
+
+def test_another_action_of_a_servable_takes_the_place_of_the_first() -> None:
+    """One action per servable: the last that was decided, where the first stood."""
+    queue = ActionQueue(lambda _: 0)
+    for name in ("a", "b"):
+        queue.put(action(name, version=1))
+    queue.put(action("a", UNLOAD, 2))
+    assert (len(queue), queue.num_loads) == (2, 1)
+    first = queue.take(may_load=True)
+    assert first == action("a", UNLOAD, 2)
+    assert names(queue) == ["b"]
+
+
+def test_what_was_dropped_never_begins() -> None:
+    """An action that a later decision took back is gone, also from the count."""
+    queue = ActionQueue(lambda _: 0)
+    queue.put(action("a"))
+    queue.drop("a")
+    queue.drop("never there")
+    assert queue.num_loads == len(queue) == 0
+    assert queue.take(may_load=True) is None
+    queue.put(action("a", version=2))
+    assert queue.take(may_load=True) == action("a", version=2)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "drop", "take", "take an unload"]),
+            st.sampled_from("abcd"),
+            st.sampled_from([LOAD, UNLOAD]),
+            st.integers(0, 3),
+        )
+    )
+)
+def test_it_is_a_sorted_list(
+    steps: list[tuple[str, str, ActionKind, int]],
+) -> None:
+    """Whatever happens, it does what sorting all that waits each time would do."""
+    queue, model = ActionQueue(by_version), dict[str, Action]()
+
+    def first(model: Mapping[str, Action], kinds: set[ActionKind]) -> Action | None:
+        waiting = [each for each in model.values() if each.kind in kinds]
+        return min(waiting, key=by_version, default=None)
+
+    for step, name, kind, version in steps:
+        if step == "put":
+            queue.put(action(name, kind, version))
+            model[name] = action(name, kind, version)
+        elif step == "drop":
+            queue.drop(name)
+            model.pop(name, None)
+        else:
+            may_load = step == "take"
+            wanted = first(model, {LOAD, UNLOAD} if may_load else {UNLOAD})
+            assert queue.take(may_load=may_load) == wanted
+            if wanted is not None:
+                del model[wanted.id.name]
+        assert len(queue) == len(model)
+        assert queue.num_loads == sum(a.kind is LOAD for a in model.values())
