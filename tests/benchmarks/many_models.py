@@ -94,15 +94,20 @@ def wait_for_all(
 
     """
     pattern = _ENDED if ended else _AVAILABLE
-    wanted = set(names)
+    missing = set(names)
     deadline_s = time.monotonic() + timeout_s
+    seen_bytes = 0
     while True:
-        output = server.output()
-        there = {name for name, v in pattern.findall(output) if int(v) == version}
-        if wanted <= there:
+        # Only what is new: reading it all each time would keep a processor busy that
+        # the server is to have.
+        output = server.output(seen_bytes)
+        whole = output[: output.rfind("\n") + 1]
+        seen_bytes += len(whole.encode())
+        missing -= {name for name, v in pattern.findall(whole) if int(v) == version}
+        if not missing:
             return
         if time.monotonic() > deadline_s:
             raise TimeoutError(
-                f"{len(wanted - there)} of {len(wanted)} are missing: {output[-1000:]}"
+                f"{len(missing)} of {len(names)} are missing: {server.output()[-1000:]}"
             )
         time.sleep(_POLL_S)

@@ -87,12 +87,13 @@ class ServerProcess:
     ) -> None:
         self._end()
 
-    def output(self) -> str:
-        """Returns what the program printed so far."""
+    def output(self, after_bytes: int = 0) -> str:
+        """Returns what the program printed so far, after the first bytes of it."""
         if self._output is None:
             return ""
-        size_bytes = os.fstat(self._output.fileno()).st_size
-        return os.pread(self._output.fileno(), size_bytes, 0).decode(errors="replace")
+        size_bytes = os.fstat(self._output.fileno()).st_size - after_bytes
+        output = os.pread(self._output.fileno(), max(0, size_bytes), after_bytes)
+        return output.decode(errors="replace")
 
     def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Sends SIGTERM and blocks until the program ended; its output stays.

@@ -12,6 +12,7 @@ whole or not at all (docs/version-directory.md). Standard library only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -184,7 +185,12 @@ def read_manifest(path: str) -> Manifest:
         raise FailedPrecondition(
             f"cannot read {MANIFEST} in {path}: {error}"
         ) from error
-    return Manifest.from_json(text, path)
+    return _parse_manifest(text, path)
+
+
+@functools.lru_cache(maxsize=64)  # a load asks for its manifest some four times
+def _parse_manifest(text: str, where: str) -> Manifest:
+    return Manifest.from_json(text, where)
 
 
 def verify_files(path: str, manifest: Manifest) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,7 +158,7 @@ def replay(
     """
     options = options or WarmupOptions()
     clock = clock or MonotonicClock()
-    handlers = _handlers(servable)
+    handlers: Mapping[str, Callable[[Call], None]] = {}
     num = 0
     for index, entry in enumerate(read_warmup_requests(path)):
         if index >= MAX_RECORDS:
@@ -167,6 +167,7 @@ def replay(
                 f"{os.path.join(path, WARMUP_FILE)}"
             )
         num += 1
+        handlers = handlers or _handlers(servable)  # most versions need none
         request = _request(entry, servable.id)
         if request is None:
             continue

@@ -7,6 +7,7 @@ torch and the host. Sizes of tensors count: they decide how long a call takes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -59,6 +60,7 @@ def code_digest(path: str, host: str | None = None) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
 def host_name() -> str:
     """Returns a name for this machine and its processor."""
     return f"{platform.node()} {platform.machine()} {os.cpu_count()} {_processor()}"
@@ -97,6 +99,7 @@ def _safetensors_header(file: str) -> bytes:
         return opened.read(min(size_bytes, _READ_BYTES))
 
 
+@functools.cache  # finding it parses the package's metadata: milliseconds
 def _torch_version() -> str:
     try:
         return importlib.metadata.version("torch")

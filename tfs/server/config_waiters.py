@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -84,6 +84,7 @@ class ConfigWaiters:
         # Guards _waiters; leaf. Their functions are called outside it.
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
+        self._last_unsettled = ""
 
     def add(self, waiter: Waiter, deadline_s: float | None) -> None:
         """Lets somebody wait, and tells those whose change this one supersedes."""
@@ -121,10 +122,26 @@ class ConfigWaiters:
     def failures(self, names: Collection[str]) -> dict[str, str | None]:
         """Returns by model why it is not available: "" if it is, None if unsettled."""
         problems = self._source.problems()
-        return {
-            name: failure_of(self._monitor.version_states(name), problems.get(name, ()))
-            for name in names
-        }
+        return {name: self._failure(name, problems) for name in names}
+
+    def have_settled(self, names: Collection[str]) -> bool:
+        """Whether each of the models is available or has failed.
+
+        While some are not, this looks at few of them: the one that was not the last
+        time comes first.
+        """
+        problems = self._source.problems()
+        last = self._last_unsettled
+        if last in names and self._failure(last, problems) is None:
+            return False
+        for name in names:
+            if self._failure(name, problems) is None:
+                self._last_unsettled = name
+                return False
+        return True
+
+    def _failure(self, name: str, problems: Mapping[str, Sequence[str]]) -> str | None:
+        return failure_of(self._monitor.version_states(name), problems.get(name, ()))
 
     def _all(self) -> list[Waiter]:
         with self._lock:

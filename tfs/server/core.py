@@ -604,15 +604,14 @@ class ServerCore:
 
     def is_ready(self) -> bool:
         """Whether every configured model has settled and one at least can answer."""
-        failures = self._waiters.failures(self._names())
-        return all(why is not None for why in failures.values()) and any(
-            why == "" for why in failures.values()
-        )
+        names = self._names()
+        if not self._waiters.have_settled(names):
+            return False
+        return "" in self._waiters.failures(names).values()
 
     def has_settled(self) -> bool:
         """Whether every configured model is available or has failed."""
-        failures = self._waiters.failures(self._names())
-        return all(why is not None for why in failures.values())
+        return self._waiters.have_settled(self._names())
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether the model can answer; None if it is not configured."""
