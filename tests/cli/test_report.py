@@ -53,6 +53,18 @@ def test_a_model_is_one_line() -> None:
     ]
 
 
+def test_a_version_is_one_line_with_the_processes_it_lost() -> None:
+    """Where it runs, and that it crashes, though it serves on."""
+    model = report()
+    placement = model.versions[1].placement
+    placement.place = pb.PlacementReport.PROCESS
+    (_, failed, serving) = versions_table([model]).splitlines()
+    assert failed.endswith("bad file")
+    assert serving.split()[-1] == "process"
+    placement.num_crashes = 2
+    assert "process, 2 died" in versions_table([model])
+
+
 def test_a_batch_queue_is_one_line() -> None:
     """What waits, what ran, how full and how long; what left otherwise comes last."""
     model = pb.ModelReport(name="digits")

@@ -144,6 +144,26 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
     assert [labels for _, labels, _ in stats.histograms()] == [(("model", "b"),)]
 
 
+def test_what_is_gone_stays_in_the_sums() -> None:
+    """An increase between two looks is never negative because a version went."""
+    stats = Stats()
+    for version in ("1", "2"):
+        stats.counter("requests", model="a", version=version).add(3)
+        stats.histogram("latency", [1.0], model="a", version=version)
+    stats.gauge("depth", lambda: 7.0, model="a")
+    stats.remove("requests", model="a", version="1")
+    stats.remove("latency", model="a", version="1")
+    stats.remove("requests", model="a")  # no such labels
+    assert stats.sums() == {"requests": 6.0, "depth": 7.0}
+    assert [labels for _, labels, _ in stats.histograms()] == [
+        (("model", "a"), ("version", "2"))
+    ]
+    stats.forget(model="a")
+    assert stats.sums() == {"requests": 6.0}
+    stats.counter("requests", model="a", version="1").add(1)
+    assert stats.sums() == {"requests": 7.0}
+
+
 class Rows:
     """Counts by itself."""
 

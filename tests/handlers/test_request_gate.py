@@ -177,6 +177,43 @@ def test_requests_are_counted_by_how_they_ended() -> None:
     assert latency.total == 0.25
 
 
+def test_a_versions_requests_are_told_until_it_is_gone() -> None:
+    """By signature: how they ended, what is in flight, how long they took."""
+    desk = Desk()
+    desk.served.servable.is_paused = True
+    desk.send()
+    (figures,) = desk.gate.figures("m", 3)["serving_default"]
+    assert (figures.num_by_code, figures.num_in_flight) == ({}, 1)
+    desk.clock.advance(0.25)
+    desk.finish_all()
+    desk.served.servable.is_paused = False
+    desk.send("Classify")
+    desk.send("Predict", predict_message("other"))
+    found = desk.gate.figures("m", 3)
+    assert set(found) == {"serving_default", "classify"}
+    (figures,) = found["serving_default"]
+    assert (figures.num_by_code, figures.num_in_flight) == ({Code.OK: 1}, 0)
+    assert figures.latency_s.total == 0.25
+    assert desk.gate.figures("m", 4) == desk.gate.figures("n", 3) == {}
+    desk.gate.forget_version("n", 3)
+    desk.gate.forget_version("m", 3)
+    assert desk.gate.figures("m", 3) == {}
+    assert desk.count(stat_names.REQUESTS, version="3") == 0
+    assert desk.stats.sums()[stat_names.REQUESTS] == 3
+
+
+def test_a_request_refused_after_its_signature_was_found_is_not_in_flight() -> None:
+    """What begins ends, whatever is wrong with it."""
+    desk = Desk(0, 1)
+    desk.served.servable.is_paused = True
+    desk.send()
+    assert desk.send().error().code is Code.UNAVAILABLE
+    (figures,) = desk.gate.figures("m", 3)["serving_default"]
+    assert figures.num_in_flight == 1
+    assert figures.num_by_code == {Code.UNAVAILABLE: 1}
+    desk.finish_all()
+
+
 def test_examples_are_counted() -> None:
     """One request of three examples counts three."""
     desk = Desk()

@@ -21,6 +21,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.crash_policy import CrashPolicy
 from tfs.runtime.process_backend import ProcessBackend
 from tfs.runtime.process_options import ProcessOptions
+from tfs.servables.inside import processes_of
 
 X = {"x": floats((1, 2))}
 QUARANTINED: list[ServableId] = []
@@ -73,6 +74,11 @@ def test_a_crash_in_one_leaves_the_others_serving(
     for answer in answers:
         assert values(answer.outputs()["y"]) == [[2, 4]]
     assert pool.stats().num_restarts == 1
+    processes = processes_of(model)
+    assert processes is not None
+    assert processes.num_deaths == 1
+    assert processes.last_death
+    assert pool.interpreters[1].pid in processes.pids
     model.unload()
 
 

@@ -2,26 +2,83 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from batching.batching_options import BatchingOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.server.puppet import PuppetServable
 from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.errors import Code
 from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.process_memory import private_bytes
+from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import HistogramSnapshot
+from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.runtime.crash_policy import CrashPolicy
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.placed_model import PlacedModel
+from tfs.runtime.process_model import ProcessModel, VersionHealth
+from tfs.runtime.spread_model import SpreadModel
 from tfs.servables.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
 from tfs.server.admin_describe import (
     describe_batching,
+    describe_interpreters,
     describe_placement,
     describe_profile,
+    describe_requests,
+    describe_warm_up,
 )
+from tfs.server.process_start import started_s
 from tfs.server.resident_memory import tree_resident_bytes
 
 SERVABLE = PuppetServable(ServableId("a", 1))
+SOURCE = ModelSource(
+    SERVABLE.id, "/models/a/1", "python", {}, SERVABLE.signatures, intra_op_threads=2
+)
+
+
+class Host:
+    """An interpreter as its models know it."""
+
+    num_pending = 0
+
+    def __init__(self, pid: int | None) -> None:
+        self.pid = pid
+
+    def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
+        raise AssertionError(task)
+
+    def unload(self, model: ProcessModel) -> None:
+        raise AssertionError(model)
+
+    def two_thread_scaling(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        duration_s: float,
+    ) -> float | None:
+        return None
+
+
+class OwnModel:
+    """A model that computes in this process."""
+
+    source = SOURCE
+
+    def submit(self, task: InferenceTask) -> None:
+        raise AssertionError(task)
+
+    def unload(self) -> None:
+        """Has nothing to free."""
 
 
 @pytest.mark.parametrize(
@@ -43,6 +100,84 @@ def test_other_notes_say_nothing_of_the_place() -> None:
     report = pb.VersionReport(notes=["left the serving loop"])
     describe_placement(report, SERVABLE, False)
     assert not report.HasField("placement")
+
+
+def test_a_platform_without_an_interpreter_runs_on_the_loop() -> None:
+    """A lookup table has a place, too."""
+    report = pb.VersionReport()
+    describe_placement(report, PlacedServable(SERVABLE), False)
+    assert report.placement.place == pb.PlacementReport.FRONT
+
+
+def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
+    """Which they are, since when, what they hold, and how the last one died."""
+    pid = os.getpid()
+    health = VersionHealth(CrashPolicy())
+    hosts = (Host(pid), Host(None))  # the second one just died
+    members = [
+        (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host))
+        for host in hosts
+    ]
+    health.note_death("was ended by SIGSEGV")
+    servable = PlacedServable(SERVABLE, PlacedModel(SpreadModel(members)))
+    report = pb.VersionReport()
+    describe_interpreters(report, servable, True)
+    placement = report.placement
+    (interpreter,) = placement.interpreters
+    assert interpreter.pid == pid
+    assert 0 < interpreter.since_s <= time.time() + 1
+    assert interpreter.private_bytes > 1 << 20
+    assert (placement.num_crashes, placement.last_crash) == (1, "was ended by SIGSEGV")
+    assert placement.intra_op_threads == 2
+
+
+def test_a_version_in_this_process_has_an_interpreter_without_a_pid() -> None:
+    """0 stands for the server's own process."""
+    report = pb.VersionReport()
+    describe_interpreters(report, PlacedServable(SERVABLE, OwnModel()), True)
+    assert [each.pid for each in report.placement.interpreters] == [0]
+    describe_interpreters(report, SERVABLE, True)
+    assert len(report.placement.interpreters) == 1
+
+
+def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
+    """With stats only; a signature that nobody called has zeros."""
+
+    def figures(name: str, version: int) -> dict[str, list[RequestFigures]]:
+        assert (name, version) == ("a", 1)
+        latency_s = HistogramSnapshot((1.0,), (2, 1), 3.5)
+        each = RequestFigures({Code.OK: 2, Code.INTERNAL: 1}, 1, latency_s)
+        return {"serving_default": [each, each]}
+
+    report = pb.VersionReport()
+    for name in ("serving_default", "other"):
+        report.signatures.add(name=name)
+    describe_requests(figures)(report, SERVABLE, False)
+    assert not report.signatures[0].HasField("requests")
+    describe_requests(figures)(report, SERVABLE, True)
+    requests = report.signatures[0].requests
+    assert (requests.num_requests, requests.num_in_flight) == (6, 2)
+    assert dict(requests.num_errors_by_code) == {Code.INTERNAL: 2}
+    assert list(requests.latency_s.counts) == [4, 2]
+    assert requests.latency_s.total == 7.0
+    assert report.signatures[1].HasField("requests")
+    assert report.signatures[1].requests.num_requests == 0
+
+
+def test_what_warmed_a_version_up_is_counted() -> None:
+    """Requests that ran before it became available."""
+    report = pb.VersionReport()
+    describe_warm_up({SERVABLE.id: 3}.__getitem__)(report, SERVABLE, False)
+    assert report.load.num_warmup_requests == 3
+
+
+def test_when_a_process_started_is_known_while_it_lives() -> None:
+    """By the boot clock; of a process that is gone nothing is known."""
+    since_s = started_s(os.getpid())
+    assert since_s is not None
+    assert abs(time.time() - since_s) < 3600
+    assert started_s(2**22 + 1) is None
+    assert private_bytes(2**22 + 1) is None
 
 
 def test_what_was_measured_is_told() -> None:
@@ -102,7 +237,5 @@ def test_the_parameters_in_force_are_told_before_any_request() -> None:
 
 def test_memory_is_read_or_unknown() -> None:
     """A process that is not there counts as nothing."""
-    import os
-
     assert tree_resident_bytes(os.getpid()) > 1 << 20
     assert tree_resident_bytes(2**22 + 1) == 0

@@ -138,7 +138,6 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
     for model in models:
         for each in model.versions:
             memory = each.memory
-            place = type(each.placement).Place.Name(each.placement.place).lower()
             rows.append(
                 (
                     model.name,
@@ -148,7 +147,7 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
                     mebibytes(memory.resident_bytes)
                     if memory.HasField("resident_bytes")
                     else "-",
-                    place if each.HasField("placement") else "-",
+                    _place(each.placement) if each.HasField("placement") else "-",
                     _why(each),
                 )
             )
@@ -156,6 +155,12 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
             rows.append((model.name, "-", "-", "-", "-", "-", problem_of(model) or "-"))
     heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
     return table(heads, rows)
+
+
+def _place(placement: pb.PlacementReport) -> str:
+    """Returns where a version runs, and how often it brought a process down."""
+    place = type(placement).Place.Name(placement.place).lower()
+    return f"{place}, {placement.num_crashes} died" if placement.num_crashes else place
 
 
 def _why(version: pb.VersionReport) -> str:

@@ -12,14 +12,17 @@ from typing import Final
 from tfs.core.stats import exponential_bounds
 
 REQUESTS: Final = "requests"
-"""Counter: requests that ended. Labels: model, signature, method, status.
+"""Counter: requests that ended. Labels: model, version, signature, method, status.
 
-``model`` is empty for a request that named none that is served; ``status`` is the
-canonical code's name as the caller saw it.
+All but method and status are empty for a request that named none that is served;
+``status`` is the canonical code's name as the caller saw it. A version's go with it.
 """
 
 REQUEST_LATENCY_S: Final = "request_latency_s"
-"""Histogram: from the handler's start to the reply. Labels: model, signature, method."""
+"""Histogram: from the handler's start to the reply.
+
+Labels: model, version, signature, method.
+"""
 
 REQUEST_EXAMPLES: Final = "request_examples"
 """Counter: tf.Examples in Classify, Regress, MultiInference. Label: model."""

@@ -136,11 +136,12 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        # Guards the three dicts and the set; leaf lock.
+        # Guards the four dicts and the set; leaf lock.
         self._lock = threading.Lock()
         self._counters: dict[tuple[str, Labels], Counter] = {}
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: dict[tuple[str, Labels], Callable[[], float]] = {}
+        self._removed: dict[str, float] = {}  # what counters held, by name
         self._sources: weakref.WeakSet[StatSource] = weakref.WeakSet()
 
     def counter(self, name: str, **labels: str) -> Counter:
@@ -181,7 +182,30 @@ class Stats:
         with self._lock:
             for table in (self._counters, self._histograms, self._gauges):
                 for key in [k for k in table if gone <= set(k[1])]:
-                    del table[key]
+                    self._remove_locked(key)
+
+    def remove(self, name: str, **labels: str) -> None:
+        """Drops the one stat of this name and exactly these labels, if there is one."""
+        with self._lock:
+            self._remove_locked((name, _labels(labels)))
+
+    def sums(self) -> dict[str, float]:
+        """Returns every counter and gauge by name, summed over its labels.
+
+        Of counters what is gone counts as well: the sums never go back.
+        """
+        with self._lock:
+            sums = dict(self._removed)
+        for name, _, value in self.counters():
+            sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+    def _remove_locked(self, key: tuple[str, Labels]) -> None:
+        counter = self._counters.pop(key, None)
+        if counter is not None:
+            self._removed[key[0]] = self._removed.get(key[0], 0.0) + counter.value
+        self._histograms.pop(key, None)
+        self._gauges.pop(key, None)
 
     def counters(self) -> Iterator[tuple[str, Labels, float]]:
         """Yields name, labels and value of every counter and gauge."""

@@ -52,8 +52,8 @@ from tfs.handlers.request_gate import (
     REGRESS,
     ModelGate,
     RequestGate,
-    RequestStats,
 )
+from tfs.handlers.request_stats import RequestStats
 
 T = TypeVar("T")
 
@@ -175,7 +175,8 @@ class _ExamplesHandler:
                 self._find_signature(handle.servable, each, method)
                 for each, method in question.tasks
             ]
-            stats = model.stats_of(self.method, question.key)
+            stats = model.stats_of(self.method, handle.id.version, question.key)
+            stats.begin()
             model.enter()
         except Exception as error:
             if handle is not None:

@@ -19,13 +19,8 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup, find_signature
-from tfs.handlers.request_gate import (
-    PREDICT,
-    ModelGate,
-    RequestGate,
-    RequestLog,
-    RequestStats,
-)
+from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestLog
+from tfs.handlers.request_stats import RequestStats
 
 
 class PredictHandler:
@@ -98,10 +93,12 @@ class PredictHandler:
                 spec.name, spec.version, spec.version_label, request.client_id, call
             )
             servable = handle.servable
-            model = gate.model(handle.id.name)
+            servable_id = handle.id
+            model = gate.model(servable_id.name)
             name = spec.signature_name or DEFAULT_SIGNATURE
             signature = find_signature(servable, name)
-            stats = model.stats_of(PREDICT, name)
+            stats = model.stats_of(PREDICT, servable_id.version, name)
+            stats.begin()
             inputs: Mapping[str, TensorView] = request.inputs
             if signature.defaults:
                 inputs = signature.with_defaults(inputs)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from tfs.core import stat_names
 from tfs.core.call import Call
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Code, ServingError, Unavailable, serving_error
-from tfs.core.stats import Counter, Stats
+from tfs.core.stats import Stats
+from tfs.handlers.request_stats import RequestFigures, RequestStats
 
 log = logging.getLogger(__name__)
 
@@ -46,33 +47,6 @@ class RequestLog(Protocol):
     ) -> None:
         """Samples one answered request; copies what it keeps."""
         ...
-
-
-class RequestStats:
-    """The counters of one model, method and signature. Thread-safe."""
-
-    __slots__ = ("_by_code", "_labels", "_latency", "_now", "_stats")
-
-    def __init__(
-        self, stats: Stats, clock: Clock, method: str, model: str, signature: str
-    ) -> None:
-        self._stats = stats
-        self._now = clock.now
-        self._labels = {"method": method, "model": model, "signature": signature}
-        self._latency = stats.histogram(
-            stat_names.REQUEST_LATENCY_S, stat_names.LATENCY_BOUNDS_S, **self._labels
-        )
-        self._by_code: dict[int, Counter] = {}
-
-    def end(self, code: Code, begun_s: float) -> None:
-        """Counts a request that ended so, after it began then."""
-        counter = self._by_code.get(code)
-        if counter is None:
-            counter = self._by_code[code] = self._stats.counter(
-                stat_names.REQUESTS, status=code.name, **self._labels
-            )
-        counter.add()
-        self._latency.observe(self._now() - begun_s)
 
 
 class ModelGate:
@@ -103,7 +77,9 @@ class ModelGate:
                 model=name,
             )
         self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
-        self._stats_by: dict[str, dict[str, RequestStats]] = {
+        # By method, version and signature, so that a look-up makes no key. Changed by
+        # the loop alone.
+        self._stats_by: dict[str, dict[int, dict[str, RequestStats]]] = {
             method: {} for method in METHODS
         }
 
@@ -130,20 +106,41 @@ class ModelGate:
         if self._room is not None:
             self._room.append(None)
 
-    def stats_of(self, method: str, signature: str) -> RequestStats:
-        """Returns the counters of a signature that exists."""
-        found = self._stats_by[method].get(signature)
+    def stats_of(self, method: str, version: int, signature: str) -> RequestStats:
+        """Returns the counters of a signature that exists. On the loop."""
+        by_signature = self._stats_by[method].get(version)
+        if by_signature is None:
+            by_signature = self._stats_by[method][version] = {}
+        found = by_signature.get(signature)
         if found is None:
-            found = RequestStats(self._stats, self._clock, method, self.name, signature)
-            self._stats_by[method][signature] = found
+            found = by_signature[signature] = RequestStats(
+                self._stats, self._clock, method, self.name, str(version), signature
+            )
         return found
+
+    def figures(self, version: int) -> Mapping[str, Sequence[RequestFigures]]:
+        """Returns by signature what was counted of a version, an item a method.
+
+        Any thread. Requests for several signatures at once are under "".
+        """
+        found: dict[str, list[RequestFigures]] = {}
+        for by_version in self._stats_by.values():
+            for signature, stats in by_version.get(version, {}).copy().items():
+                found.setdefault(signature, []).append(stats.figures())
+        return found
+
+    def forget(self, version: int) -> None:
+        """Drops the counters of a version that is gone. On the loop."""
+        for by_version in self._stats_by.values():
+            for stats in by_version.pop(version, {}).values():
+                stats.forget()
 
 
 class RequestGate:
     """The limits and counters of a whole server.
 
-    ``enter``, ``model`` and ``retain`` belong to one thread, the serving loop as a
-    rule; ``leave`` and ``refuse`` may come from any.
+    ``enter``, ``model``, ``retain`` and ``forget_version`` belong to one thread, the
+    serving loop as a rule; the others may come from any.
 
     Args:
         max_in_flight: Requests worked on at the same time, over all models; 0 sets
@@ -176,8 +173,7 @@ class RequestGate:
         self._models: dict[str, ModelGate] = {}
         self._logs: dict[str, tuple[RequestLog, ...]] = {}
         self._lost = {
-            method: RequestStats(self._stats, self._clock, method, "", "")
-            for method in METHODS
+            method: RequestStats(self._stats, self._clock, method) for method in METHODS
         }
 
     def enter(self, call: Call, method: str) -> bool:
@@ -238,6 +234,19 @@ class RequestGate:
         self._logs = logs
         for name, model in self._models.items():
             model.logs = logs.get(name, ())
+
+    def figures(
+        self, name: str, version: int
+    ) -> Mapping[str, Sequence[RequestFigures]]:
+        """Returns what was counted of a version; see :meth:`ModelGate.figures`."""
+        model = self._models.get(name)
+        return {} if model is None else model.figures(version)
+
+    def forget_version(self, name: str, version: int) -> None:
+        """Drops the counters of a version that is gone."""
+        model = self._models.get(name)
+        if model is not None:
+            model.forget(version)
 
     def retain(self, names: Collection[str]) -> None:
         """Forgets models that are not among ``names``, and their counters."""

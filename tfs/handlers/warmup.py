@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 WARMUP_FILE: Final = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS: Final = 1000
 
+OnWarmed = Callable[[ServableId, int], None]
+"""Takes a version and with how many requests it was warmed up."""
+
 
 @dataclass(frozen=True, slots=True)
 class WarmupOptions:
@@ -81,6 +84,7 @@ class WarmedLoader:
         options: How to warm up.
         stats: Where the time it took is kept.
         clock: What times go by.
+        on_warmed: Told how many requests ran, once they have, on the loading thread.
 
     """
 
@@ -91,12 +95,14 @@ class WarmedLoader:
         options: WarmupOptions,
         stats: Stats,
         clock: Clock,
+        on_warmed: OnWarmed = lambda _id, _num: None,
     ) -> None:
         self._inner = inner
         self._path = path
         self._options = options
         self._stats = stats
         self._clock = clock
+        self._on_warmed = on_warmed
 
     def estimate_resources(self) -> ResourceAllocation:
         """Returns what the inner loader says: replaying takes what serving takes."""
@@ -113,6 +119,7 @@ class WarmedLoader:
         except BaseException:
             self._inner.unload()
             raise
+        self._on_warmed(servable_id, num * self._options.num_iterations)
         if num:
             took_s = self._clock.now() - begun_s
             self._stats.histogram(

@@ -674,6 +674,8 @@ class ProcessInterpreter:
         self._last_end = how
         self._num_restarts += 1
         self._deaths.add(now_s)
+        for health in {model.health for model in self._models.values()}:
+            health.note_death(how)
         log.error(
             "event=interpreter_died interpreter=%s pid=%d how=%r",
             self._name,

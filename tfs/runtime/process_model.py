@@ -20,12 +20,21 @@ class VersionHealth:
     Attributes:
         crashes: Those of all its interpreters together.
         quarantine: Why the version must not run any more, None while it may.
+        num_deaths: How often an interpreter that held it died, whoever's fault.
+        last_death: How the last one did, "" before the first.
 
     """
 
     def __init__(self, policy: CrashPolicy) -> None:
         self.crashes = CrashHistory(policy)
         self.quarantine: str | None = None
+        self.num_deaths = 0
+        self.last_death = ""
+
+    def note_death(self, how: str) -> None:
+        """Counts an interpreter that died."""
+        self.num_deaths += 1
+        self.last_death = how
 
 
 class ModelHost(Protocol):
@@ -99,6 +108,11 @@ class ProcessModel:
     def pid(self) -> int:
         """The worker's process, or ours while there is none."""
         return self._host.pid or os.getpid()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process, None while there is none."""
+        return self._host.pid
 
     def submit(self, task: InferenceTask) -> None:
         self._host.enqueue(self, task)

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tfs.runtime.interpreter import InterpreterModel, MeasurableModel
 from tfs.runtime.placed_model import PlacedModel
+from tfs.runtime.process_model import ProcessModel
+from tfs.runtime.spread_model import SpreadModel
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProcesses:
+    """The processes that run a version. Immutable.
+
+    Attributes:
+        pids: Those that run now; one that just died is missing until it is back.
+        num_deaths: How often one died.
+        last_death: How the last one did, "" before the first.
+
+    """
+
+    pids: tuple[int, ...]
+    num_deaths: int = 0
+    last_death: str = ""
 
 
 def measurable_of(model: InterpreterModel) -> MeasurableModel | None:
@@ -11,3 +31,21 @@ def measurable_of(model: InterpreterModel) -> MeasurableModel | None:
     if isinstance(model, PlacedModel):
         model = model.model
     return model if isinstance(model, MeasurableModel) else None
+
+
+def processes_of(model: InterpreterModel) -> ModelProcesses | None:
+    """Returns the processes that run a model, None if it runs in this one."""
+    if isinstance(model, PlacedModel):
+        model = model.model
+    members: list[object] = [model]
+    if isinstance(model, SpreadModel):
+        members = [each for _, each in model.members]
+    workers = [each for each in members if isinstance(each, ProcessModel)]
+    if not workers:
+        return None
+    health = workers[0].health  # shared by all
+    return ModelProcesses(
+        tuple(each.worker_pid for each in workers if each.worker_pid is not None),
+        health.num_deaths,
+        health.last_death,
+    )

@@ -121,7 +121,7 @@ class PlacedLoader:
         placement = place(places.placement, known, self._concurrency)
         self._entrance.backend = placement.backend
         loader.load(servable_id)
-        servable = PlacedServable(loader.servable)
+        servable = PlacedServable(loader.servable, self._entrance.placed)
         try:
             self._settle(servable, loader.profile, placement)
         except BaseException:

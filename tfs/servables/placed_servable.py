@@ -8,6 +8,7 @@ from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
+from tfs.runtime.interpreter import InterpreterModel
 
 
 class PlacedServable:
@@ -18,15 +19,17 @@ class PlacedServable:
 
     Attributes:
         profile: What was measured of the version; None until then.
+        model: The version on its interpreter; None for a platform that needs none.
 
     """
 
-    __slots__ = ("_target", "id", "profile", "signatures")
+    __slots__ = ("_target", "id", "model", "profile", "signatures")
 
-    def __init__(self, target: Servable) -> None:
+    def __init__(self, target: Servable, model: InterpreterModel | None = None) -> None:
         self.id: ServableId = target.id
         self.signatures: Mapping[str, Signature] = target.signatures
         self.profile: ModelProfile | None = None
+        self.model = model
         self._target = target
 
     @property

@@ -23,12 +23,12 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.resources import MAIN, RAM_BYTES, Resource
-from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.handlers.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.admin_describe import Describe
 from tfs.server.admin_reports import (
     apply_reply,
     base_report,
@@ -60,9 +60,6 @@ from tfs.server.running_config import Origin, RunningConfig, require_model
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-
-Describe = Callable[[pb.VersionReport, Servable, bool], None]
-"""Adds what a room knows of a loaded version; the bool is ``include_stats``."""
 
 
 @dataclass(frozen=True, slots=True)

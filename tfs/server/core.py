@@ -597,10 +597,7 @@ class ServerCore:
 
     def counters(self) -> Mapping[str, float]:
         """Returns every counter, summed over its labels."""
-        sums: dict[str, float] = {}
-        for name, _, value in self._stats.counters():
-            sums[name] = sums.get(name, 0.0) + value
-        return sums
+        return self._stats.sums()
 
     def is_ready(self) -> bool:
         """Whether every configured model has settled and one at least can answer."""

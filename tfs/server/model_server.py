@@ -25,12 +25,12 @@ from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.event_bus import EventBus
+from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.servable_id import ServableId
-from tfs.core.servable_state import ServableState
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
@@ -46,8 +46,11 @@ from tfs.servables.built_in import default_registry
 from tfs.server.admin import CoreAdmin, ProcessFacts
 from tfs.server.admin_describe import (
     describe_batching,
+    describe_interpreters,
     describe_placement,
     describe_profile,
+    describe_requests,
+    describe_warm_up,
 )
 from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
@@ -96,6 +99,7 @@ class ModelServer:
         self._clock = clock or MonotonicClock()
         self.stats = stats or Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
+        self._num_warmed: dict[ServableId, int] = {}
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
@@ -121,6 +125,7 @@ class ModelServer:
                 ),
                 self.stats,
                 self._clock,
+                self._num_warmed.__setitem__,
             ),
             bus=self.bus,
             monitor=self._monitor,
@@ -140,6 +145,7 @@ class ModelServer:
             self.stats,
             self._clock,
         )
+        self._endings = self.bus.subscribe(self._note_ending)
         self._log_writer = LogWriter(self._clock, self.stats)
         self._request_logs = RequestLogs(file_collectors(self._log_writer), self._clock)
         self.core.on_change(self._follow_config)
@@ -193,7 +199,14 @@ class ModelServer:
                     self.core,
                     self._clock,
                     self._facts(doors),
-                    (describe_placement, describe_profile, describe_batching),
+                    (
+                        describe_placement,
+                        describe_interpreters,
+                        describe_profile,
+                        describe_batching,
+                        describe_requests(self._gate.figures),
+                        describe_warm_up(lambda each: self._num_warmed.get(each, 0)),
+                    ),
                 ),
                 access=AdminAccess(self._options.admin_from),
             ),
@@ -224,6 +237,7 @@ class ModelServer:
         self._decoders.close(deadline_s)
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
+        self._endings.close()
         self._fleet.close(deadline_s)
         self._fetchers.close(deadline_s)
         if self._own_cache is not None:
@@ -249,6 +263,14 @@ class ModelServer:
                 }
             )
         )
+
+    def _note_ending(self, event: EventAndTime[ServableState]) -> None:
+        """Lets go of what was counted of versions that are gone."""
+        if event.event.manager_state is not ManagerState.END:
+            return
+        ended = event.event.id
+        self._num_warmed.pop(ended, None)
+        self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
 
     def _make_fetching(self, options: ServerOptions) -> FetchingSourceAdapter:
         """Returns what makes versions behind URLs local; it takes nothing until then."""

@@ -12,13 +12,17 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.warmup import WarmedLoader, WarmupOptions
+from tfs.handlers.warmup import OnWarmed, WarmedLoader, WarmupOptions
 
 Platforms = Mapping[str, Convert[StoragePath, Loader[object]]]
 
 
 def warmed(
-    platforms: Platforms, options: WarmupOptions, stats: Stats, clock: Clock
+    platforms: Platforms,
+    options: WarmupOptions,
+    stats: Stats,
+    clock: Clock,
+    on_warmed: OnWarmed = lambda _id, _num: None,
 ) -> Platforms:
     """Returns the same platforms; their versions are warm when they are available."""
 
@@ -27,7 +31,7 @@ def warmed(
     ) -> Convert[StoragePath, Loader[object]]:
         def make(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
             inner = cast("Loader[Servable]", convert(servable_id, storage))
-            return WarmedLoader(inner, storage.path, options, stats, clock)
+            return WarmedLoader(inner, storage.path, options, stats, clock, on_warmed)
 
         return make
 
