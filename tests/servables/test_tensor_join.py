@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batching.cost_table import CostTable
 from tfs.core.dtype import (
     BFLOAT16,
     BOOL,
@@ -23,6 +24,7 @@ from tfs.core.dtype import (
     DType,
 )
 from tfs.core.errors import InvalidArgument
+from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.servables.tensor_join import (
     element,
@@ -30,6 +32,7 @@ from tfs.servables.tensor_join import (
     join_rows,
     largest_inner,
     mask_of,
+    with_joining,
 )
 
 
@@ -171,3 +174,22 @@ def test_a_value_the_type_does_not_hold_is_refused(dtype: DType, value: float) -
     """A wrong pad value shows when the version is loaded."""
     with pytest.raises(InvalidArgument, match="does not hold"):
         element(dtype, value)
+
+
+def batch_rows(call_s: float, fixed_s: float, *inner: int) -> int | None:
+    """Returns the best batch of a model whose call takes so long, and so long a row."""
+    signature = Signature(
+        Method.PREDICT,
+        {"x": TensorSpec(FLOAT32, (-1, *inner))},
+        {"y": TensorSpec(FLOAT32, (-1,))},
+    )
+    times = {rows: fixed_s + rows * call_s for rows in (1, 2, 4, 8)}
+    return CostTable(with_joining(times, signature)).best_batch_rows()
+
+
+def test_large_rows_are_joined_only_where_that_pays() -> None:
+    """Copying 10 MB each takes longer than a quick model's call; an image's, not."""
+    assert batch_rows(1e-6, 20e-6, 4) == 8
+    assert batch_rows(1e-6, 20e-6, 2_621_440) == 1
+    assert batch_rows(2e-3, 10e-3, 3, 224, 224) == 8
+    assert batch_rows(1e-6, 20e-6, -1) == 8

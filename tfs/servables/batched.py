@@ -38,6 +38,7 @@ from tfs.servables.tensor_join import (
     join_rows,
     largest_inner,
     mask_of,
+    with_joining,
 )
 
 _MAX_SHAPES = 64
@@ -108,7 +109,10 @@ class BatchedServable:
                     scheduler,
                     loop,
                     _bounded(
-                        options or recommended_options(CostTable(found.call_s_by_rows)),
+                        options
+                        or recommended_options(
+                            CostTable(with_joining(found.call_s_by_rows, signature))
+                        ),
                         max_in_flight,
                     ),
                     found,

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
 from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, concatenate
+
+_JOIN_S_PER_BYTE = 0.2e-9  # of memory that is in no cache
 
 _FORMATS = {
     "float16": "<e",
@@ -69,6 +72,25 @@ def join_rows(views: Sequence[TensorView], num_rows: int) -> TensorView:
     if missing > 0:
         views = [*views, *[views[0].rows(0, 1)] * missing]
     return concatenate(views)
+
+
+def with_joining(
+    call_s_by_rows: Mapping[int, float], signature: Signature
+) -> Mapping[int, float]:
+    """Returns the seconds of batches, by rows, with what joining requests takes.
+
+    A batch of several is copied to be one tensor, which for large rows and a quick
+    model takes longer than it saves. Rows of no fixed size are not counted.
+    """
+    row_bytes = sum(
+        math.prod(spec.shape[1:]) * spec.dtype.item_bytes
+        for name, spec in signature.inputs.items()
+        if name not in signature.defaults and FREE not in spec.shape[1:]
+    )
+    return {
+        rows: call_s + (rows * row_bytes * _JOIN_S_PER_BYTE if rows > 1 else 0.0)
+        for rows, call_s in call_s_by_rows.items()
+    }
 
 
 def largest_inner(views: Sequence[TensorView]) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ class SharedState:
     executor: Executor
     on_inflated: Callable[[], None]
     budget: ReceiveBudget = field(init=False)
-    buffers: ReceiveBuffers = field(default_factory=ReceiveBuffers)
+    buffers: ReceiveBuffers = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
     dirty: list[Callable[[], None]] = field(default_factory=list)
@@ -111,5 +111,9 @@ class SharedState:
     loop_ident: int = field(default_factory=get_ident)
 
     def __post_init__(self) -> None:
-        self.budget = ReceiveBudget(self.options.max_receive_bytes)
+        max_receive_bytes = self.options.max_receive_bytes
+        self.budget = ReceiveBudget(max_receive_bytes)
+        # Replies may lie in a request's memory until they are sent: as much again as
+        # arrives is lent at a time.
+        self.buffers = ReceiveBuffers(max_receive_bytes // 2)
         self.deadlines = Deadlines(self.loop, ExpressCall.expire)
