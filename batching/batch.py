@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from tfs.core.batch_task import Task
 from tfs.core.errors import InvalidArgument, ServingError
@@ -39,7 +39,7 @@ class FaultyTasks(InvalidArgument):
 
 
 class Batch(Generic[TaskT]):
-    """One batch. Owned by the runner from ``run`` until ``done``.
+    """One batch, made by the scheduler. Owned by the runner from ``run`` to ``done``.
 
     Attributes:
         queue: Of the scheduler; where it came from.
@@ -49,12 +49,13 @@ class Batch(Generic[TaskT]):
         padded_rows: Rows to compute, at least ``num_rows``; the rest is padding.
         oldest_s: When the queue's longest-waiting task had come.
         started_s: When it was handed to the runner.
+        is_done: Whether ``done`` was called.
         search: Set if it is part of a larger batch that failed.
 
     """
 
     __slots__ = (
-        "_finish",
+        "is_done",
         "num_rows",
         "oldest_s",
         "padded_rows",
@@ -64,30 +65,15 @@ class Batch(Generic[TaskT]):
         "tasks",
     )
 
-    def __init__(
-        self,
-        queue: Any,
-        tasks: list[TaskT],
-        num_rows: int,
-        padded_rows: int,
-        oldest_s: float,
-        started_s: float,
-        search: FaultSearch | None,
-        finish: Finish,
-    ) -> None:
-        self.queue = queue
-        self.tasks = tasks
-        self.num_rows = num_rows
-        self.padded_rows = padded_rows
-        self.oldest_s = oldest_s
-        self.started_s = started_s
-        self.search = search
-        self._finish: Finish | None = finish
-
-    @property
-    def is_done(self) -> bool:
-        """Whether ``done`` was called."""
-        return self._finish is None
+    # No constructor: a batch may be one task, and a call with these would show.
+    queue: Any
+    tasks: list[TaskT]
+    num_rows: int
+    padded_rows: int
+    oldest_s: float
+    started_s: float
+    search: FaultSearch | None
+    is_done: bool
 
     def done(
         self, outcomes: Sequence[Any] | ServingError, device_s: float | None = None
@@ -107,16 +93,7 @@ class Batch(Generic[TaskT]):
             RuntimeError: The batch is done already; nothing changed.
 
         """
-        finish = self._finish
-        if finish is None:
-            raise RuntimeError("a batch was done twice")
-        self._finish = None
-        finish(self, outcomes, device_s)
-
-
-Finish: TypeAlias = Callable[
-    [Batch[Any], "Sequence[Any] | ServingError", "float | None"], None
-]
+        raise NotImplementedError
 
 
 class Runner(Protocol[RunTaskT]):

@@ -33,12 +33,13 @@ ResultT = TypeVar("ResultT")
 class Call(Generic[ItemT, ResultT]):
     """A task of one item; its own ``cancel``, which reads the future."""
 
-    __slots__ = ("deadline_s", "future", "item", "num_rows")
+    __slots__ = ("arrived_s", "deadline_s", "future", "item", "num_rows")
 
     def __init__(self, item: ItemT, num_rows: int, deadline_s: float | None) -> None:
         self.item = item
         self.num_rows = num_rows
         self.deadline_s = deadline_s
+        self.arrived_s = 0.0  # the queue's to write
         self.future: Future[ResultT] = Future()
 
     @property

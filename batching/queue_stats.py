@@ -10,8 +10,8 @@ from tfs.core.stats import HistogramSnapshot
 
 SHORT_S: Final = 100e-6
 SAMPLE: Final = 16
-"""Of batches shorter than SHORT_S the times of one in SAMPLE stand for all, or
-counting would take as long as computing."""
+"""Of batches shorter than SHORT_S the times of one in SAMPLE of a size stand for all,
+or counting would take as long as computing."""
 
 _NUM_TIMES = 32  # powers of two of a microsecond, up to 36 minutes
 _TIME_BOUNDS = tuple(2**index * 1e-6 for index in range(_NUM_TIMES - 1))
@@ -33,7 +33,6 @@ class QueueStats:
         num_failed_tasks: Tasks that ended with an error of their batch.
         num_retries: Batches run again because a larger one failed.
         device_s: Device time used.
-        num_unseen: Short batches since the last whose times were taken.
 
     """
 
@@ -49,7 +48,6 @@ class QueueStats:
         "num_failures",
         "num_padding_rows",
         "num_retries",
-        "num_unseen",
         "rows_counts",
     )
 
@@ -59,7 +57,6 @@ class QueueStats:
         self.num_failed_tasks = 0
         self.num_retries = 0
         self.device_s = 0.0
-        self.num_unseen = 0
         self.rows_counts = [0] * (max_batch_rows + 1)
         self._num_more_rows = 0
         self._wait_counts = [0] * _NUM_TIMES

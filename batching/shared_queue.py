@@ -55,9 +55,11 @@ class SharedQueue(Generic[TaskT]):
         "padded",
         "padded_at",
         "policy",
+        "put",
         "quantum_s",
         "retries",
         "round_index",
+        "rows_counts",
         "run",
         "stats",
         "take",
@@ -79,8 +81,6 @@ class SharedQueue(Generic[TaskT]):
         options = waiting.options
         low_timeout_s = options.low.timeout_s if options.low else 0.0
         self.waiting = waiting
-        self.take = waiting.take
-        self.run = runner.run
         self.policy = policy
         self.costs = costs
         self.stats = QueueStats(options.max_batch_rows)
@@ -89,7 +89,11 @@ class SharedQueue(Generic[TaskT]):
             if policy.window
             else None
         )
-        # The hot path asks these instead of the options.
+        # The hot path asks these instead of those they are of.
+        self.put = waiting.put
+        self.take = waiting.take
+        self.run = runner.run
+        self.rows_counts = self.stats.rows_counts
         self.is_greedy = not options.timeout_s and not low_timeout_s
         self.takes_plainly = policy.window is None and policy.padding is Padding.UP
         self.is_plain = self.takes_plainly  # and nothing is to be run again

@@ -184,23 +184,23 @@ class SharedBatchScheduler:
         now_s = self._burst_s
         if now_s is None:
             now_s = self._burst_s = self._now()
-        if not queue.waiting.put(task, now_s, low):
+        if not queue.put(task, now_s, low):
             return
         if queue.window is not None:
             queue.window.note_arrival(task.num_rows, now_s)
-        if not queue.in_ring:
-            if queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
-                queue.in_ring = True
-                if low:
-                    self._line_up(queue)
-                else:
-                    self._ring.append(queue)
+        if queue.in_ring:
+            if queue.is_aside and not low:
+                self._aside.remove(queue)
+                queue.is_aside = False
+                self._ring.append(queue)
+        elif queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
+            if low:
+                self._line_up(queue)
             else:
-                self._note(queue, now_s)
-        elif queue.is_aside and not low:
-            self._aside.remove(queue)
-            queue.is_aside = False
-            self._ring.append(queue)
+                queue.in_ring = True
+                self._ring.append(queue)
+        else:
+            self._note(queue, now_s)
 
     def _line_up(self, queue: AnyQueue) -> None:
         """Puts a queue behind the others of its kind."""
@@ -330,22 +330,20 @@ class SharedBatchScheduler:
         ring = self._ring
         policy = self._policy
         limit = self._limit
-        finish = self._finish
         later = self._later
         aside = self._aside
-        new_batch = object.__new__
         fair = not self._oldest_first
+        last = self._last
         for _ in range(self.options.max_batches_per_step):
             if policy is not None:
                 limit = min(self._limit, policy.current())
             if self.num_in_flight >= limit:
                 return False
-            last = self._last
             if last is not None:
-                self._last = None
                 last.in_ring = False
                 if last.waiting.num_rows or last.retries:
                     self._note(last, now_s)
+                last = self._last = None
             if aside:
                 self._recall(now_s)
             if not ring:
@@ -362,18 +360,18 @@ class SharedBatchScheduler:
             if queue.credit_s <= 0 and fair and not queue.has_share(self._round_index):
                 self._defer(queue)
                 continue
-            self._last = queue
             search = None
             if queue.is_plain:
                 tasks, rows, oldest_s = queue.take(now_s)
             else:
                 tasks, rows, oldest_s, search = self._form(queue, now_s)
             if not tasks:
+                last = self._last = queue
                 if queue.closing:
                     self._drop_if_drained(queue)
                 continue
-            # Written out: a batch may be one task, and calling Batch() would show.
-            batch = new_batch(Batch)
+            batch = _SharedBatch()
+            batch.scheduler = self
             batch.queue = queue
             batch.tasks = tasks
             batch.num_rows = rows
@@ -381,7 +379,7 @@ class SharedBatchScheduler:
             batch.oldest_s = oldest_s
             batch.started_s = now_s
             batch.search = search
-            batch._finish = finish
+            batch.is_done = False
             self.num_in_flight += 1
             queue.num_in_flight += 1
             try:
@@ -390,8 +388,13 @@ class SharedBatchScheduler:
                 if not batch.is_done:
                     name = queue.waiting.options.name
                     batch.done(serving_error(error, f"{name}: runner"))
-            if self._last_done_s > now_s:  # it was computed in there
+            if batch.is_done:  # it was computed in there
                 now_s = self._last_done_s
+                queue.in_ring = False
+                if queue.waiting.num_rows or queue.retries:
+                    self._note(queue, now_s)
+            else:
+                last = self._last = queue
         return bool(ring or self._last is not None or self._later or aside)
 
     def _form(
@@ -450,67 +453,6 @@ class SharedBatchScheduler:
                 if queue.closing:
                     self._drop_if_drained(queue)
         return bool(self._ring)
-
-    def _finish(
-        self,
-        batch: Batch[Any],
-        outcomes: Sequence[Any] | ServingError,
-        device_s: float | None,
-    ) -> None:
-        now_s = self._now()
-        queue: AnyQueue = batch.queue
-        tasks = batch.tasks
-        started_s = batch.started_s
-        if device_s is None:
-            device_s = now_s - started_s
-            if self._serial and self._last_done_s > started_s:
-                device_s = now_s - self._last_done_s  # until then it waited its turn
-        self._last_done_s = now_s
-        self.num_in_flight -= 1
-        queue.num_in_flight -= 1
-        queue.credit_s -= device_s
-        rows = batch.num_rows
-        num_tasks = len(tasks)
-        # Written out: a batch may be one task, and a call would show.
-        stats = queue.stats
-        stats.rows_counts[rows] += 1
-        if num_tasks != rows or batch.padded_rows != rows:
-            stats.note_shape(num_tasks, rows, batch.padded_rows)
-        is_seen = True
-        if device_s >= SHORT_S:
-            stats.note_times(started_s - batch.oldest_s, device_s, len(queue.waiting))
-        else:
-            stats.num_unseen += 1
-            if stats.num_unseen < SAMPLE:
-                is_seen = False
-            else:
-                stats.num_unseen = 0
-                stats.note_times(
-                    started_s - batch.oldest_s, device_s, len(queue.waiting), SAMPLE
-                )
-        if self._policy is not None:
-            self._policy.note_done(now_s - batch.oldest_s)
-        if outcomes.__class__ is not list and isinstance(outcomes, ServingError):
-            tasks, outcomes = self._sort_out(queue, batch, outcomes)
-        else:
-            if len(outcomes) != num_tasks:
-                outcomes = _miscounted(queue, len(outcomes), num_tasks)
-            queue.num_fruitless = 0
-            if is_seen:
-                queue.learn(rows, batch.padded_rows, device_s)
-        if not queue.in_ring:
-            self._note(queue, now_s)
-        if not self._stepping:
-            self._restart(now_s)
-        index = 0
-        for task in tasks:
-            try:
-                task.on_done(outcomes[index])
-            except Exception:  # a caller's fault must not cost its neighbours
-                log.exception("event=on_done_failed queue=%r", queue.waiting)
-            index += 1  # noqa: SIM113  # enumerate and zip cost more on a single task
-        if queue.closing:
-            self._drop_if_drained(queue)
 
     def _restart(self, now_s: float) -> None:
         """Keeps the device busy between two steps."""
@@ -581,3 +523,77 @@ def _miscounted(queue: AnyQueue, num_outcomes: int, num_tasks: int) -> list[Any]
     name = queue.waiting.options.name
     error = Internal(f"{name}: {num_outcomes} outcomes for {num_tasks} tasks")
     return [error] * num_tasks
+
+
+class _SharedBatch(Batch[Any]):
+    """A batch of a scheduler's queue, and its end."""
+
+    __slots__ = ("scheduler",)
+
+    scheduler: SharedBatchScheduler
+
+    def done(
+        self, outcomes: Sequence[Any] | ServingError, device_s: float | None = None
+    ) -> None:
+        if self.is_done:
+            raise RuntimeError("a batch was done twice")
+        self.is_done = True
+        scheduler = self.scheduler
+        now_s = scheduler._now()
+        queue = self.queue
+        tasks = self.tasks
+        if device_s is None:
+            started_s = self.started_s
+            if scheduler._last_done_s > started_s and scheduler._serial:
+                started_s = scheduler._last_done_s  # until then it waited its turn
+            device_s = now_s - started_s
+        scheduler._last_done_s = now_s
+        scheduler.num_in_flight -= 1
+        queue.num_in_flight -= 1
+        queue.credit_s -= device_s
+        rows = self.num_rows
+        num_tasks = len(tasks)
+        # Counted in place: a batch may be one task, and calls would show.
+        counts = queue.rows_counts
+        counts[rows] = num_alike = counts[rows] + 1
+        padded_rows = self.padded_rows
+        if padded_rows != num_tasks:
+            queue.stats.note_shape(num_tasks, rows, padded_rows)
+        if scheduler._policy is not None:
+            scheduler._policy.note_done(now_s - self.oldest_s)
+        is_seen = True
+        if device_s < SHORT_S and num_alike % SAMPLE:
+            is_seen = False
+        else:
+            queue.stats.note_times(
+                self.started_s - self.oldest_s,
+                device_s,
+                len(queue.waiting),
+                SAMPLE if device_s < SHORT_S else 1,
+            )
+        if outcomes.__class__ is not list and isinstance(outcomes, ServingError):
+            tasks, outcomes = scheduler._sort_out(queue, self, outcomes)
+            num_tasks = len(tasks)
+        else:
+            if len(outcomes) != num_tasks:
+                outcomes = _miscounted(queue, len(outcomes), num_tasks)
+            queue.num_fruitless = 0
+            if is_seen:
+                queue.learn(rows, padded_rows, device_s)
+        if not queue.in_ring:
+            scheduler._note(queue, now_s)
+        if not scheduler._stepping:
+            scheduler._restart(now_s)
+        if num_tasks == 1:
+            try:
+                tasks[0].on_done(outcomes[0])
+            except Exception:  # a caller's fault must not cost its neighbours
+                log.exception("event=on_done_failed queue=%r", queue.waiting)
+        else:
+            for task, outcome in zip(tasks, outcomes, strict=True):
+                try:
+                    task.on_done(outcome)
+                except Exception:
+                    log.exception("event=on_done_failed queue=%r", queue.waiting)
+        if queue.closing:
+            scheduler._drop_if_drained(queue)

@@ -27,6 +27,7 @@ class FakeTask:
         self.name = name
         self.num_rows = num_rows
         self.deadline_s = deadline_s
+        self.arrived_s = 0.0
         self.cancel = CancelToken()
         self.outcomes: list[Any] = []
         self._on_done = on_done

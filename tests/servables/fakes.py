@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfs.core.errors import ServingError
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
@@ -58,4 +58,6 @@ def task_for(
     """Returns a task of the default signature that appends its outcome."""
     assert isinstance(servable_signatures, dict)
     signature = servable_signatures[DEFAULT_SIGNATURE]
-    return InferenceTask(DEFAULT_SIGNATURE, signature, inputs, done.append)
+    return InferenceTask(
+        DEFAULT_SIGNATURE, signature, inputs, done.append, cancel=CancelToken()
+    )

@@ -29,7 +29,13 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import (
+    CancelToken,
+    InferenceTask,
+    Outcome,
+    Servable,
+    Tensors,
+)
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
@@ -154,6 +160,7 @@ class Fixture:
         told: list[Outcome] = []
         if num_rows is None:
             num_rows = next(iter(inputs.values())).num_rows
+        more.setdefault("cancel", CancelToken())
         task = InferenceTask(
             DEFAULT_SIGNATURE,
             self.batched.signatures[DEFAULT_SIGNATURE],

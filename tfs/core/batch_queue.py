@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Generic, cast
 
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
@@ -55,11 +56,9 @@ class BatchQueue(Generic[TaskT]):
     __slots__ = (
         "_closed",
         "_high",
-        "_high_times",
         "_join",
         "_low",
         "_low_rows",
-        "_low_times",
         "_max_batch_rows",
         "_max_low_rows",
         "_max_rows",
@@ -106,12 +105,8 @@ class BatchQueue(Generic[TaskT]):
         self._max_low_rows = self._max_rows
         if low is not None and low.max_rows is not None:
             self._max_low_rows = low.max_rows
-        # A task and the moment it came lie at the same place of two deques: a pair
-        # would be one more object per task.
         self._high: deque[TaskT] = deque()
-        self._high_times: deque[float] = deque()
         self._low: deque[TaskT] = deque()
-        self._low_times: deque[float] = deque()
         self._low_rows = 0
         self._num_splits = 0  # heads of which a part was taken already
         self._closed = False
@@ -129,17 +124,18 @@ class BatchQueue(Generic[TaskT]):
         """
         rows = task.num_rows
         num_rows = self.num_rows + rows
-        if num_rows > self._max_rows or not 0 < rows <= self._max_task_rows:
+        if num_rows > self._max_rows or (
+            rows != 1 and not 0 < rows <= self._max_task_rows
+        ):
             return self._make_room(task, now_s, low)
         if low and self.options.low is not None:
             if self._low_rows + rows > self._max_low_rows:
                 return self._refuse(task, self._full_error(rows))
             self._low_rows += rows
             self._low.append(task)
-            self._low_times.append(now_s)
         else:
             self._high.append(task)
-            self._high_times.append(now_s)
+        task.arrived_s = now_s
         self.num_rows = num_rows
         deadline_s = task.deadline_s
         if deadline_s is not None and deadline_s < self.next_deadline_s:
@@ -195,7 +191,6 @@ class BatchQueue(Generic[TaskT]):
             return evicted
         while rows > 0:
             task = self._low.pop()
-            self._low_times.pop()
             self._low_rows -= task.num_rows
             self.num_rows -= task.num_rows
             rows -= task.num_rows
@@ -240,21 +235,22 @@ class BatchQueue(Generic[TaskT]):
                 return _NEVER
             if self.num_rows >= self._max_batch_rows or self._closed:
                 return _NOW
-            return self._high_times[0] + self.options.timeout_s
+            return self._high[0].arrived_s + self.options.timeout_s
         if self._closed:
             return _NOW
         return self._due_with_low()
 
     def _due_with_low(self) -> float:
         low = cast(LowPriority, self.options.low)
-        low_s = self._low_times[0] + low.timeout_s
+        came_s = self._low[0].arrived_s
+        low_s = came_s + low.timeout_s
         aged_s = _NEVER
         if low.ageing_s is not None:
-            aged_s = self._low_times[0] + max(low.ageing_s, low.timeout_s)
+            aged_s = came_s + max(low.ageing_s, low.timeout_s)
         high_rows = self.num_rows - self._low_rows
         if not self._high:
             return _NOW if self._low_rows >= self._max_batch_rows else low_s
-        high_s = self._high_times[0] + self.options.timeout_s
+        high_s = self._high[0].arrived_s + self.options.timeout_s
         if low.mixing is Mixing.MERGE:
             full = self.num_rows >= self._max_batch_rows
             return _NOW if full else min(high_s, low_s)
@@ -269,15 +265,15 @@ class BatchQueue(Generic[TaskT]):
     def aged_s(self) -> float:
         """When the oldest task of low priority goes before others; infinite: never."""
         low = self.options.low
-        if low is None or low.ageing_s is None or not self._low_times:
+        if low is None or low.ageing_s is None or not self._low:
             return _NEVER
-        return self._low_times[0] + low.ageing_s
+        return self._low[0].arrived_s + low.ageing_s
 
     @property
     def oldest_s(self) -> float:
         """When the longest-waiting task came; infinite if none waits."""
-        high_s = self._high_times[0] if self._high_times else _NEVER
-        return min(high_s, self._low_times[0]) if self._low_times else high_s
+        high_s = self._high[0].arrived_s if self._high else _NEVER
+        return min(high_s, self._low[0].arrived_s) if self._low else high_s
 
     def retry_after_s(self, num_rows: int = 1) -> float:
         """Returns in how many seconds ``num_rows`` more rows probably fit."""
@@ -305,31 +301,40 @@ class BatchQueue(Generic[TaskT]):
             longest in the queue came.
 
         """
+        tasks = self._high
+        num = len(tasks)
         room = self._max_batch_rows
         if max_rows is not None and max_rows < room:
             room = max_rows
+        if num == self.num_rows and now_s < self.next_deadline_s:
+            # What is usual, ahead of the general case because every step shows: a
+            # row each, all in time and of high priority, nothing half taken.
+            if num == 1:
+                task = tasks[0]
+                if task.cancel.error is None and not self._num_splits:
+                    tasks.popleft()
+                    self.num_rows = 0
+                    self.next_deadline_s = _NEVER
+                    return [task], 1, task.arrived_s
+            elif not self._num_splits:
+                batch = [*tasks] if num <= room else list(islice(tasks, room))
+                for task in batch:
+                    if task.cancel.error is not None:
+                        break
+                else:
+                    if num <= room:
+                        tasks.clear()
+                        self.next_deadline_s = _NEVER
+                    else:
+                        for _ in batch:
+                            tasks.popleft()
+                    self.num_rows -= len(batch)
+                    return batch, len(batch), batch[0].arrived_s if batch else _NEVER
         if self._low or self._may_split:
             return self._take_any(room, now_s)
-        # The same as _take_any for one class and whole tasks, and again for a single
-        # task: batches may be of one each, so that every step shows.
-        tasks = self._high
-        times = self._high_times
-        if len(tasks) == 1:
-            task = tasks[0]
-            deadline_s = task.deadline_s
-            rows = task.num_rows
-            if (
-                task.cancel.error is None
-                and rows <= room
-                and (deadline_s is None or deadline_s > now_s)
-            ):
-                tasks.popleft()
-                self.num_rows = 0
-                self.next_deadline_s = _NEVER
-                return [task], rows, times.popleft()
-        batch: list[TaskT] = []
+        batch = []
         dead: list[TaskT] | None = None
-        oldest_s = times[0] if times else _NEVER
+        oldest_s = tasks[0].arrived_s if num else _NEVER
         num_rows = 0
         while tasks:
             task = tasks[0]
@@ -348,7 +353,6 @@ class BatchQueue(Generic[TaskT]):
             else:
                 break
             tasks.popleft()
-            times.popleft()
         self.num_rows -= num_rows
         if not tasks:
             self.next_deadline_s = _NEVER
@@ -363,9 +367,7 @@ class BatchQueue(Generic[TaskT]):
         if self._low:
             left = self._take_classes(batch, room, now_s, dead)
         else:
-            left = self._pop_into(
-                batch, self._high, self._high_times, room, now_s, dead
-            )
+            left = self._pop_into(batch, self._high, room, now_s, dead)
             self.num_rows -= room - left
         num_rows = room - left
         if self._num_splits:
@@ -387,25 +389,19 @@ class BatchQueue(Generic[TaskT]):
         is split. Costs a sort of the queue.
         """
         self.drop_dead(now_s)
-        pairs = [
-            *zip(self._high, self._high_times, strict=True),
-            *zip(self._low, self._low_times, strict=True),
-        ]
-        pairs.sort(key=lambda pair: (_deadline_of(pair[0]), pair[1]))
-        start, stop = choose([task for task, _ in pairs])
-        hopeless = {id(task) for task, _ in pairs[:start]}
-        chosen = pairs[start:stop]
-        gone = hopeless | {id(task) for task, _ in chosen}
+        ranked = [*self._high, *self._low]
+        ranked.sort(key=lambda task: (_deadline_of(task), task.arrived_s))
+        start, stop = choose(ranked)
+        dead, batch = ranked[:start], ranked[start:stop]
+        gone = {id(task) for task in ranked[:stop]}
         if gone:
             self._keep(lambda task: id(task) not in gone)
-        dead = [task for task, _ in pairs[:start]]
         if dead:
             self.num_expired += len(dead)
             for task in dead:
                 self._end(task, self._late_error("would have passed while computing"))
-        batch = [task for task, _ in chosen]
         num_rows = sum(task.num_rows for task in batch)
-        return batch, num_rows, min((when for _, when in chosen), default=_NEVER)
+        return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
 
     def drop_dead(self, now_s: float) -> int:
         """Ends what is cancelled or expired, wherever it waits; returns how many.
@@ -443,13 +439,15 @@ class BatchQueue(Generic[TaskT]):
         """Fills ``batch`` from both classes; returns the room left in it."""
         low = cast(LowPriority, self.options.low)
         start = room
-        aged = low.ageing_s is not None and now_s - self._low_times[0] >= low.ageing_s
+        aged = (
+            low.ageing_s is not None and now_s - self._low[0].arrived_s >= low.ageing_s
+        )
         if aged:
             room = self._pop_low(batch, room, now_s, dead)
             if batch and low.mixing is Mixing.ISOLATE:
                 return room
         before = room
-        room = self._pop_into(batch, self._high, self._high_times, room, now_s, dead)
+        room = self._pop_into(batch, self._high, room, now_s, dead)
         self.num_rows -= before - room
         if not batch:
             return self._pop_low(batch, room, now_s, dead)
@@ -464,9 +462,7 @@ class BatchQueue(Generic[TaskT]):
     def _pop_low(
         self, batch: list[TaskT], room: int, now_s: float, dead: list[TaskT]
     ) -> int:
-        left = self._pop_into(
-            batch, self._low, self._low_times, room, now_s, dead, True
-        )
+        left = self._pop_into(batch, self._low, room, now_s, dead, True)
         self.num_rows -= room - left
         self._low_rows -= room - left
         return left
@@ -475,7 +471,6 @@ class BatchQueue(Generic[TaskT]):
         self,
         batch: list[TaskT],
         tasks: deque[TaskT],
-        times: deque[float],
         room: int,
         now_s: float,
         dead: list[TaskT],
@@ -509,7 +504,6 @@ class BatchQueue(Generic[TaskT]):
                     room = 0
                 break
             tasks.popleft()
-            times.popleft()
         return room
 
     def _split_head(self, tasks: deque[TaskT], rows: int) -> TaskT | None:
@@ -548,16 +542,11 @@ class BatchQueue(Generic[TaskT]):
         """Removes tasks that are not ``wanted``, without ending them."""
         self.num_rows = self._low_rows = 0
         self.next_deadline_s = _NEVER
-        for tasks, times in (
-            (self._high, self._high_times),
-            (self._low, self._low_times),
-        ):
-            pairs = [pair for pair in zip(tasks, times, strict=True) if wanted(pair[0])]
+        for tasks in (self._high, self._low):
+            kept = [task for task in tasks if wanted(task)]
             tasks.clear()
-            times.clear()
-            for task, when_s in pairs:
-                tasks.append(task)
-                times.append(when_s)
+            tasks.extend(kept)
+            for task in kept:
                 self.num_rows += task.num_rows
                 self.next_deadline_s = min(self.next_deadline_s, _deadline_of(task))
         self._low_rows = sum(task.num_rows for task in self._low)

@@ -21,7 +21,13 @@ class Task(Protocol):
     """What a queue must know of a task; :class:`tfs.core.servable.InferenceTask`.
 
     The queue stores tasks themselves: nothing is allocated per task.
+
+    Attributes:
+        arrived_s: When it was put into its queue, by whose clock; the queue's to write.
+
     """
+
+    arrived_s: float
 
     @property
     def num_rows(self) -> int:

@@ -7,7 +7,7 @@ Each is a :class:`Servable`, and each works without the one in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tfs.core.errors import ServingError
 from tfs.core.servable_id import ServableId
@@ -44,6 +44,26 @@ class CancelToken:
                 self.on_cancel(error)
 
 
+class _NeverCancelled(CancelToken):
+    """What tasks share that nobody can cancel; remembers nothing, whoever asks."""
+
+    __slots__ = ()
+
+    @property
+    def on_cancel(self) -> Callable[[ServingError], None] | None:
+        return None
+
+    @on_cancel.setter
+    def on_cancel(self, on_cancel: Callable[[ServingError], None] | None) -> None:
+        pass  # it would never be called
+
+    def cancel(self, error: ServingError) -> None:
+        raise RuntimeError("a task that was made without a token cannot be cancelled")
+
+
+_NEVER_CANCELLED: Final = _NeverCancelled()
+
+
 class InferenceTask:
     """One request for one signature of one version. Owned by whoever holds it last.
 
@@ -58,14 +78,19 @@ class InferenceTask:
         num_rows: Size of dimension 0 of the inputs, 1 if there is none.
         deadline_s: Monotonic; None for none.
         cancel: Marked when nobody waits any more. A marked task leaves its queue
-            before any compute; a batch that already runs is not interrupted.
+            before any compute; a batch that already runs is not interrupted. A task
+            made without one cannot be cancelled.
         on_done: Takes the outcome; see :class:`Servable`.
         is_low: Whether it gives way to others where they are computed together or
             share a device.
+        arrived_s: Set by the batch queue it waits in.
 
     """
 
+    arrived_s: float
+
     __slots__ = (
+        "arrived_s",
         "cancel",
         "deadline_s",
         "inputs",
@@ -83,7 +108,7 @@ class InferenceTask:
         signature: Signature,
         inputs: Tensors,
         on_done: Callable[[Outcome], None],
-        *,
+        # By position where one is made per request: keywords take as long again.
         num_rows: int = 1,
         output_filter: tuple[str, ...] = (),
         deadline_s: float | None = None,
@@ -97,7 +122,7 @@ class InferenceTask:
         self.num_rows = num_rows
         self.output_filter = output_filter
         self.deadline_s = deadline_s
-        self.cancel = cancel or CancelToken()
+        self.cancel = _NEVER_CANCELLED if cancel is None else cancel
         self.is_low = is_low
 
 

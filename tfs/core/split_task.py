@@ -23,6 +23,7 @@ class SplitTask:
         "_outcomes",
         "_split",
         "_task",
+        "arrived_s",
         "deadline_s",
         "num_rows",
     )
@@ -30,6 +31,7 @@ class SplitTask:
     def __init__(self, task: Task, split: Split[Any], join: Join[Any]) -> None:
         self.num_rows = task.num_rows
         self.deadline_s = task.deadline_s
+        self.arrived_s = task.arrived_s
         self._task = task
         self._split = split
         self._join = join

@@ -132,11 +132,11 @@ class PredictHandler:
                     stats,
                     begun_s,
                 ),
-                num_rows=num_rows,
-                output_filter=output_filter,
-                deadline_s=call.deadline_s,
-                cancel=call.cancel,
-                is_low=is_low_priority(call.metadata),
+                num_rows,
+                output_filter,
+                call.deadline_s,
+                call.cancel,
+                is_low_priority(call.metadata),
             )
         )
 

@@ -48,7 +48,15 @@ _MAX_SHAPES = 64
 class _Call:
     """One call that waits or is computed; a task of the queue."""
 
-    __slots__ = ("args", "cancel", "deadline_s", "kwargs", "num_rows", "outcome")
+    __slots__ = (
+        "args",
+        "arrived_s",
+        "cancel",
+        "deadline_s",
+        "kwargs",
+        "num_rows",
+        "outcome",
+    )
 
     def __init__(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], num_rows: int
@@ -59,6 +67,7 @@ class _Call:
         self.deadline_s = CURRENT.deadline_s
         self.cancel = CURRENT.cancel or CancelToken()
         self.outcome: Any = _PENDING
+        self.arrived_s = 0.0  # the queue's to write
 
     def on_done(self, outcome: Any) -> None:
         self.outcome = outcome

@@ -20,7 +20,13 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
-from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import (
+    CancelToken,
+    InferenceTask,
+    Outcome,
+    Servable,
+    Tensors,
+)
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.servables.host_load import foreign_share, sample_cpu
 from tfs.servables.load_measures import LoadMeasures
@@ -138,7 +144,12 @@ class ServableSubject:
 
         num_rows = signature.check_inputs(inputs)
         task = InferenceTask(
-            signature_name, signature, inputs, on_done, num_rows=num_rows
+            signature_name,
+            signature,
+            inputs,
+            on_done,
+            num_rows=num_rows,
+            cancel=CancelToken(),
         )
         self._servable.submit(task)
         if not finished.wait(timeout_s):
