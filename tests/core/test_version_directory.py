@@ -18,6 +18,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.version_directory import (
     EXAMPLES,
     MANIFEST,
+    MAX_DESCRIPTION_BYTES,
     PLATFORM_BY_FILE,
     Manifest,
     Producer,
@@ -227,6 +228,13 @@ def test_a_bad_manifest_is_refused_with_its_place(
     with pytest.raises(InvalidArgument, match=message) as caught:
         read_manifest(str(tmp_path))
     assert str(tmp_path) in caught.value.message
+
+
+def test_a_huge_manifest_is_refused_unread(tmp_path: Path) -> None:
+    """Reading it would hold up every request, and no writer makes one."""
+    (tmp_path / "servable.json").write_bytes(b" " * (MAX_DESCRIPTION_BYTES + 1))
+    with pytest.raises(InvalidArgument, match="larger than 4 MiB"):
+        read_manifest(str(tmp_path))
 
 
 def test_a_manifest_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_json_table_of_single_values_has_one_output(tmp_path: Path) -> None:
     assert outputs["value"].data == struct.pack("<2f", 2, 1.5)
 
 
+def test_json_may_be_written_with_any_blanks(tmp_path: Path) -> None:
+    """As other writers of JSON do."""
+    text = ' \n{\r\n\t"a" : 1.5 ,\n "b":{ "value" :2 }\n}\n '
+    (tmp_path / "table.json").write_text(text)
+    found = looked_up(loaded(tmp_path), b"b")["value"].data
+    assert found == struct.pack("<f", 2)
+
+
 def test_json_rows_may_have_several_values(tmp_path: Path) -> None:
     """Equal keys in every row make the columns."""
     (tmp_path / "table.json").write_text(
@@ -96,6 +104,14 @@ def test_json_rows_may_have_several_values(tmp_path: Path) -> None:
         ("table.json", "{", "bad table.json"),
         ("table.json", '{"a": {"x": 1}, "b": {"y": 1}}', "key 'b'"),
         ("table.json", '{"a": null}', "number or a string"),
+        ("table.json", "{}", "an object"),
+        ("table.json", '{"a": 1, "a": 2}', "'a' is there already"),
+        ("table.json", '{"a": 1,}', "a key is missing at character 8"),
+        ("table.json", '{"a": 1 "b": 2}', "a comma is missing at character 8"),
+        ("table.json", "{1: 1}", "a key and a colon"),
+        ("table.json", '{"a" 1}', "a key and a colon"),
+        ("table.json", '{"a": 1} x', "more behind the object"),
+        ("table.json", '{"a": ' + "[" * 100_000, "nested too deep"),
     ],
 )
 def test_damaged_table_is_refused_with_its_place(

@@ -43,6 +43,9 @@ PLATFORM_BY_FILE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Payload file names and the platforms they may belong to."""
 
+MAX_DESCRIPTION_BYTES: Final = 4 << 20
+"""Largest manifest or ``signatures.json``: reading JSON holds up every other thread."""
+
 _READ_BYTES = 1 << 20
 
 
@@ -176,11 +179,13 @@ def read_manifest(path: str) -> Manifest:
 
     """
     try:
-        text = Path(path, MANIFEST).read_text(encoding="utf-8")
+        text = read_description(os.path.join(path, MANIFEST))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"no {MANIFEST} in {path}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"bad {MANIFEST} in {path}: not UTF-8") from error
+    except ValueError as error:
+        raise InvalidArgument(f"bad {MANIFEST} in {path}: {error}") from error
     except OSError as error:
         raise FailedPrecondition(
             f"cannot read {MANIFEST} in {path}: {error}"
@@ -191,6 +196,21 @@ def read_manifest(path: str) -> Manifest:
 @functools.lru_cache(maxsize=64)  # a load asks for its manifest some four times
 def _parse_manifest(text: str, where: str) -> Manifest:
     return Manifest.from_json(text, where)
+
+
+def read_description(path: str) -> str:
+    """Returns the text of a manifest or of a ``signatures.json``.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is absurdly large, or not UTF-8 (``UnicodeDecodeError``).
+
+    """
+    with open(path, "rb") as file:
+        content = file.read(MAX_DESCRIPTION_BYTES + 1)
+    if len(content) > MAX_DESCRIPTION_BYTES:
+        raise ValueError(f"larger than {MAX_DESCRIPTION_BYTES >> 20} MiB")
+    return content.decode()
 
 
 def verify_files(path: str, manifest: Manifest) -> None:

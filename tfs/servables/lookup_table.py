@@ -11,8 +11,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from tfs.core.dtype import DTYPES, FLOAT32, FLOAT64, INT32, INT64, STRING, DType
 from tfs.core.errors import InvalidArgument
 
 VALUE: Final = "value"
+_BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _FORMATS: Final = {INT32: "<i", INT64: "<q", FLOAT32: "<f", FLOAT64: "<d"}
 
 
@@ -72,6 +74,8 @@ def read_table(path: str) -> LookupTable:
             )
     except FileNotFoundError as error:
         raise InvalidArgument(f"no {name} in the version") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"bad {name}: it is nested too deep") from error
     except (csv.Error, ValueError, OSError) as error:
         raise InvalidArgument(f"bad {name}: {error}") from error
 
@@ -103,16 +107,16 @@ def _from_csv(lines: Iterable[str]) -> LookupTable:
 
 
 def _from_json(text: str) -> LookupTable:
-    form = json.loads(text)
-    if not isinstance(form, dict) or not form:
-        raise ValueError("the table must be an object from key to values")
     rows: dict[bytes, int] = {}
-    records = []
-    for key, value in form.items():
+    keys, records = [], []
+    for key, value in _items(text):
         _add_key(rows, key, f"key {key!r}")
+        keys.append(key)
         records.append(value if isinstance(value, dict) else {VALUE: value})
+    if not records:
+        raise ValueError("the table must be an object from key to values")
     names = list(records[0])
-    for key, record in zip(form, records, strict=True):
+    for key, record in zip(keys, records, strict=True):
         if record.keys() != set(names):
             raise ValueError(
                 f"key {key!r} has {sorted(record)}, others {sorted(names)}"
@@ -127,6 +131,41 @@ def _from_json(text: str) -> LookupTable:
         kind = STRING if is_text else None
         columns.append(_column(name, kind, [_text(cell) for cell in cells]))
     return _table("key", rows, columns)
+
+
+def _items(text: str) -> Iterator[tuple[str, object]]:
+    """Yields keys and values of a JSON object, one after the other.
+
+    Read in one go, a table of a hundred megabytes would hold up every other thread for
+    seconds.
+    """
+    decoder = json.JSONDecoder()
+    position = _next(text, 0)
+    if text[position : position + 1] != "{":
+        raise ValueError("the table must be an object from key to values")
+    position = _next(text, position + 1)
+    while text[position : position + 1] != "}":
+        key, position = decoder.raw_decode(text, position)
+        position = _next(text, position)
+        if not isinstance(key, str) or text[position : position + 1] != ":":
+            raise ValueError(f"a key and a colon are missing at character {position}")
+        value, position = decoder.raw_decode(text, _next(text, position + 1))
+        yield key, value
+        position = _next(text, position)
+        if text[position : position + 1] == ",":
+            position = _next(text, position + 1)
+            if text[position : position + 1] != '"':
+                raise ValueError(f"a key is missing at character {position}")
+        elif text[position : position + 1] != "}":
+            raise ValueError(f"a comma is missing at character {position}")
+    if _next(text, position + 1) != len(text):
+        raise ValueError(f"there is more behind the object, at character {position}")
+
+
+def _next(text: str, position: int) -> int:
+    """Returns where the blanks that begin at a position end."""
+    found = _BLANKS.match(text, position)
+    return found.end() if found is not None else position
 
 
 def _text(cell: object) -> str:

@@ -15,6 +15,7 @@ from tfs.core.signature import Signature
 from tfs.core.version_directory import (
     SIGNATURES,
     is_committed,
+    read_description,
     read_manifest,
     read_signatures,
 )
@@ -126,8 +127,7 @@ def describe(
 
 def _read_by_hand(path: str) -> Mapping[str, Signature]:
     try:
-        with open(path, encoding="utf-8") as file:
-            form = json.load(file)
-    except (OSError, ValueError) as error:
+        form = json.loads(read_description(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"bad {SIGNATURES}: {error}") from error
     return read_signatures(form, SIGNATURES)

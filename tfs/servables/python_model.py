@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import os
-from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound
@@ -12,6 +10,7 @@ from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES, read_signatures
+from tfs.servables.class_literals import class_literal
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 
@@ -62,57 +61,34 @@ def literal_signatures(path: str) -> object:
     """Returns ``signatures`` of the class in a ``servable.py``, without running it.
 
     Raises:
-        InvalidArgument: The source does not parse, or no class says its signatures as
-            a plain dict.
+        InvalidArgument: The file is no source, or no class says its signatures as a
+            plain dict.
 
     """
-    for kind, value in _class_values(path, "signatures"):
-        try:
-            return ast.literal_eval(value)
-        except ValueError as error:
-            raise InvalidArgument(
-                f"{kind}.signatures is not a plain dict ({error}); "
-                "write the version with tfs.export.save_python"
-            ) from error
-    raise InvalidArgument(
-        f"no class in {FILE} says its signatures; write the version with "
-        f"tfs.export.save_python, or put a {SIGNATURES} beside it"
-    )
+    found = _literal(path, "signatures")
+    if found is None:
+        raise InvalidArgument(
+            f"no class in {FILE} says its signatures; write the version with "
+            f"tfs.export.save_python, or put a {SIGNATURES} beside it"
+        )
+    return found[1]
 
 
 def literal_concurrency(path: str) -> object:
     """Returns ``concurrency`` of the class in a ``servable.py``, None if it has none.
 
     Raises:
-        InvalidArgument: The source does not parse, or the value is not a plain number.
+        InvalidArgument: The file is no source, or the value is not a plain number.
 
     """
-    for kind, value in _class_values(path, "concurrency"):
-        try:
-            return ast.literal_eval(value)
-        except ValueError as error:
-            raise InvalidArgument(
-                f"{kind}.concurrency is not a plain number ({error})"
-            ) from error
-    return None
+    found = class_literal(path, "concurrency")
+    return None if found is None else found[1]
 
 
-def _class_values(path: str, name: str) -> Iterator[tuple[str, ast.expr]]:
-    """Yields what each class of a source assigns to ``name``, with the class's name."""
+def _literal(path: str, name: str) -> tuple[str, object] | None:
     try:
-        with open(path, encoding="utf-8") as file:
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InvalidArgument(f"bad {FILE}: {error}") from error
-    for kind in tree.body:
-        if not isinstance(kind, ast.ClassDef):
-            continue
-        for statement in kind.body:
-            if isinstance(statement, ast.Assign):
-                targets, value = statement.targets, statement.value
-            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-                targets, value = [statement.target], statement.value
-            else:
-                continue
-            if any(isinstance(t, ast.Name) and t.id == name for t in targets):
-                yield kind.name, value
+        return class_literal(path, name)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{error.message}; write the version with tfs.export.save_python"
+        ) from error
