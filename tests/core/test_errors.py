@@ -68,6 +68,13 @@ def test_any_other_error_becomes_internal(error: Exception, message: str) -> Non
     assert wrapped.__cause__ is error
 
 
+def test_a_message_can_be_written_down_whatever_it_quotes() -> None:
+    """Half a surrogate pair in it would fail whoever sends or logs the message."""
+    error = Internal("model says: ä \ud800")
+    assert error.message == "model says: ä \\ud800"
+    assert str(error).encode() == "INTERNAL: model says: ä \\ud800".encode()
+
+
 def test_an_error_without_a_kind_is_unknown() -> None:
     """The base of the tree has a code of its own."""
     assert ServingError("?").code is Unknown.code is Code.UNKNOWN

@@ -48,6 +48,8 @@ SCALE_SIGNATURES = {
             "wrong_rows",
             "wrong_rank",
             "fail",
+            "garbled",
+            "speechless",
             "exit",
             "crash",
             "slow",

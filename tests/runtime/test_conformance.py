@@ -236,6 +236,8 @@ def test_versions_whose_modules_share_a_name_live_side_by_side(
     ("signature_name", "complaint"),
     [
         ("fail", "ValueError: no such thing"),
+        ("garbled", "ValueError: half a \\ud800 pair"),
+        ("speechless", "Speechless"),
         ("exit", "SystemExit"),
         ("wrong_dtype", "output 'y' is float64"),
         ("wrong_rows", "output 'y' is float32[0, 2]"),

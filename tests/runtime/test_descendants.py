@@ -20,7 +20,12 @@ from tfs.runtime.process_interpreter import ProcessInterpreter
 
 X = {"x": floats((1, 2))}
 PIDS = signature({"y": TensorSpec(INT64, (-1, 2))})
-SIGNATURES = {"serving_default": PIDS, "lasting": PIDS, "crash": signature()}
+SIGNATURES = {
+    "serving_default": PIDS,
+    "lasting": PIDS,
+    "nested": PIDS,
+    "crash": signature(),
+}
 
 
 @pytest.fixture
@@ -58,6 +63,12 @@ def test_a_fork_of_a_model_answers_nothing(host: ProcessHost, tmp_path: Path) ->
         until(lambda pid=child: is_gone(pid), "the end of the copy")  # type: ignore[misc]
     assert interpreter.pid == worker
     assert interpreter.stats().num_restarts == 0
+
+
+def test_a_fork_of_a_fork_is_no_error(host: ProcessHost, tmp_path: Path) -> None:
+    """What a copy closed already is not closed again by its own copies."""
+    _, model = load(host, tmp_path)
+    assert pids_of(model, "nested") == [0, 0]
 
 
 @pytest.mark.parametrize("end", ["crash", "unload", "zygote"])

@@ -70,6 +70,12 @@ class Scale(torch.nn.Module):
     def fail(self, x: torch.Tensor) -> torch.Tensor:
         raise ValueError("no such thing")
 
+    def garbled(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("half a \ud800 pair")
+
+    def speechless(self, x: torch.Tensor) -> torch.Tensor:
+        raise Speechless
+
     def exit(self, x: torch.Tensor) -> torch.Tensor:
         sys.exit(3)
 
@@ -88,6 +94,15 @@ class Scale(torch.nn.Module):
         return torch.full_like(x, os.getpid(), dtype=torch.int64)
 
 
+class Speechless(BaseException):
+    """Fails when it is asked what it says."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
 class Spawner(torch.nn.Module):
     """Starts processes beside its own, and answers with their numbers."""
 
@@ -102,6 +117,18 @@ class Spawner(torch.nn.Module):
             time.sleep(1000)
         program = subprocess.Popen(["sleep", "1000"])
         return torch.tensor([[child, program.pid]])
+
+    def nested(self, x: torch.Tensor) -> torch.Tensor:
+        """A forked child forks in turn; answers with the grandchild's status."""
+        child = os.fork()
+        if child == 0:
+            sys.unraisablehook = lambda _: os._exit(9)  # what a fork's hooks raise
+            grandchild = os.fork()
+            if grandchild == 0:
+                os._exit(0)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return torch.full_like(x, status, dtype=torch.int64)
 
     def crash(self, x: torch.Tensor) -> torch.Tensor:
         signal.raise_signal(signal.SIGSEGV)

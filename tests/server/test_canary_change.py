@@ -136,6 +136,12 @@ def test_where_a_rollback_goes(
     assert target == expected
 
 
+def test_a_rollback_of_what_never_had_a_version_says_so() -> None:
+    """There is no version to be before."""
+    with pytest.raises(FailedPrecondition, match="a has no version at all"):
+        rollback_target("a", None, None, (), (), ())
+
+
 def test_a_refused_rollback_lists_the_newest_versions_only() -> None:
     """A base path may hold thousands; a message is for people."""
     with pytest.raises(FailedPrecondition, match=r"990 older ones, 991, .*, 1000$"):

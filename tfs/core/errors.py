@@ -53,6 +53,9 @@ class ServingError(Exception):
     code: ClassVar[Code] = Code.UNKNOWN
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        if not message.isascii():
+            # A model's text may hold half a surrogate pair, which no encoding takes.
+            message = message.encode(errors="backslashreplace").decode()
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
@@ -268,10 +271,19 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     """
     if isinstance(error, ServingError):
         return error
-    text = str(error) or "no message"
-    wrapped = Internal(f"{context}: {type(error).__name__}: {text}")
+    wrapped = Internal(
+        f"{context}: {type(error).__name__}: {text_of(error) or 'no message'}"
+    )
     wrapped.__cause__ = error
     return wrapped
+
+
+def text_of(error: BaseException) -> str:
+    """Returns what an exception says, nothing if asking it fails."""
+    try:
+        return str(error)
+    except BaseException:  # a model's own class may do anything
+        return ""
 
 
 WHEN: Final[tuple[tuple[str, type[ServingError], str], ...]] = (

@@ -145,6 +145,8 @@ def rollback_target(
     # When nothing answers, what failed is to be left behind.
     present = primary if primary is not None else max({*known, *at_hand}, default=None)
     older = [each for each in candidates if present is not None and each < present]
+    if not candidates:
+        raise FailedPrecondition(f"{name} has no version at all")
     if not older:
         raise FailedPrecondition(
             f"{name} has no version before {present}; there are: {_listed(candidates)}"

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.errors import FailedPrecondition, Internal, ServingError, text_of
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
@@ -85,5 +85,5 @@ def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
 
 def one_line(error: BaseException) -> str:
     """Returns the exception's type and the start of its text, for a message."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

@@ -131,6 +131,8 @@ class Worker:
         The copy must not answer calls: they end in the process that took them. It is of
         the worker's process group, and ends with it.
         """
+        if self._forks.is_copy:
+            return  # a copy's copy: all is closed
         self._forks.is_copy = True
         self._channel.close()
         for slots in self._slots.values():
