@@ -4,6 +4,8 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import types
 import zipfile
 from collections.abc import Callable
@@ -20,6 +22,14 @@ from tests.models.digits import DigitClassifier
 from tests.models.two_ways import TwoWays
 from tests.models.with_part import WithPart
 from tests.models.with_resource import Blob
+from tests.models.with_state import (
+    Counts,
+    Differentiates,
+    DifferentiatesOnServers,
+    Numbers,
+    Overwrites,
+    ReadsFile,
+)
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.export import DependencyReport, PackageRules, SignatureOptions, explain, save
@@ -486,11 +496,95 @@ def test_what_is_no_module_is_refused_with_the_way_for_it(tmp_path: Path) -> Non
         save("net", torch.rand(2, 3), tmp_path)  # type: ignore[arg-type]
 
 
-def test_parametrized_module_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """weight_norm cannot be pickled; it can be fixed."""
-    module = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)))
+@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_parametrized_module_is_saved_with_its_values(
+    tmp_path: Path, name: str
+) -> None:
+    """What computes a weight cannot be pickled; the weight can, and is the same."""
+    part = getattr(torch.nn.utils.parametrizations, name)(nn.Linear(3, 3))
+    module = nn.Sequential(part, AddsOne()).eval()
+    x = torch.rand(2, 3)
+    path = save(module, x, tmp_path)
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert type(loaded[0]) is nn.Linear
+    with torch.inference_mode():
+        assert same(loaded(x), module(x))
+    assert torch.nn.utils.parametrize.is_parametrized(part)
+
+
+def test_parametrized_module_that_cannot_be_copied_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    """The author can fix the values himself."""
+    module = torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    module.lock = threading.Lock()
     with pytest.raises(InvalidArgument, match="remove_parametrizations"):
         save(module, torch.rand(2, 3), tmp_path)
+
+
+def test_state_that_calls_change_is_saved_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Saving calls a module several times, which neither it nor its version shows."""
+    module = Counts()
+    last = module.last
+    path = save(
+        module,
+        torch.rand(2, 3),
+        tmp_path,
+        signatures={"again": SignatureOptions(torch.rand(2, 3), call="again")},
+    )
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    for each in (module, cast(Counts, loaded)):
+        assert each.calls.item() == 0
+        assert each.last.tolist() == [[0, 0, 0]]
+    assert module.last is last
+    assert "outputs_not_repeatable" not in caplog.text
+
+
+def test_model_that_overwrites_its_input_gets_a_copy(tmp_path: Path) -> None:
+    """A server gives it one as well; the author's tensor stays as it was."""
+    x = torch.rand(2, 3)
+    before = x.clone()
+    path = save(Overwrites(), x, tmp_path)
+    assert same(x, before)
+    data = Path(path, "examples.bin").read_bytes()
+    assert data[: x.nbytes] == before.numpy().tobytes()
+
+
+def test_model_that_differentiates_learns_how_servers_call_it(tmp_path: Path) -> None:
+    """There is no gradient in inference mode but for code that leaves it."""
+    with pytest.raises(InvalidArgument, match=r"inference_mode\(False\)"):
+        save(Differentiates(), torch.rand(2, 3), tmp_path)
+    save(DifferentiatesOnServers(), torch.rand(2, 3), tmp_path)
+
+
+def test_file_of_the_working_directory_is_not_there_on_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server works elsewhere; the author's program may read it on."""
+    (tmp_path / "factor.txt").write_text("2.0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="relative to the working directory"):
+        save(ReadsFile("factor.txt"), torch.rand(2, 3), tmp_path / "base")
+    assert Path("factor.txt").read_text() == "2.0"
+
+
+def test_file_of_the_authors_machine_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server may have it too, so it is no error."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    place = tmp_path / "factor.txt"
+    place.write_text("2.0")
+    save(ReadsFile(str(place)), torch.rand(2, 3), tmp_path / "base")
+    assert f"files_outside_of_version paths={place} are" in caplog.text
+
+
+def test_outputs_are_named_by_strings(tmp_path: Path) -> None:
+    """A dict's number is no name that a client could ask for."""
+    with pytest.raises(InvalidArgument, match="with the key 0"):
+        save(Numbers(), torch.rand(2, 3), tmp_path)
 
 
 def test_two_different_modules_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -144,10 +144,17 @@ def _input(name: str, value: object, where: str) -> Value:
 
 
 def run(function: Callable[..., object], inputs: Mapping[str, Value]) -> object:
-    """Calls with fixed random numbers and no gradients; the caller's stay as is."""
+    """Calls with fixed random numbers and no gradients; the caller's stay as is.
+
+    The inputs are copies, as on a server: what the function writes to them is lost.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        return function(**inputs)
+        return function(**{name: _copy(value) for name, value in inputs.items()})
+
+
+def _copy(value: Value) -> Value:
+    return value.clone() if isinstance(value, torch.Tensor) else as_strings(value)
 
 
 def name_outputs(
@@ -166,7 +173,13 @@ def name_outputs(
 
     """
     if isinstance(result, Mapping):
-        wanted = list(names) if names is not None else [str(key) for key in result]
+        odd = [key for key in result if not isinstance(key, str)]
+        if odd and names is None:
+            raise InvalidArgument(
+                f"{where} returns a dict with the key {odd[0]!r}; outputs are named by "
+                "strings"
+            )
+        wanted = list(names) if names is not None else list(result)
         missing = [name for name in wanted if name not in result]
         if missing:
             raise InvalidArgument(

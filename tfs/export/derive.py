@@ -23,6 +23,7 @@ from tfs.core.signature import (
     TensorSpec,
 )
 from tfs.export.calling import name_inputs, name_outputs, run
+from tfs.export.kept_buffers import KeptBuffers
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import (
     Value,
@@ -63,6 +64,8 @@ class Derived:
 def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     """Calls the module (which is in evaluation mode) and writes down its signature.
 
+    Its buffers are put back after each call.
+
     Raises:
         InvalidArgument: The call fails, its result cannot be served, or the options
             do not fit it; says what to change.
@@ -80,8 +83,13 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     # Hooks run for forward only when the module itself is called.
     call = module if options.call == "forward" else function
 
+    kept = KeptBuffers(module)
+
     def called(inputs: Mapping[str, Value]) -> Values:
-        result = run(call, inputs)
+        try:
+            result = run(call, inputs)
+        finally:
+            kept.restore()
         return name_outputs(result, options.output_names, _SINGLE_OUTPUT[method], where)
 
     try:

@@ -8,6 +8,7 @@ shows the whole tree and what to do about each open module.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.machinery
 import importlib.util
 import inspect
@@ -42,6 +43,8 @@ from tfs.export.dependency_report import (
     ModuleReport,
 )
 from tfs.export.script_source import needed_source
+
+log = logging.getLogger(__name__)
 
 PACKAGE: Final = "model"
 RESOURCE: Final = "model.pkl"
@@ -109,6 +112,7 @@ def write_package(
             why, with the tree. The file is not to be used.
 
     """
+    module = _without_parametrizations(module)
     importers = _importers(module, rules)
     with _Exporter(path, rules, importers) as exporter:
         _save(exporter, module, rules, importers)
@@ -129,6 +133,7 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
         InvalidArgument: The module cannot be pickled at all.
 
     """
+    module = _without_parametrizations(module)
     importers = _importers(module, rules)
     exporter = _Exporter(io.BytesIO(), rules, importers)
     try:
@@ -155,8 +160,6 @@ def _save(
             warnings.filterwarnings("ignore", "TypedStorage is deprecated")
             exporter.save_pickle(PACKAGE, RESOURCE, module)
     except Exception as error:
-        if _is_parametrized(module):
-            raise InvalidArgument(_PARAMETRIZED) from error
         raise InvalidArgument(
             f"{type(module).__name__} cannot be packaged: {error}"
             f"{_culprits(module, importers)}"
@@ -454,16 +457,58 @@ def _source(part: nn.Module) -> str:
         return ""
 
 
-def _is_parametrized(module: nn.Module) -> bool:
-    return any(parametrize.is_parametrized(part) for part in module.modules())
+def _without_parametrizations(module: nn.Module) -> nn.Module:
+    """Returns a copy whose parametrized tensors have the values they compute to.
+
+    weight_norm, spectral_norm and their like make classes that cannot be pickled; in
+    evaluation mode what they compute does not change. The module itself where there is
+    none of it.
+    """
+    if not any(map(parametrize.is_parametrized, module.modules())):
+        return module
+    try:
+        with torch.no_grad():
+            plain = copy.deepcopy(module)
+            for part in plain.modules():
+                if parametrize.is_parametrized(part):
+                    _fix_parametrizations(part)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{type(module).__name__} has parametrized parts (weight_norm, "
+            "spectral_norm, ...), which cannot be pickled, and their values cannot be "
+            f"fixed: {type(error).__name__}: {error}. Do it before: "
+            "torch.nn.utils.parametrize.remove_parametrizations(part, 'weight')"
+        ) from error
+    log.info("event=parametrizations_fixed module=%s", type(module).__name__)
+    return plain
+
+
+def _fix_parametrizations(part: nn.Module) -> None:
+    """Takes the parametrizations off one module.
+
+    As torch's remove_parametrizations, which changes the class, and with it the module
+    that this one was copied from.
+    """
+    parametrizations = cast("nn.ModuleDict", part.parametrizations)
+    values = {
+        name: (getattr(part, name), bool(list(each.parameters(recurse=False))))
+        for name, each in parametrizations.items()
+    }
+    del part.parametrizations
+    part.__class__ = type(part).__bases__[0]
+    for name, (value, is_parameter) in values.items():
+        if is_parameter:
+            part.register_parameter(name, nn.Parameter(value.detach().clone()))
+        else:
+            part.register_buffer(name, value.detach().clone())
+    hooks = part._load_state_dict_pre_hooks
+    for key, hook in list(hooks.items()):  # reads older checkpoints; local functions
+        function = getattr(hook, "hook", hook)
+        if function.__module__ == torch.nn.utils.parametrizations.__name__:
+            del hooks[key]
 
 
 _IMPORTER_LOG: Final = "torch.package.importer"
-_PARAMETRIZED: Final = (
-    "parametrized modules (weight_norm, spectral_norm, ...) cannot be pickled; fix "
-    "their values first: torch.nn.utils.parametrize.remove_parametrizations(part, "
-    "'weight') for each"
-)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from tfs.export.calling import evaluation, name_outputs, run, unwrapped
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive
 from tfs.export.examples import place_examples
+from tfs.export.kept_buffers import KeptBuffers
 from tfs.export.package import PackageRules
 from tfs.export.package_resources import readable
 from tfs.export.payload import (
@@ -72,7 +73,7 @@ def save(
     archive was loaded back and gave the same outputs as ``module``; a server that
     watches the directory can never see a part of it. The module is called a few
     times on its example inputs, in evaluation mode and without gradients; its
-    training flags are put back. Blocks.
+    training flags and buffers are put back. Blocks.
 
     Args:
         module: What to serve. It is saved with the weights it has now, without a
@@ -205,12 +206,10 @@ def _judge(
         where = f"{type(module).__name__}.{call}"
         function = module if call == "forward" else getattr(module, call)
         expected = derived[key].outputs
-        again = name_outputs(
-            run(function, derived[key].example),
-            list(expected),
-            next(iter(expected)),
-            where,
-        )
+        kept = KeptBuffers(module)
+        result = run(function, derived[key].example)
+        kept.restore()
+        again = name_outputs(result, list(expected), next(iter(expected)), where)
         if all(same(expected[name], again[name]) for name in names):
             raise DataLoss(
                 f"{where} gives other values for {', '.join(map(repr, names))} "

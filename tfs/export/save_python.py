@@ -21,9 +21,11 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit, read_signatures
 from tfs.export.derive import Derived
 from tfs.export.examples import place_examples
+from tfs.export.opened_files import watched_files
 from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
+from tfs.export.verify import warn_of_files
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 
@@ -119,7 +121,7 @@ def save_python(
             examples, blob = place_examples({DEFAULT_SIGNATURE: derived})
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
-        with own_code_out_of_reach() as finder:
+        with own_code_out_of_reach() as finder, watched_files(folder) as opened:
             try:
                 _try(folder, entry, placed, example)
                 needed = []
@@ -127,6 +129,7 @@ def save_python(
                 needed = sorted(set(finder.refused))
                 if not needed:
                     raise
+        warn_of_files(opened)
         if needed:
             log.warning(
                 "event=own_modules_needed file=%s modules=%s no server has them: put "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from typing import Final
@@ -14,15 +16,24 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.export.derive import Derived
+from tfs.export.opened_files import OpenedFiles, watched_files
 from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.values import Value, close, view_of
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import to_torch
 
+log = logging.getLogger(__name__)
+
 _HINT: Final = (
     "If a mocked module is needed after all, intern or extern it; if one is missing, "
     "include it"
+)
+_DIFFERENTIATES: Final = re.compile("requires?[_ ]grad|inference tensor", re.I)
+_GRADIENT_HINT: Final = (
+    "Servers call models in torch.inference_mode(): what needs gradients to predict "
+    "belongs into 'with torch.inference_mode(False), torch.enable_grad():', with clones "
+    "of the inputs"
 )
 
 
@@ -47,30 +58,61 @@ def differing_outputs(
         ServableId("export", 0), folder, platform, entry, signatures, device
     )
     differing = {}
-    with own_code_out_of_reach(*_modules_of(os.path.join(folder, "model.pt"))):
-        files = VersionFiles.stage(source)
-        try:
-            model = load_guest_model(source, files)
-        except ServingError as error:
-            raise InvalidArgument(
-                f"it was packaged but cannot be loaded back: {error.message}. {_HINT}"
-            ) from error
-        finally:
-            files.close()
+    with (
+        own_code_out_of_reach(*_modules_of(os.path.join(folder, "model.pt"))),
+        watched_files(folder) as opened,
+    ):
+        model = _load(source)
+        is_fresh = True
         try:
             for key, each in derived.items():
-                outputs = _outputs(model, key, each)
-                names = [
-                    name
-                    for name, value in each.outputs.items()
-                    if view_of(value) != outputs[name]
-                    and (is_exact or not close(_on_cpu(value), to_torch(outputs[name])))
-                ]
+                names = _differing(model, key, each, is_exact)
+                if names and not is_fresh:
+                    # The calls before may have changed its buffers; those of the
+                    # author's module were put back after each.
+                    model.close()
+                    model = _load(source)
+                    names = _differing(model, key, each, is_exact)
+                is_fresh = False
                 if names:
                     differing[key] = names
         finally:
             model.close()
+    warn_of_files(opened)
     return differing
+
+
+def warn_of_files(opened: OpenedFiles) -> None:
+    """Logs files that a version read and servers may not have."""
+    if opened.outside:
+        log.warning(
+            "event=files_outside_of_version paths=%s are read by the model; a server "
+            "needs them at the same place, or as resources or assets of the version",
+            ",".join(sorted(opened.outside)),
+        )
+
+
+def _load(source: ModelSource) -> GuestModel:
+    files = VersionFiles.stage(source)
+    try:
+        return load_guest_model(source, files)
+    except ServingError as error:
+        raise InvalidArgument(
+            f"it was packaged but cannot be loaded back: {error.message}. {_HINT}"
+        ) from error
+    finally:
+        files.close()
+
+
+def _differing(model: GuestModel, key: str, each: Derived, is_exact: bool) -> list[str]:
+    """Calls a signature on its example; returns the names of outputs that differ."""
+    outputs = _outputs(model, key, each)
+    return [
+        name
+        for name, value in each.outputs.items()
+        if view_of(value) != outputs[name]
+        and (is_exact or not close(_on_cpu(value), to_torch(outputs[name])))
+    ]
 
 
 def _modules_of(path: str) -> tuple[set[str], set[str]]:
@@ -97,8 +139,9 @@ def _outputs(model: GuestModel, key: str, each: Derived) -> Tensors:
         try:
             return model.call(key, inputs)
         except ServingError as error:
+            hint = _GRADIENT_HINT if _DIFFERENTIATES.search(error.message) else _HINT
             raise InvalidArgument(
-                f"it works here but not from its package: {error.message}. {_HINT}"
+                f"it works here but not from its package: {error.message}. {hint}"
             ) from error
 
 

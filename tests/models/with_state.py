@@ -1,0 +1,72 @@
+"""Models whose calls leave something behind, or reach for something outside."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Counts(nn.Module):
+    """Writes to a buffer and replaces another; its second method depends on both."""
+
+    calls: torch.Tensor
+    last: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("last", torch.zeros(1, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.last = self.last + x[:1]
+        return x + self.calls
+
+    def again(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward(x) + self.last
+
+
+class Overwrites(nn.Module):
+    """Works on its input's own memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+
+class Differentiates(nn.Module):
+    """A force: the gradient of an energy."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            place = x.detach().requires_grad_()
+            [force] = torch.autograd.grad(place.pow(2).sum(), place)
+        return force
+
+
+class DifferentiatesOnServers(nn.Module):
+    """The same, as servers need it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            place = x.clone().requires_grad_()
+            [force] = torch.autograd.grad(place.pow(2).sum(), place)
+        return force
+
+
+class ReadsFile(nn.Module):
+    """Reads a file that lies where its author works."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with open(self.path) as file:
+            return x * float(file.read())
+
+
+class Numbers(nn.Module):
+    """Names its outputs by numbers."""
+
+    def forward(self, x: torch.Tensor) -> dict[int, torch.Tensor]:
+        return {0: x}
