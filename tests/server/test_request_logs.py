@@ -63,9 +63,9 @@ class Logged:
 
 
 def test_a_record_holds_the_exchange_and_who_answered() -> None:
-    """RequestLogger Simple: request and response as they travelled, model, time."""
+    """RequestLogger Simple: the exchange as it travelled, model, time, sampling."""
     logged = Logged()
-    (log,) = logged.logs.update({"m": [ALL]})["m"]
+    (log,) = logged.logs.update({"m": [SOME]})["m"]
     log.log("Predict", "m", 3, "s", memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00")
     (record,) = logged.made[0].records
     entry = prediction_log_pb2.PredictionLog.FromString(record)
@@ -74,6 +74,7 @@ def test_a_record_holds_the_exchange_and_who_answered() -> None:
     spec = entry.log_metadata.model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == ("m", 3, "s")
     assert entry.log_metadata.timestamp_secs == 1_700_000_000
+    assert entry.log_metadata.sampling_config.sampling_rate == SOME.rate
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,12 @@ FIELD_BY_METHOD: Final = {
 
 
 def write_prediction_log(
-    method: str, spec: ModelSpec, timestamp_s: int, request: bytes, response: bytes
+    method: str,
+    spec: ModelSpec,
+    timestamp_s: int,
+    sampling_rate: float,
+    request: bytes,
+    response: bytes,
 ) -> bytes:
     """Returns the serialized log entry. Thread-safe.
 
@@ -29,11 +34,13 @@ def write_prediction_log(
         method: A key of :data:`FIELD_BY_METHOD`.
         spec: Which version and signature answered.
         timestamp_s: When, in seconds since the epoch.
+        sampling_rate: Which share of the requests is logged, 0 to 1.
         request: As received.
         response: As sent.
 
     """
     metadata = logging_pb2.LogMetadata(timestamp_secs=timestamp_s)
+    metadata.sampling_config.sampling_rate = sampling_rate
     metadata.model_spec.ParseFromString(write_model_spec(spec))
     entry = wire.delimited(1, request) + wire.delimited(2, response)
     return wire.delimited(1, metadata.SerializeToString()) + wire.delimited(

@@ -63,6 +63,7 @@ class SampledLog:
                 method,
                 ModelSpec(model, version, None, signature),
                 int(self._clock.wall_s()),
+                self.rate,
                 bytes(request),
                 response,
             ),
