@@ -161,7 +161,7 @@ class Sent:
     """
 
     method: str
-    messages: tuple[bytes, ...] = (b"",)
+    messages: tuple[bytes, ...] = field(default=(b"",), repr=False)
     metadata: Metadata = ()
     timeout_s: float | None = PATIENCE_S
     compression: grpc.Compression = grpc.Compression.NoCompression
