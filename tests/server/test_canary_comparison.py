@@ -1,4 +1,4 @@
-"""tfs.server.canary_comparison and tfs.server.canary_guard."""
+"""tfs.server.canary_difference, canary_comparison and canary_guard."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import pytest
 
 from tfs.core.dtype import BFLOAT16, STRING, dtype
 from tfs.core.tensor_view import TensorView
-from tfs.server.canary_comparison import (
-    Difference,
-    Figures,
-    Tally,
-    difference,
-    figures_of,
-)
+from tfs.server.canary_comparison import Figures, Tally, figures_of
+from tfs.server.canary_difference import Difference, difference
 from tfs.server.canary_guard import judge, rejection
 from tfs.server.model_settings import GuardSettings
 

@@ -27,7 +27,7 @@ from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
-from tfs.server.canary_comparison import Figures, Tally, difference, figures_of
+from tfs.server.canary_comparison import Figures, Tally, figures_of
 from tfs.server.canary_guard import Limit, judge
 from tfs.server.canary_guard import rejection as why_rejected
 from tfs.server.canary_rejections import Rejection
@@ -374,6 +374,9 @@ class Trial:
             self._parts.post(self._run_next)
 
     def _compare(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+        # With numpy, which a server without a canary does not wait for at its start.
+        from tfs.server.canary_difference import difference
+
         before = copied.outcome
         assert before is not None  # set when it was offered
         both = not isinstance(before, ServingError) and not isinstance(

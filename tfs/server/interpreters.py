@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.dlmopen_backend import DlmopenBackend
-from tfs.runtime.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.runtime.process_backend import ProcessBackend
@@ -21,6 +21,11 @@ from tfs.runtime.worker_options import WorkerOptions
 from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
 from tfs.server.worker_user import user_of
+
+if TYPE_CHECKING:
+    from tfs.server.in_process_interpreters import InProcessInterpreters
+
+_IN_PROCESS: Final = (Backend.FRONT, Backend.INLINE, Backend.DLMOPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class InterpretersOptions:
 
 
 class Interpreters:
-    """Owns the interpreters. ``of`` is thread-safe; ``close`` runs off the loop.
+    """Owns the interpreters. Thread-safe; only ``close`` ends calls, off the loop.
 
     Args:
         loop: The serving loop: front models run on it, and it talks to processes.
@@ -74,26 +79,14 @@ class Interpreters:
     ) -> None:
         self._loop = loop
         self._options = options
-        clock, max_queued = loop.clock, options.max_queued
-        self._front = InlineInterpreter(
-            "front",
-            max_queued=max_queued,
-            clock=clock,
-            front_loop=loop,
-            on_slow=on_slow,
-        )
-        self._inline = [
-            InlineInterpreter(f"inline-{index}", max_queued=max_queued, clock=clock)
-            for index in range(options.num_interpreters)
-        ]
-        self._turns = itertools.cycle(self._inline)
+        self._on_slow = on_slow
         self._processes: ProcessBackend | None = None
         if ProcessBackend.is_available():
             self._processes = ProcessBackend(
                 loop,
                 ProcessOptions(
                     worker=options.worker,
-                    max_queued=max_queued,
+                    max_queued=options.max_queued,
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
                     keeps_spare=options.keeps_spare,
@@ -101,14 +94,12 @@ class Interpreters:
                 ),
                 zygote,
             )
-        self._private = DlmopenBackend(
-            options.num_private_pythons or options.num_interpreters,
-            max_queued=max_queued,
-            clock=clock,
-        )
+        # Held while torch is imported, by load threads and main: who waits for it would
+        # wait for torch. Rank: before _lock.
+        self._importing = threading.Lock()
         # Guards the fields below; leaf: making interpreters starts nothing.
         self._lock = threading.Lock()
-        self._started: set[str] = set()
+        self._in_process: InProcessInterpreters | None = None
         self._closed = False
 
     @property
@@ -127,6 +118,8 @@ class Interpreters:
             FailedPrecondition: This server has no such backend.
 
         """
+        if backend in _IN_PROCESS:
+            self.prepare()
         with self._lock:
             if self._closed:
                 raise FailedPrecondition("the interpreters are closed")
@@ -134,26 +127,50 @@ class Interpreters:
                 return self._processes.pool(
                     num_processes or self._options.num_interpreters
                 )
-            if backend is Backend.DLMOPEN:
-                group = self._private.group(num_processes)
-                group.start()
-                return group
-            if backend not in (Backend.FRONT, Backend.INLINE):
-                raise FailedPrecondition(f"no {backend.value} interpreters here")
-            inline = self._front if backend is Backend.FRONT else next(self._turns)
-            if inline.name not in self._started:
-                self._started.add(inline.name)
-                inline.start()
-            return inline
+            if backend in _IN_PROCESS and self._in_process is not None:
+                return self._in_process.of(backend, num_processes)
+            raise FailedPrecondition(f"no {backend.value} interpreters here")
+
+    def prepare(self) -> None:
+        """Imports torch for models in this process; blocks a second, the first time.
+
+        What was imported is exempt from collections of garbage from then on, as all
+        that a server imports at its start (:mod:`tfs.server.garbage`).
+        """
+        options = self._options
+        with self._importing:
+            if self._in_process is not None:
+                return
+            is_new = "torch" not in sys.modules
+            collects = gc.isenabled()
+            if is_new:
+                gc.disable()  # the modules to come are no garbage
+            try:
+                from tfs.server.in_process_interpreters import InProcessInterpreters
+            finally:
+                if is_new and collects:
+                    gc.enable()
+            if is_new:
+                gc.freeze()  # before anything can be loaded here
+            made = InProcessInterpreters(
+                self._loop,
+                num_threads=options.num_interpreters,
+                num_private_pythons=(
+                    options.num_private_pythons or options.num_interpreters
+                ),
+                max_queued=options.max_queued,
+                on_slow=self._on_slow,
+            )
+            with self._lock:
+                self._in_process = made
 
     def close(self, deadline_s: float) -> None:
         """Ends every interpreter, its process and the zygote; idempotent."""
         with self._lock:
             self._closed = True
-        self._front.close(deadline_s)
-        for inline in self._inline:
-            inline.close(deadline_s)
-        self._private.close(deadline_s)
+            in_process = self._in_process
+        if in_process is not None:
+            in_process.close(deadline_s)
         if self._processes is not None:
             self._processes.close(deadline_s)
 

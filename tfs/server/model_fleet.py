@@ -179,6 +179,11 @@ class ModelFleet:
 
         return replace(self._places, placement=placement, interpreter=interpreter)
 
+    def prepare(self) -> None:
+        """Imports torch where versions may come to run in this process. Blocks."""
+        if self._places.placement.backend is not Backend.PROCESS:
+            self._interpreters.prepare()
+
     def close(self, deadline_s: float) -> None:
         """Ends measuring and every interpreter; call it when all is unloaded."""
         with self._changed:

@@ -218,6 +218,14 @@ class ModelServer:
         self.core.start(config, origin, path)
         return addresses
 
+    def prepare(self) -> None:
+        """Imports what models need in this process; blocks a second, the first time.
+
+        To be called after ``start``, while versions are measured in other processes;
+        a version that wants to run here before that waits for it.
+        """
+        self._fleet.prepare()
+
     def drain(self, deadline_s: float) -> bool:
         """Refuses new calls and waits for those taken.
 

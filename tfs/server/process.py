@@ -1,14 +1,13 @@
 """The server process: starts everything in order, waits for a signal, drains.
 
 Order of start: loop, transports (the ports open at once, health says NOT_SERVING),
-manager and source. Order of end: health NOT_SERVING, transports drain, source and
+manager and source, then torch, which takes longest. Order of end: health NOT_SERVING, transports drain, source and
 manager unload, interpreters, loop.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -63,14 +62,10 @@ def run_server(
 
     """
     set_thresholds()  # before anything large is allocated
-    freeze_imported()  # before there are threads that a collection would stop
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock, zygote=zygote)
-    # What was imported stays: later collections, which unloads need, skip it. With
-    # torch imported they would hold up every thread for tens of milliseconds.
-    gc.collect()
-    gc.freeze()
+    freeze_imported()  # before there are threads that a collection would stop
     subscription = server.bus.subscribe(Announcer(say).take)
     watch: ConfigFileWatch | None = None
     with _SignalInbox() as inbox:
@@ -85,6 +80,7 @@ def run_server(
             if options.model_config_file:
                 watch = _watch_config(options, text, server, clock)
                 watch.start()
+            server.prepare()
             name = inbox.receive()
             inbox.drop_repeats(_ONE_WISH_S)
         except BaseException:

@@ -1,6 +1,6 @@
 """The zygote: a program of one thread that imported torch once and forks workers.
 
-    python -P -m tfs.runtime.guest.zygote CHANNEL_FD PARENT_PID
+    python -P -c "... main(CHANNEL_FD, PARENT_PID)", see tfs/runtime/zygote_process.py
 
 It holds no model, no server socket and nothing of the RPC stack. Forking it takes
 milliseconds, and a fork is safe because no other thread and no OpenMP region ever
@@ -214,8 +214,8 @@ def main(channel_fd: int, parent_pid: int) -> None:
     torch.set_num_threads(1)
     for module in _PREIMPORTED:
         importlib.import_module(module)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     zygote = Zygote(socket.socket(fileno=channel_fd))
 
     def end(_signum: int, _frame: object) -> None:
@@ -224,7 +224,3 @@ def main(channel_fd: int, parent_pid: int) -> None:
 
     signal.signal(signal.SIGTERM, end)
     zygote.run()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,159 @@
+"""How two versions' answers to the same request differ.
+
+Numbers are compared element by element; the class of a row is the highest score of an
+output [rows, classes] of floats, or the value itself where an output [rows] holds
+strings or whole numbers. (Pure. numpy is used because outputs can be large; a server
+imports this with its first canary.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfs.core.dtype import BFLOAT16, STRING, DType
+from tfs.core.servable import Tensors
+from tfs.core.tensor_view import TensorView
+
+_FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
+_COMPLEX: Final = frozenset({"complex64", "complex128"})
+_WHOLE: Final = frozenset(
+    {
+        *("int8", "int16", "int32", "int64", "bool"),
+        *("uint8", "uint16", "uint32", "uint64"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one pair of answers differs. Immutable.
+
+    Attributes:
+        num_rows: Rows that could be compared by class.
+        num_disagreeing: Of these, rows of which any class differs.
+        num_elements: Numbers compared.
+        sum_abs_diff: Sum of their absolute differences.
+        max_abs_diff: The largest of them.
+
+    """
+
+    num_rows: int = 0
+    num_disagreeing: int = 0
+    num_elements: int = 0
+    sum_abs_diff: float = 0.0
+    max_abs_diff: float = 0.0
+
+
+def difference(
+    primary: Tensors, canary: Tensors, names: Sequence[str] = ()
+) -> Difference | None:
+    """Compares two answers; None if names, dtypes or shapes differ.
+
+    Args:
+        primary: What the caller got.
+        canary: What the version on trial says.
+        names: The outputs the caller asked for; empty means all.
+
+    """
+    wanted = set(names) or set(primary) | set(canary)
+    total = Difference()
+    disagreeing: NDArray[np.bool_] | None = None
+    for name in sorted(wanted):
+        one, other = primary.get(name), canary.get(name)
+        if one is None or other is None:
+            return None
+        if one.dtype is not other.dtype or one.shape != other.shape:
+            return None
+        if one.dtype is not STRING:
+            total = _add(total, one, other)
+        rows = _class_differs(one, other)
+        if rows is not None:
+            if disagreeing is None or len(disagreeing) != len(rows):
+                disagreeing = rows
+            else:
+                disagreeing = disagreeing | rows
+    if disagreeing is None:
+        return total
+    return Difference(
+        len(disagreeing),
+        int(disagreeing.sum()),
+        total.num_elements,
+        total.sum_abs_diff,
+        total.max_abs_diff,
+    )
+
+
+def _add(total: Difference, one: TensorView, other: TensorView) -> Difference:
+    if one.data == other.data:
+        return Difference(
+            0,
+            0,
+            total.num_elements + one.num_elements,
+            total.sum_abs_diff,
+            total.max_abs_diff,
+        )
+    a, b = _numbers(one), _numbers(other)
+    with np.errstate(all="ignore"):
+        diff = np.abs(a - b)
+    # Equal infinities, and not-a-number in both, are no difference; in one only,
+    # they are as far apart as can be.
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    diff = np.where(same, 0.0, np.nan_to_num(diff, nan=np.inf, posinf=np.inf))
+    return Difference(
+        0,
+        0,
+        total.num_elements + diff.size,
+        total.sum_abs_diff + float(diff.sum()),
+        max(total.max_abs_diff, float(diff.max(initial=0.0))),
+    )
+
+
+def _class_differs(one: TensorView, other: TensorView) -> NDArray[np.bool_] | None:
+    """Returns, by row, whether the class differs; None if the output holds none."""
+    if len(one.shape) == 2 and one.shape[1] > 1 and one.dtype.name in _FLOATS:
+        a, b = (_numbers(view).reshape(one.shape) for view in (one, other))
+        return np.asarray(a.argmax(axis=1) != b.argmax(axis=1))
+    if len(one.shape) == 1 and one.dtype is STRING:
+        pairs = zip(one.data, other.data, strict=True)
+        return np.array([x != y for x, y in pairs], dtype=np.bool_)
+    if len(one.shape) == 1 and one.dtype.name in _WHOLE:
+        return np.asarray(_raw(one) != _raw(other))
+    return None
+
+
+def _raw(view: TensorView) -> NDArray[np.generic]:
+    array: NDArray[np.generic] = np.frombuffer(
+        view.data,  # type: ignore[arg-type]  # never strings here
+        dtype=np.dtype(view.dtype.name),
+    )
+    return array
+
+
+def _numbers(view: TensorView) -> NDArray[np.float64] | NDArray[np.complex128]:
+    """Returns the elements in double precision, flat."""
+    name = view.dtype.name
+    if view.dtype is BFLOAT16:
+        halves: NDArray[np.uint32] = np.frombuffer(
+            view.data,  # type: ignore[arg-type]
+            dtype=np.uint16,
+        ).astype(np.uint32)
+        return (halves << 16).view(np.float32).astype(np.float64)
+    if name in _COMPLEX:
+        return _raw(view).astype(np.complex128)
+    if name in _FLOATS or name in _WHOLE:
+        return _raw(view).astype(np.float64)
+    return _bytes_of(view.dtype, view)
+
+
+def _bytes_of(dtype: DType, view: TensorView) -> NDArray[np.float64]:
+    # Types numpy does not know (float8): their codes tell at least that they differ.
+    del dtype
+    return np.frombuffer(
+        view.data,  # type: ignore[arg-type]
+        dtype=np.uint8,
+    ).astype(np.float64)

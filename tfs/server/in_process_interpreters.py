@@ -1,0 +1,72 @@
+"""The interpreters within the server process: its loop, its threads, private Pythons.
+
+Importing this imports torch, which takes a second: only :mod:`tfs.server.interpreters`
+does, when the ports are open, or when the first version wants to be here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.dlmopen_backend import DlmopenBackend
+from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.placement import Backend
+
+
+class InProcessInterpreters:
+    """Owns them. Confined to who holds the lock of its owner; ``close`` blocks.
+
+    Args:
+        loop: The serving loop: front models run on it.
+        num_threads: Threads for calls.
+        num_private_pythons: Those of backend dlmopen.
+        max_queued: Calls that may wait for one interpreter.
+        on_slow: Called on the loop when a front model took too long.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        *,
+        num_threads: int,
+        num_private_pythons: int,
+        max_queued: int,
+        on_slow: Callable[[ServableId, float], None],
+    ) -> None:
+        clock = loop.clock
+        self._front = InlineInterpreter(
+            "front",
+            max_queued=max_queued,
+            clock=clock,
+            front_loop=loop,
+            on_slow=on_slow,
+        )
+        self._inline = [
+            InlineInterpreter(f"inline-{index}", max_queued=max_queued, clock=clock)
+            for index in range(num_threads)
+        ]
+        self._turns = itertools.cycle(self._inline)
+        self._private = DlmopenBackend(
+            num_private_pythons, max_queued=max_queued, clock=clock
+        )
+
+    def of(self, backend: Backend, num_private_pythons: int) -> Interpreter:
+        """Returns the interpreter for one version; started, also if it was already."""
+        if backend is Backend.DLMOPEN:
+            found: Interpreter = self._private.group(num_private_pythons)
+        else:
+            found = self._front if backend is Backend.FRONT else next(self._turns)
+        found.start()
+        return found
+
+    def close(self, deadline_s: float) -> None:
+        """Ends them."""
+        self._front.close(deadline_s)
+        for inline in self._inline:
+            inline.close(deadline_s)
+        self._private.close(deadline_s)
