@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from batching.batch import FaultSearch, Runner
 from batching.cost_table import CostTable
@@ -61,6 +61,7 @@ class SharedQueue(Generic[TaskT]):
         "round_index",
         "rows_counts",
         "run",
+        "scheduler",
         "stats",
         "take",
         "takes_plainly",
@@ -75,12 +76,13 @@ class SharedQueue(Generic[TaskT]):
         runner: Runner[TaskT],
         policy: QueuePolicy,
         costs: CostTable,
+        scheduler: Any,
         quantum_s: float,
-        max_in_flight: int | None,
     ) -> None:
         options = waiting.options
         low_timeout_s = options.low.timeout_s if options.low else 0.0
         self.waiting = waiting
+        self.scheduler = scheduler
         self.policy = policy
         self.costs = costs
         self.stats = QueueStats(options.max_batch_rows)
@@ -90,7 +92,7 @@ class SharedQueue(Generic[TaskT]):
             else None
         )
         # The hot path asks these instead of those they are of.
-        self.put = waiting.put
+        self.put = waiting.put if self.window is None else self._put_noting
         self.take = waiting.take
         self.run = runner.run
         self.rows_counts = self.stats.rows_counts
@@ -98,7 +100,7 @@ class SharedQueue(Generic[TaskT]):
         self.takes_plainly = policy.window is None and policy.padding is Padding.UP
         self.is_plain = self.takes_plainly  # and nothing is to be run again
         self.learns = bool(policy.window or options.allowed_rows or costs)
-        self.max_in_flight = max_in_flight or 1 << 30
+        self.max_in_flight = policy.max_in_flight or 1 << 30
         self.padded = [
             options.next_allowed(n) for n in range(options.max_batch_rows + 1)
         ]
@@ -117,6 +119,13 @@ class SharedQueue(Generic[TaskT]):
         self.round_index = 0
         self.closing = False
         self.on_drained: Callable[[], None] | None = None
+
+    def _put_noting(self, task: TaskT, now_s: float, low: bool) -> bool:
+        """Puts a task into the queue; its window learns of it if it stays."""
+        admitted = self.waiting.put(task, now_s, low)
+        if admitted and self.window is not None:
+            self.window.note_arrival(task.num_rows, now_s)
+        return admitted
 
     @property
     def is_idle(self) -> bool:

@@ -133,8 +133,8 @@ class SharedBatchScheduler:
             runner,
             policy,
             CostTable() if costs is None else costs,
+            self,
             self.options.quantum_s,
-            policy.max_in_flight,
         )
         queue.round_index = self._round_index
         queue.refresh_padding()
@@ -184,10 +184,11 @@ class SharedBatchScheduler:
         now_s = self._burst_s
         if now_s is None:
             now_s = self._burst_s = self._now()
-        if not queue.put(task, now_s, low):
+        # Callables that are attributes are called in two steps: in one, each would be
+        # looked for as a method first.
+        put = queue.put
+        if not put(task, now_s, low):
             return
-        if queue.window is not None:
-            queue.window.note_arrival(task.num_rows, now_s)
         if queue.in_ring:
             if queue.is_aside and not low:
                 self._aside.remove(queue)
@@ -362,7 +363,8 @@ class SharedBatchScheduler:
                 continue
             search = None
             if queue.is_plain:
-                tasks, rows, oldest_s = queue.take(now_s)
+                take = queue.take
+                tasks, rows, oldest_s = take(now_s)
             else:
                 tasks, rows, oldest_s, search = self._form(queue, now_s)
             if not tasks:
@@ -371,7 +373,6 @@ class SharedBatchScheduler:
                     self._drop_if_drained(queue)
                 continue
             batch = _SharedBatch()
-            batch.scheduler = self
             batch.queue = queue
             batch.tasks = tasks
             batch.num_rows = rows
@@ -382,8 +383,9 @@ class SharedBatchScheduler:
             batch.is_done = False
             self.num_in_flight += 1
             queue.num_in_flight += 1
+            run = queue.run
             try:
-                queue.run(batch)
+                run(batch)
             except Exception as error:
                 if not batch.is_done:
                     name = queue.waiting.options.name
@@ -528,9 +530,7 @@ def _miscounted(queue: AnyQueue, num_outcomes: int, num_tasks: int) -> list[Any]
 class _SharedBatch(Batch[Any]):
     """A batch of a scheduler's queue, and its end."""
 
-    __slots__ = ("scheduler",)
-
-    scheduler: SharedBatchScheduler
+    __slots__ = ()
 
     def done(
         self, outcomes: Sequence[Any] | ServingError, device_s: float | None = None
@@ -538,9 +538,10 @@ class _SharedBatch(Batch[Any]):
         if self.is_done:
             raise RuntimeError("a batch was done twice")
         self.is_done = True
-        scheduler = self.scheduler
-        now_s = scheduler._now()
-        queue = self.queue
+        queue: AnyQueue = self.queue
+        scheduler: SharedBatchScheduler = queue.scheduler
+        now = scheduler._now
+        now_s = now()
         tasks = self.tasks
         if device_s is None:
             started_s = self.started_s
@@ -585,14 +586,16 @@ class _SharedBatch(Batch[Any]):
         if not scheduler._stepping:
             scheduler._restart(now_s)
         if num_tasks == 1:
+            on_done = tasks[0].on_done
             try:
-                tasks[0].on_done(outcomes[0])
+                on_done(outcomes[0])
             except Exception:  # a caller's fault must not cost its neighbours
                 log.exception("event=on_done_failed queue=%r", queue.waiting)
         else:
             for task, outcome in zip(tasks, outcomes, strict=True):
+                on_done = task.on_done
                 try:
-                    task.on_done(outcome)
+                    on_done(outcome)
                 except Exception:
                     log.exception("event=on_done_failed queue=%r", queue.waiting)
         if queue.closing:

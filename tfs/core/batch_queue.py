@@ -13,9 +13,7 @@ front of a part of a model.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Generic, cast
 
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
@@ -105,8 +103,9 @@ class BatchQueue(Generic[TaskT]):
         self._max_low_rows = self._max_rows
         if low is not None and low.max_rows is not None:
             self._max_low_rows = low.max_rows
-        self._high: deque[TaskT] = deque()
-        self._low: deque[TaskT] = deque()
+        # Lists, of which whole slices are taken: mostly all there is.
+        self._high: list[TaskT] = []
+        self._low: list[TaskT] = []
         self._low_rows = 0
         self._num_splits = 0  # heads of which a part was taken already
         self._closed = False
@@ -301,43 +300,42 @@ class BatchQueue(Generic[TaskT]):
             longest in the queue came.
 
         """
-        tasks = self._high
-        num = len(tasks)
         room = self._max_batch_rows
         if max_rows is not None and max_rows < room:
             room = max_rows
+        tasks = self._high
+        num = len(tasks)
         if num == self.num_rows and now_s < self.next_deadline_s:
             # What is usual, ahead of the general case because every step shows: a
             # row each, all in time and of high priority, nothing half taken.
             if num == 1:
                 task = tasks[0]
                 if task.cancel.error is None and not self._num_splits:
-                    tasks.popleft()
+                    self._high = []
                     self.num_rows = 0
                     self.next_deadline_s = _NEVER
-                    return [task], 1, task.arrived_s
+                    return tasks, 1, task.arrived_s
             elif not self._num_splits:
-                batch = [*tasks] if num <= room else list(islice(tasks, room))
+                batch = tasks if num <= room else tasks[:room]
                 for task in batch:
                     if task.cancel.error is not None:
                         break
                 else:
                     if num <= room:
-                        tasks.clear()
+                        self._high = []
+                        self.num_rows = 0
                         self.next_deadline_s = _NEVER
-                    else:
-                        for _ in batch:
-                            tasks.popleft()
-                    self.num_rows -= len(batch)
-                    return batch, len(batch), batch[0].arrived_s if batch else _NEVER
+                        return tasks, num, tasks[0].arrived_s if tasks else _NEVER
+                    del tasks[:room]
+                    self.num_rows = num - room
+                    return batch, room, batch[0].arrived_s
         if self._low or self._may_split:
             return self._take_any(room, now_s)
         batch = []
         dead: list[TaskT] | None = None
-        oldest_s = tasks[0].arrived_s if num else _NEVER
-        num_rows = 0
-        while tasks:
-            task = tasks[0]
+        oldest_s = tasks[0].arrived_s if tasks else _NEVER
+        num_rows = num_seen = 0
+        for task in tasks:
             deadline_s = task.deadline_s
             rows = task.num_rows
             if task.cancel.error is not None or (
@@ -352,7 +350,8 @@ class BatchQueue(Generic[TaskT]):
                 batch.append(task)
             else:
                 break
-            tasks.popleft()
+            num_seen += 1
+        del tasks[:num_seen]
         self.num_rows -= num_rows
         if not tasks:
             self.next_deadline_s = _NEVER
@@ -470,7 +469,7 @@ class BatchQueue(Generic[TaskT]):
     def _pop_into(
         self,
         batch: list[TaskT],
-        tasks: deque[TaskT],
+        tasks: list[TaskT],
         room: int,
         now_s: float,
         dead: list[TaskT],
@@ -481,8 +480,9 @@ class BatchQueue(Generic[TaskT]):
         Rows of dead tasks are taken off the counts here, those of the batch by the
         caller.
         """
-        while tasks:
-            task = tasks[0]
+        num_seen = 0
+        while num_seen < len(tasks):
+            task = tasks[num_seen]
             deadline_s = task.deadline_s
             rows = task.num_rows
             if task.cancel.error is not None or (
@@ -497,25 +497,26 @@ class BatchQueue(Generic[TaskT]):
                 batch.append(task)
             else:
                 if room and self._may_split:
-                    part = self._split_head(tasks, room)
+                    part = self._split_at(tasks, num_seen, room)
                     if part is None:
                         continue  # its error is set: it leaves as dead
                     batch.append(part)
                     room = 0
                 break
-            tasks.popleft()
+            num_seen += 1
+        del tasks[:num_seen]
         return room
 
-    def _split_head(self, tasks: deque[TaskT], rows: int) -> TaskT | None:
-        head: object = tasks[0]
-        if not isinstance(head, SplitTask):
+    def _split_at(self, tasks: list[TaskT], index: int, rows: int) -> TaskT | None:
+        task: object = tasks[index]
+        if not isinstance(task, SplitTask):
             assert self._split is not None
             assert self._join is not None
-            head = SplitTask(tasks[0], self._split, self._join)
-            tasks[0] = cast(TaskT, head)
+            task = SplitTask(tasks[index], self._split, self._join)
+            tasks[index] = cast(TaskT, task)
             self._num_splits += 1
             self.num_split += 1
-        return cast("TaskT | None", head.take(rows))
+        return cast("TaskT | None", task.take(rows))
 
     def _finish_splits(self, batch: list[TaskT]) -> int:
         """Replaces split tasks that were popped whole by their last parts.
@@ -543,10 +544,8 @@ class BatchQueue(Generic[TaskT]):
         self.num_rows = self._low_rows = 0
         self.next_deadline_s = _NEVER
         for tasks in (self._high, self._low):
-            kept = [task for task in tasks if wanted(task)]
-            tasks.clear()
-            tasks.extend(kept)
-            for task in kept:
+            tasks[:] = [task for task in tasks if wanted(task)]
+            for task in tasks:
                 self.num_rows += task.num_rows
                 self.next_deadline_s = min(self.next_deadline_s, _deadline_of(task))
         self._low_rows = sum(task.num_rows for task in self._low)
