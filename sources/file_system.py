@@ -485,7 +485,9 @@ class FileSystemSource:
         record.problems = problems
         settled_at_s = found.settled_at_s if found else None
         record.watched = watched
-        self._schedule(servable, now_s, settled_at_s, watched)
+        # No event says that permissions were mended.
+        is_blind = found is None or found.is_blind
+        self._schedule(servable, now_s, settled_at_s, watched and not is_blind)
 
     def _say(
         self, record: _Record, aspired: AspiredVersions[StoragePath], now_s: float
@@ -513,13 +515,13 @@ class FileSystemSource:
         servable: ServableToMonitor,
         now_s: float,
         settled_at_s: float | None,
-        watched: bool,
+        has_events: bool,
     ) -> None:
         """Sets the next look; an event that came meanwhile keeps its earlier one."""
         options = self._options
         due_s = float("inf")
         if options.poll_wait_s > 0:
-            due_s = now_s + (options.rescan_s if watched else options.poll_wait_s)
+            due_s = now_s + (options.rescan_s if has_events else options.poll_wait_s)
         if settled_at_s is not None and options.poll_wait_s >= 0:
             due_s = min(due_s, max(settled_at_s, now_s + _MIN_GAP_S))
         with self._changed:

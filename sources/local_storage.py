@@ -24,6 +24,7 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
 
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
 
+_BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -61,6 +62,7 @@ class LocalFileSystem:
         lines: list[str] = []
         top = frozenset(os.listdir(path))
         newest_s = _changed_s(os.stat(path))
+        is_barred = False
         pending = [(path, "")]
         while pending:
             folder, prefix = pending.pop()
@@ -78,12 +80,16 @@ class LocalFileSystem:
                         lines.append(f"{relative} gone")
                         continue
                     if entry.is_file():
-                        lines.append(f"{relative} {stat.st_size} {stat.st_mtime_ns}")
+                        line = f"{relative} {stat.st_size} {stat.st_mtime_ns}"
+                        if not _may_read(entry.path):
+                            is_barred = True
+                            line += " barred"
+                        lines.append(line)
                     newest_s = max(newest_s, _changed_s(stat))
         digest = hashlib.sha256()
         for line in sorted(lines):
             digest.update(line.encode(errors="surrogateescape") + b"\n")
-        return Contents(top, digest.hexdigest()[:32], newest_s)
+        return Contents(top, digest.hexdigest()[:32], newest_s, is_barred)
 
     def gives_events(self, path: str) -> bool:
         """Whether ``path`` lies on a file system that inotify sees every change of."""
@@ -118,6 +124,12 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
             mounts.append((point, right.split(" ", 1)[0]))
     mounts.reverse()
     return sorted(mounts, key=lambda mount: -len(mount[0]))
+
+
+def _may_read(path: str) -> bool:
+    # A file that could not be read and can be now is worth another load, though
+    # nothing was written.
+    return os.access(path, os.R_OK, effective_ids=_BY_EFFECTIVE_IDS)
 
 
 def _changed_s(stat: os.stat_result) -> float:

@@ -92,6 +92,8 @@ class Scan:
         problems: Sentences for status and log; each names the servable and the path.
         settled_at_s: When the next directory can be still for long enough; None
             if none is waiting.
+        is_blind: Whether a directory, or a file of a version, could not be read: no
+            event tells when it can be again.
 
     """
 
@@ -101,6 +103,7 @@ class Scan:
     overwritten: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     settled_at_s: float | None = None
+    is_blind: bool = False
 
 
 def scan(
@@ -184,6 +187,7 @@ def scan(
         overwritten=tuple(v for v in chosen.versions if v in look.overwritten),
         problems=tuple(look.problems),
         settled_at_s=min(look.settled_at_s, default=None),
+        is_blind=look.is_blind,
     )
 
 
@@ -202,6 +206,7 @@ class _Look:
     overwritten: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     settled_at_s: list[float] = field(default_factory=list)
+    is_blind: bool = False
 
     def at(self, name: str, version: int, path: str, platform: str = "") -> bool:
         """Returns whether the version is ready; remembers what it saw."""
@@ -212,10 +217,12 @@ class _Look:
             committed = self.file_system.is_file(f"{path}/{MANIFEST}")
         except OSError as error:
             # Listed but unreadable: one that was served goes on being served.
+            self.is_blind = True
             if before is not None:
                 self.sightings[path] = before  # as it was: it is not known to differ
             self.problems.append(f"cannot read {path} of {name}: {why(error)}")
             return bool(accepted)
+        self.is_blind |= contents.is_barred
         since_s = self.now_s
         if before is not None and before.fingerprint == contents.fingerprint:
             since_s = before.since_s

@@ -14,6 +14,7 @@ from tfs.cli.report import (
     canary_lines,
     models_table,
     outcome_lines,
+    problem_of,
     stats_table,
     table,
     versions_table,
@@ -51,6 +52,20 @@ def test_a_model_is_one_line() -> None:
         *("digits", "1", "1", "stable=1", "2", "rejected", "yes"),
         *("version", "2:", "bad", "file"),
     ]
+
+
+def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
+    """Otherwise one damaged version would show until sixteen others have ended."""
+    model = report()
+    model.primary = 3
+    model.versions.add(version=3, state=30)
+    assert problem_of(model) == ""
+    model.error.message = "base path is gone"
+    assert problem_of(model) == "base path is gone"
+    model.versions.add(version=4, state=50).error.message = "damaged"
+    assert problem_of(model) == "version 4: damaged"
+    model.ClearField("primary")
+    assert problem_of(model) == "version 2: bad\nfile"
 
 
 def test_a_version_is_one_line_with_the_processes_it_lost() -> None:

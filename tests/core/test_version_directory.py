@@ -13,7 +13,14 @@ import pytest
 
 from tfs.core import version_directory
 from tfs.core.dtype import DTYPES, FLOAT32
-from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.version_directory import (
     EXAMPLES,
@@ -28,6 +35,7 @@ from tfs.core.version_directory import (
     is_committed,
     new_version,
     payload_files,
+    read_failure,
     read_manifest,
     read_signatures,
     verify_files,
@@ -290,6 +298,25 @@ def test_damage_is_found(tmp_path: Path, damage: Any, message: str) -> None:
     with pytest.raises(DataLoss, match=message) as caught:
         verify_files(str(path), read_manifest(str(path)))
     assert "model.pt" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FileNotFoundError(2, "No such file or directory"), DataLoss),
+        (PermissionError(13, "Permission denied"), FailedPrecondition),
+        (OSError(5, "Input/output error"), Unavailable),
+        (OSError(116, "Stale file handle"), Unavailable),
+        (TimeoutError(110, "Connection timed out"), Unavailable),
+    ],
+)
+def test_a_store_that_does_not_answer_may_do_so_later(
+    error: OSError, expected: type[ServingError]
+) -> None:
+    """What no further try would mend is told apart from what one may."""
+    failure = read_failure(error, "cannot read model.pt")
+    assert type(failure) is expected
+    assert failure.message == f"cannot read model.pt: {error.strerror}"
 
 
 def test_files_nobody_promised_do_not_matter(tmp_path: Path) -> None:

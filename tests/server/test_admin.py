@@ -152,6 +152,19 @@ def test_a_config_file_that_cannot_be_read_is_noted_while_it_cannot() -> None:
     assert not any("config file" in note for note in operator.show().notes)
 
 
+def test_a_directory_of_models_that_is_gone_is_noted() -> None:
+    """What was loaded serves on, and whoever looks learns why nothing new comes."""
+    operator = operating(1)
+    env = operator.env
+    env.core.watch_repository("/models")
+    env.look()
+    assert not any("/models" in note for note in operator.show().notes)
+    env.files.remove("/models")
+    env.look()
+    assert any("/models" in note for note in operator.show().notes)
+    assert env.served("a") == 1
+
+
 def test_a_base_path_that_is_missing_is_the_models_error() -> None:
     """There is no version to blame."""
     operator = operating()

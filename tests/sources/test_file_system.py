@@ -821,6 +821,24 @@ def test_without_any_events_everything_is_polled() -> None:
         assert target.wait_for(lambda calls: len(calls) == 2)
 
 
+@pytest.mark.parametrize("path", ["/models/digits", "/models/digits/2"])
+def test_what_could_not_be_read_is_looked_at_soon_again(path: str) -> None:
+    """No event tells that permissions were mended, or that a store answers again."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        files.break_path(path, PermissionError(13, "Permission denied"))
+        assert watcher.told is not None
+        watcher.told("/models/digits/2")
+        clock.advance(1)
+        clock.block_until_sleepers(1)
+        assert len(target.calls) == 1
+        files.break_path(path, None)
+        clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
 def test_a_lost_event_is_made_up_for() -> None:
     """What no event told is found by the look that comes anyway."""
     watcher = FakeWatcher()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sources import local_storage
 from sources.local_storage import LocalFileSystem, mount_type
 
 FILES = LocalFileSystem()
@@ -49,6 +50,27 @@ def test_contents_change_with_every_file(tmp_path: Path) -> None:
     (tmp_path / "assets" / "others").unlink()
     prints.append(FILES.contents(str(tmp_path)).fingerprint)
     assert len(set(prints)) == 4
+
+
+def test_contents_change_when_a_file_can_be_read_at_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever mends permissions writes nothing, and wants the version all the same."""
+    (tmp_path / "model.pt").write_bytes(b"a")
+    after = FILES.contents(str(tmp_path))
+    monkeypatch.setattr(local_storage, "_may_read", lambda path: False)
+    before = FILES.contents(str(tmp_path))
+    assert before.fingerprint != after.fingerprint
+    assert (before.is_barred, after.is_barred) == (True, False)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_whether_a_file_can_be_read_is_asked_of_the_system(tmp_path: Path) -> None:
+    """As the user that the server is."""
+    (tmp_path / "model.pt").write_bytes(b"a")
+    before = FILES.contents(str(tmp_path)).fingerprint
+    (tmp_path / "model.pt").chmod(0)
+    assert FILES.contents(str(tmp_path)).fingerprint != before
 
 
 def test_contents_name_the_top_level_only(tmp_path: Path) -> None:

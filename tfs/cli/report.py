@@ -106,9 +106,17 @@ def _canary_word(model: pb.ModelReport) -> str:
 
 
 def problem_of(model: pb.ModelReport) -> str:
-    """Returns the first thing that is wrong with a model, "" if nothing is."""
+    """Returns the first thing that is wrong with a model, "" if nothing is.
+
+    What failed before the primary came is over: it is in the versions' own table.
+    """
+    from tfs.core.servable_state import ManagerState
+
     for version in model.versions:
-        if version.HasField("error"):
+        is_past = version.state == ManagerState.END.value and (
+            model.HasField("primary") and version.version < model.primary
+        )
+        if version.HasField("error") and not is_past:
             return f"version {version.version}: {version.error.message}"
     if model.HasField("error"):
         return model.error.message

@@ -23,7 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.signature import Signature
 
 FORMAT: Final = 1
@@ -175,7 +182,8 @@ def read_manifest(path: str) -> Manifest:
     Raises:
         NotFound: There is no manifest (any more).
         InvalidArgument: It is not one.
-        FailedPrecondition: It is there and cannot be read.
+        FailedPrecondition: It is there and may not be read.
+        Unavailable: It cannot be read now.
 
     """
     try:
@@ -187,9 +195,7 @@ def read_manifest(path: str) -> Manifest:
     except ValueError as error:
         raise InvalidArgument(f"bad {MANIFEST} in {path}: {error}") from error
     except OSError as error:
-        raise FailedPrecondition(
-            f"cannot read {MANIFEST} in {path}: {error}"
-        ) from error
+        raise read_failure(error, f"cannot read {MANIFEST} in {path}") from error
     return _parse_manifest(text, path)
 
 
@@ -213,11 +219,27 @@ def read_description(path: str) -> str:
     return content.decode()
 
 
+def read_failure(error: OSError, what: str) -> ServingError:
+    """Returns the error for a file of a version that could not be read.
+
+    What is not there, or may not be read, stays so until somebody changes it: it is not
+    tried again by itself. A store that does not answer may do so the next time.
+    """
+    text = f"{what}: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return DataLoss(text)
+    if isinstance(error, PermissionError | IsADirectoryError):
+        return FailedPrecondition(text)
+    return Unavailable(text)
+
+
 def verify_files(path: str, manifest: Manifest) -> None:
     """Checks size and digest of every file the manifest names. Reads them all.
 
     Raises:
         DataLoss: A file is missing or differs; names it and what differs.
+        FailedPrecondition: A file may not be read.
+        Unavailable: A file cannot be read now.
 
     """
     verify_sizes(path, manifest)
@@ -226,7 +248,7 @@ def verify_files(path: str, manifest: Manifest) -> None:
         try:
             actual = file_digest(file)
         except OSError as error:
-            raise DataLoss(f"cannot read {file}: {error.strerror}") from error
+            raise read_failure(error, f"cannot read {file}") from error
         if actual != promised.sha256:
             raise DataLoss(
                 f"{file} does not match the sha256 in its manifest; "
@@ -239,6 +261,8 @@ def verify_sizes(path: str, manifest: Manifest) -> None:
 
     Raises:
         DataLoss: A file is missing or has another size; names it.
+        FailedPrecondition: A file may not be looked at.
+        Unavailable: A file cannot be looked at now.
 
     """
     for name, promised in manifest.files.items():
@@ -246,7 +270,7 @@ def verify_sizes(path: str, manifest: Manifest) -> None:
         try:
             size_bytes = os.path.getsize(file)
         except OSError as error:
-            raise DataLoss(f"cannot read {file}: {error.strerror}") from error
+            raise read_failure(error, f"cannot read {file}") from error
         if size_bytes != promised.size_bytes:
             raise DataLoss(
                 f"{file} has {size_bytes} bytes, its manifest says "

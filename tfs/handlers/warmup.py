@@ -27,7 +27,6 @@ from tfs.core.errors import (
     BY_CODE,
     DataLoss,
     DeadlineExceeded,
-    FailedPrecondition,
     InvalidArgument,
     ServingError,
     Unimplemented,
@@ -39,6 +38,7 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method
 from tfs.core.stats import Stats
+from tfs.core.version_directory import read_failure
 from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
@@ -198,7 +198,8 @@ def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog
     Raises:
         InvalidArgument: A record is no PredictionLog; says which.
         DataLoss: The file is no TFRecord file, or cut off.
-        FailedPrecondition: It is there and cannot be read.
+        FailedPrecondition: It is there and may not be read.
+        Unavailable: It cannot be read now.
 
     """
     where = os.path.join(path, WARMUP_FILE)
@@ -207,7 +208,7 @@ def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog
     except FileNotFoundError:
         return
     except OSError as error:
-        raise FailedPrecondition(f"cannot read {where}: {error.strerror}") from error
+        raise read_failure(error, f"cannot read {where}") from error
     with file:
         records = read_records(file)
         index = 0

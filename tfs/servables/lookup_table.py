@@ -19,6 +19,7 @@ from typing import Final
 
 from tfs.core.dtype import DTYPES, FLOAT32, FLOAT64, INT32, INT64, STRING, DType
 from tfs.core.errors import InvalidArgument
+from tfs.core.version_directory import read_failure
 
 VALUE: Final = "value"
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
@@ -64,6 +65,7 @@ def read_table(path: str) -> LookupTable:
 
     Raises:
         InvalidArgument: It is damaged: names line or key, and what is wrong.
+        ServingError: It cannot be read.
 
     """
     name = os.path.basename(path)
@@ -74,9 +76,11 @@ def read_table(path: str) -> LookupTable:
             )
     except FileNotFoundError as error:
         raise InvalidArgument(f"no {name} in the version") from error
+    except OSError as error:
+        raise read_failure(error, f"cannot read {name}") from error
     except RecursionError as error:
         raise InvalidArgument(f"bad {name}: it is nested too deep") from error
-    except (csv.Error, ValueError, OSError) as error:
+    except (csv.Error, ValueError) as error:
         raise InvalidArgument(f"bad {name}: {error}") from error
 
 

@@ -171,7 +171,8 @@ class CoreAdmin:
 
     def _notes(self) -> list[str]:
         file = self._core.overrides_file
-        notes = [each for each in (file.problem, file.obstacle) if each]
+        problems = (file.problem, file.obstacle, self._core.repository_problem)
+        notes = [each for each in problems if each]
         if self._core.config_file_problem:
             notes.append(
                 "the config file cannot be read, what it said last holds: "

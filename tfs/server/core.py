@@ -577,6 +577,11 @@ class ServerCore:
         """Returns what is wrong with a model's base path, "" if nothing is."""
         return "; ".join(self._source.problems().get(name, ()))
 
+    @property
+    def repository_problem(self) -> str:
+        """What is wrong with the directory of models, "" if nothing is."""
+        return self._source.repository_problem
+
     def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
         """Returns the version directories under a base path; blocks on the disk.
 

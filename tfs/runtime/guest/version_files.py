@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from tfs.core.errors import FailedPrecondition
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.version_directory import read_failure
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
 
@@ -30,7 +31,7 @@ class VersionFiles:
         """Reads the payload from the version directory into memory. Blocks.
 
         Raises:
-            FailedPrecondition: A file is missing or cannot be read; nothing is left.
+            ServingError: A file is missing or cannot be read; nothing is left.
 
         """
         staged = cls({})
@@ -85,8 +86,6 @@ def payload_paths(source: ModelSource) -> dict[str, str]:
     return there
 
 
-def unreadable(source: ModelSource, error: OSError) -> FailedPrecondition:
+def unreadable(source: ModelSource, error: OSError) -> ServingError:
     """Returns the error for a payload that cannot be read into memory."""
-    return FailedPrecondition(
-        f"{source.id.slashed}: cannot read its payload: {error.strerror}"
-    )
+    return read_failure(error, f"{source.id.slashed}: cannot read its payload")
