@@ -375,6 +375,42 @@ def test_a_descriptor_wakes_a_sleeping_loop(
 # -- hooks -----------------------------------------------------------------------------
 
 
+def test_a_loop_that_looks_sees_posts_and_descriptors(threaded: ServingLoop) -> None:
+    """What a loop is told to look for, and all else, comes through without its sleep."""
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    rung, posted = threading.Event(), threading.Event()
+
+    def on_ring(_: int) -> None:
+        os.eventfd_read(fd)
+        rung.set()
+
+    def begin() -> None:
+        threaded.watch(fd, on_ring)
+        threaded.look_until(MonotonicClock.now() + PATIENCE_S)
+
+    threaded.post(begin)
+    threaded.post(posted.set)
+    assert posted.wait(PATIENCE_S)
+    os.eventfd_write(fd, 1)
+    assert rung.wait(PATIENCE_S)
+    threaded.post(lambda: threaded.unwatch(fd))
+    threaded.close(MonotonicClock.now() + PATIENCE_S)
+    os.close(fd)
+
+
+def test_a_look_does_not_delay_a_timer(threaded: ServingLoop) -> None:
+    """A loop looks no longer than until the next timer is due."""
+    rung = threading.Event()
+
+    def begin() -> None:
+        now_s = MonotonicClock.now()
+        threaded.call_at(now_s + 0.01, rung.set)
+        threaded.look_until(now_s + 10 * PATIENCE_S)
+
+    threaded.post(begin)
+    assert rung.wait(PATIENCE_S)
+
+
 def test_a_round_runs_in_its_documented_order(
     loop: ServingLoop, clock: FakeClock, pipe: tuple[int, int]
 ) -> None:

@@ -289,8 +289,9 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "worker_spin_us",
         "worker_spin_us",
         int,
-        "how long a process interpreter looks for the next call before it sleeps; burns "
-        "a core meanwhile, for hosts with cores to spare (default 0)",
+        "how long a process interpreter looks for the next call, and the server for a "
+        "reply that is due, before they sleep; burns cores meanwhile, for hosts with "
+        "cores to spare (default 0)",
     ),
     Flag(
         "spare_worker",

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.patience import Patience
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class ServingLoop:
         self.name = name
         self.num_failures = 0
         self.longest_round_s = 0.0
+        self._look_until_s = 0.0
+        self._patience = Patience()
         self.busy_since_s: float | None = None
         self._clock = clock or MonotonicClock()
         self._epoll = select.epoll()
@@ -158,6 +161,15 @@ class ServingLoop:
         if self._watched.pop(fd, None) is not None:
             with contextlib.suppress(OSError):  # closed too early: already gone
                 self._epoll.unregister(fd)
+
+    def look_until(self, when_s: float) -> None:
+        """Has the loop look for what is due again and again, rather than sleep.
+
+        For who expects an answer within microseconds: a look saves the wake-up. 0 takes
+        it back. Where looks were in vain the loop sleeps nevertheless.
+        """
+        if not when_s or self._patience.may_look():
+            self._look_until_s = when_s
 
     def add_round_hook(self, hook: RoundHook, phase: Phase) -> None:
         """Runs ``hook`` at the end of every round, by phase, then in adding order."""
@@ -255,6 +267,8 @@ class ServingLoop:
 
     def _round(self, timeout_s: float) -> float | None:
         try:
+            if self._look_until_s and timeout_s:
+                timeout_s = self._look(timeout_s)
             ready = self._epoll.poll(timeout_s, _MAX_EVENTS)
         except InterruptedError:
             ready = []
@@ -297,6 +311,26 @@ class ServingLoop:
         if self._posted:
             return now_s
         return wake_s
+
+    def _look(self, timeout_s: float) -> float:
+        """Looks until something is ready or due, or is not to be expected any more.
+
+        Returns:
+            How long to sleep then: not at all if something is ready.
+
+        """
+        now, poll = self._clock.now, self._epoll.poll
+        now_s = now()
+        end_s = now_s + timeout_s
+        until_s = min(self._look_until_s, end_s)
+        while now_s < until_s:
+            if poll(0.0, 1):
+                self._patience.note(found=True)
+                return 0.0
+            now_s = now()
+        self._look_until_s = 0.0
+        self._patience.note(found=False)
+        return max(0.0, end_s - now_s)
 
     def _run_posted(self) -> None:
         # Disarmed before draining: a post that races in either is drained now or

@@ -51,7 +51,6 @@ def send_request(
         None, or why it cannot be handed over; then nothing was.
 
     """
-    who = model.source.id.slashed
     try:
         overflow_fd = write_request(
             channel.slab, slot, model.model_id, signature_index, task
@@ -62,9 +61,9 @@ def send_request(
             finally:
                 os.close(overflow_fd)
     except InvalidArgument as error:
-        return InvalidArgument(f"{who}: {error.message}")
+        return InvalidArgument(f"{model.who}: {error.message}")
     except Exception as error:
-        return Internal(f"{who}: a request cannot be handed over: {error}")
+        return Internal(f"{model.who}: a request cannot be handed over: {error}")
     return None
 
 
@@ -78,22 +77,23 @@ def take_reply(channel: CallChannel, slot: Slot, call: Call) -> tuple[Outcome, f
         CorruptReply: The worker wrote nonsense; it must not be used any more.
 
     """
-    model, words = call.model, channel.slab.words
+    model, index = call.model, call.signature_index
     overflow_fd: int | None = None
     try:
-        if words[slot.reply_word] == 0 and words[slot.reply_word + 2]:
+        if channel.slab.words[slot.reply_word + 2]:
             overflow_fd = channel.receive_tensors()
         outcome, call_s = read_reply(
             channel.slab,
             slot,
-            model.source.id.slashed,
+            model.who,
             call.task.signature,
             overflow_fd,
+            model.reply_plans[index],
         )
     finally:
         if overflow_fd is not None:
             os.close(overflow_fd)
     if not isinstance(outcome, ServingError):
-        model.times.observe(call.signature_index, call.task.num_rows, call_s)
+        model.times.observe(index, call.task.num_rows, call_s)
         model.last_call_s = call_s
     return outcome, call_s

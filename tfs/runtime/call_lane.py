@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.call import Call, send_request, take_reply
 from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
+from tfs.runtime.lane import Lane
 from tfs.runtime.process_model import ProcessModel
 from tfs.runtime.slab_call import CorruptReply
-from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+from tfs.runtime.task_outcome import finish
 
 
-class CallLane:
+class CallLane(Lane):
     """Hands tasks to a worker one after the other. Loop-confined.
 
     Args:
@@ -25,10 +25,11 @@ class CallLane:
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;
             it is to be killed.
+        spin_s: How long the loop looks for a reply that is due within that time,
+            rather than to sleep.
 
     Attributes:
         channel: The worker that takes calls, None while none does.
-        num_calls: Replies read so far; likewise the other counters.
 
     """
 
@@ -38,89 +39,51 @@ class CallLane:
         max_queued: int,
         call_timeout_s: float,
         on_unusable: Callable[[str], None],
+        spin_s: float = 0.0,
     ) -> None:
-        self._loop = loop
-        self._max_queued = max_queued
-        self._call_timeout_s = call_timeout_s
-        self._on_unusable = on_unusable
-        self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
+        super().__init__(loop, max_queued, call_timeout_s, on_unusable)
+        self._spin_s = spin_s
         self._calls: deque[Call] = deque()
         self._sequence = 0  # requests written to the present worker
         self._head_begun_s = 0.0
-        self._timer: Timer | None = None
-        self._when_idle: list[Callable[[], None]] = []
         self.channel: CallChannel | None = None
-        self.num_calls = 0
-        self.num_dropped = 0
-        self.num_failed = 0
-        self.busy_s = 0.0
 
     @property
-    def num_queued(self) -> int:
-        """Tasks that wait."""
-        return len(self._queue)
-
-    @property
-    def num_pending(self) -> int:
-        """Tasks that wait or run."""
-        return len(self._queue) + len(self._calls)
+    def num_running(self) -> int:
+        return len(self._calls)
 
     def open(self, channel: CallChannel) -> None:
         """Starts handing tasks to a new worker."""
         self.channel = channel
         self._sequence = 0
-        self.pump()
-
-    def add(self, model: ProcessModel, task: InferenceTask) -> None:
-        """Queues a task, or answers it at once."""
-        who = model.source.id
-        refused = model.refusal()
-        if refused is not None:
-            finish(task, refused)
-        elif len(self._queue) >= self._max_queued:
-            finish(task, queue_full(who, self._max_queued))
-        elif task.signature_name not in model.signature_indexes:
-            text = f"{who.slashed} has no signature {task.signature_name!r}"
-            finish(task, FailedPrecondition(text))
-        else:
-            self._queue.append((model, task))
-            self.pump()
-
-    def pump(self) -> None:
-        """Hands waiting tasks to the worker as long as it takes them."""
-        channel, calls = self.channel, self._calls
-        while self._queue and channel is not None:
-            if calls and (len(calls) >= NUM_SLOTS or not self._head_is_short()):
-                return
-            model, task = self._queue.popleft()
-            refused = why_not_run(task, self._loop.clock.now()) or model.refusal()
-            if refused is not None:
-                self.num_dropped += 1
-                finish(task, refused)
-            else:
-                self._write(channel, model, task)
+        self._pump()
 
     def read_replies(self, num_replies: int) -> None:
         """Answers as many calls as the worker has, the oldest first."""
-        channel = self.channel
+        channel, calls = self.channel, self._calls
         if channel is None:
             return
         done: list[tuple[InferenceTask, Outcome]] = []
         for _ in range(num_replies):
-            if not self._calls:
+            if not calls:
                 break
-            call = self._calls.popleft()
+            call = calls[0]
+            slot = channel.slab.slots[call.sequence % NUM_SLOTS]
             try:
-                outcome = self._read(channel, call)
+                outcome, call_s = take_reply(channel, slot, call)
             except CorruptReply as error:
-                self._calls.appendleft(call)
                 self._on_unusable(f"was ended: it corrupted its memory ({error})")
                 break
+            calls.popleft()
+            self._count(outcome, call_s)
             done.append((call.task, outcome))
-            if self._calls:
-                self._head_begun_s = self._loop.clock.now()
+            if calls:
+                self._head_begun_s = self._now()
         # The worker first: it computes while the answers are handed out.
-        self.pump()
+        if self._queue:
+            self._pump()
+        if not calls and self._spin_s:
+            self._loop.look_until(0.0)
         for task, outcome in done:
             finish(task, outcome)
         self.tell_idle()
@@ -138,9 +101,7 @@ class CallLane:
 
         """
         self.channel = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._cancel_timer()
         failed: list[Call] = []
         while self._calls:
             # Calls run in order: the first may have been running whatever the worker
@@ -148,73 +109,51 @@ class CallLane:
             if failed and self._calls[0].sequence >= num_started:
                 break
             failed.append(self._calls.popleft())
-        while self._calls:
-            call = self._calls.pop()
-            self._queue.appendleft((call.model, call.task))
+        self._put_back(self._calls)
+        self._calls.clear()
         return failed
 
-    def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
-        """Answers what waits (for ``model``) with ``error``."""
-        kept: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        refused: list[InferenceTask] = []
-        for item in self._queue:
-            if model is None or item[0] is model:
-                refused.append(item[1])
-            else:
-                kept.append(item)
-        self._queue = kept
-        for task in refused:
-            finish(task, error)
+    def _calls_of(self, model: ProcessModel | None) -> bool:
+        return any(model is None or call.model is model for call in self._calls)
 
-    def after_calls(
-        self, then: Callable[[], None], model: ProcessModel | None = None
-    ) -> None:
-        """Runs ``then`` once no call (of ``model``) is with the worker."""
-
-        def check() -> None:
-            if any(model is None or call.model is model for call in self._calls):
-                self._when_idle.append(check)
-            else:
-                then()
-
-        check()
-
-    def tell_idle(self) -> None:
-        """Looks whether somebody waits for calls that are gone."""
-        if self._when_idle:
-            checks, self._when_idle = self._when_idle, []
-            for check in checks:
-                check()
+    def _pump(self) -> None:
+        channel, calls = self.channel, self._calls
+        while self._queue and channel is not None:
+            if calls and (len(calls) >= NUM_SLOTS or not self._head_is_short()):
+                return
+            now_s = self._now()
+            following = self._next(now_s)
+            if following is not None:
+                self._write(channel, *following, now_s)
 
     def _head_is_short(self) -> bool:
         head = self._calls[0]
         return head.model.times.is_short(head.signature_index, head.task.num_rows)
 
     def _write(
-        self, channel: CallChannel, model: ProcessModel, task: InferenceTask
+        self,
+        channel: CallChannel,
+        model: ProcessModel,
+        task: InferenceTask,
+        now_s: float,
     ) -> None:
         index = model.signature_indexes[task.signature_name]
-        slot = channel.slab.slots[self._sequence % NUM_SLOTS]
+        sequence = self._sequence
+        slot = channel.slab.slots[sequence % NUM_SLOTS]
         error = send_request(channel, slot, model, index, task)
         if error is not None:
             finish(task, error)
             return
-        self._calls.append(Call(model, task, index, self._sequence))
-        self._sequence += 1
-        channel.slab.words[REQUESTS] = self._sequence
+        self._calls.append(Call(model, task, index, sequence))
+        self._sequence = sequence = sequence + 1
+        channel.slab.words[REQUESTS] = sequence
+        channel.ring()
         if len(self._calls) == 1:
-            self._head_begun_s = self._loop.clock.now()
+            self._head_begun_s = now_s
             if self._timer is None:
                 self._arm_timer()
-        channel.ring()
-
-    def _read(self, channel: CallChannel, call: Call) -> Outcome:
-        slot = channel.slab.slots[call.sequence % NUM_SLOTS]
-        outcome, call_s = take_reply(channel, slot, call)
-        self.num_calls += 1
-        self.busy_s += call_s
-        self.num_failed += isinstance(outcome, ServingError)
-        return outcome
+        if self._spin_s and model.times.is_within(index, task.num_rows, self._spin_s):
+            self._loop.look_until(now_s + self._spin_s)
 
     # One timer serves many calls: it is armed anew only when it fires, and looks then
     # which call runs.
@@ -228,7 +167,7 @@ class CallLane:
         if not self._calls:
             return
         limit_s = self._head_limit_s()
-        if self._loop.clock.now() < self._head_begun_s + limit_s:
+        if self._now() < self._head_begun_s + limit_s:
             self._arm_timer()
         else:
             self._on_unusable(f"was ended because a call took over {limit_s:.1f} s")

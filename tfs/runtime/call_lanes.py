@@ -12,8 +12,10 @@ from tfs.runtime.call import Call
 from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.call_lane import CallLane
 from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.lane import Lane
 from tfs.runtime.overlapping_lane import OverlappingLane
 from tfs.runtime.process_model import ProcessModel
+from tfs.runtime.spread_model import summed
 
 
 class CallLanes:
@@ -24,6 +26,7 @@ class CallLanes:
         max_queued: Tasks that may wait in a lane.
         call_timeout_s: When a call counts as hung.
         on_unusable: Called with the reason when the worker is to be killed.
+        spin_s: How long the loop looks for a reply that is due, rather than to sleep.
 
     """
 
@@ -33,12 +36,13 @@ class CallLanes:
         max_queued: int,
         call_timeout_s: float,
         on_unusable: Callable[[str], None],
+        spin_s: float = 0.0,
     ) -> None:
         self._loop = loop
         self._max_queued = max_queued
         self._call_timeout_s = call_timeout_s
         self._on_unusable = on_unusable
-        self._common = CallLane(loop, max_queued, call_timeout_s, on_unusable)
+        self._common = CallLane(loop, max_queued, call_timeout_s, on_unusable, spin_s)
         # Of models that take several calls at once, by their number.
         self._own: dict[int, OverlappingLane] = {}
         self._past = InterpreterStats()  # of models' own lanes that are gone
@@ -53,15 +57,7 @@ class CallLanes:
 
     def stats(self) -> InterpreterStats:
         """Returns the counters of calls. Thread-safe."""
-        past, lanes = self._past, self._all()
-        return replace(
-            past,
-            num_queued=sum(lane.num_queued for lane in lanes),
-            num_calls=past.num_calls + sum(lane.num_calls for lane in lanes),
-            num_dropped=past.num_dropped + sum(lane.num_dropped for lane in lanes),
-            num_failed=past.num_failed + sum(lane.num_failed for lane in lanes),
-            busy_s=past.busy_s + sum(lane.busy_s for lane in lanes),
-        )
+        return summed([self._past, *(lane.stats() for lane in self._all())])
 
     def open(self, channel: CallChannel) -> None:
         """Starts handing tasks to a new worker."""
@@ -73,7 +69,6 @@ class CallLanes:
         if lane is None:
             lane = self._own[model.model_id] = OverlappingLane(
                 self._loop,
-                model,
                 self._max_queued,
                 self._call_timeout_s,
                 self._on_unusable,
@@ -138,18 +133,11 @@ class CallLanes:
         if lane is None:
             return
         lane.close()
-        past = self._past
-        self._past = replace(
-            past,
-            num_calls=past.num_calls + lane.num_calls,
-            num_dropped=past.num_dropped + lane.num_dropped,
-            num_failed=past.num_failed + lane.num_failed,
-            busy_s=past.busy_s + lane.busy_s,
-        )
+        self._past = replace(summed([self._past, lane.stats()]), num_queued=0)
 
-    def _all(self) -> list[CallLane | OverlappingLane]:
+    def _all(self) -> list[Lane]:
         return [self._common, *list(self._own.values())]
 
 
-def _after(lane: OverlappingLane, then: Callable[[], None]) -> Callable[[], None]:
+def _after(lane: Lane, then: Callable[[], None]) -> Callable[[], None]:
     return lambda: lane.after_calls(then)

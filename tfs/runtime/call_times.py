@@ -38,5 +38,9 @@ class CallTimes:
         Behind such a call the next one may already wait in the worker. Behind others
         it waits in the host, where its cancellation is seen until the last moment.
         """
+        return self.is_within(signature_index, num_rows, _SHORT_CALL_S)
+
+    def is_within(self, signature_index: int, num_rows: int, time_s: float) -> bool:
+        """Whether calls of this size were seen, and take no longer than that."""
         mean_s = self._mean_s.get((signature_index, num_rows))
-        return mean_s is not None and mean_s <= _SHORT_CALL_S
+        return mean_s is not None and mean_s <= time_s

@@ -3,75 +3,55 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.call import Call, send_request, take_reply
 from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.guest.slab import REQUESTS
+from tfs.runtime.lane import Lane
 from tfs.runtime.process_model import ProcessModel
 from tfs.runtime.slab_call import CorruptReply
-from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+from tfs.runtime.task_outcome import finish
 
 
-class OverlappingLane:
-    """Hands tasks to a worker that runs each on a thread of its own. Loop-confined.
+class OverlappingLane(Lane):
+    """Hands tasks of one model to a worker that runs each on a thread of its own.
 
     Beside :class:`~tfs.runtime.call_lane.CallLane`, which has one call run after the
     other and is quicker: here replies come in any order, and what becomes of a caller
     is passed on, because a batched part asks for it in the middle of a call.
 
+    Loop-confined. It watches for replies itself.
+
     Args:
         loop: Whose clock deadlines go by, and which watches for replies.
-        model: Whose calls these are.
         max_queued: Tasks that may wait.
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;
             it is to be killed.
-
-    Attributes:
-        num_calls: Replies read so far; likewise the other counters.
 
     """
 
     def __init__(
         self,
         loop: ServingLoop,
-        model: ProcessModel,
         max_queued: int,
         call_timeout_s: float,
         on_unusable: Callable[[str], None],
     ) -> None:
-        self._loop = loop
-        self._model = model
-        self._max_queued = max_queued
-        self._call_timeout_s = call_timeout_s
-        self._on_unusable = on_unusable
-        self._queue: deque[InferenceTask] = deque()
+        super().__init__(loop, max_queued, call_timeout_s, on_unusable)
         self._calls: dict[int, _Overlapping] = {}  # by slot
         self._free: list[int] = []
         self._num_written = 0  # to the present worker
         self._num_read = 0
-        self._timer: Timer | None = None
-        self._when_idle: list[Callable[[], None]] = []
         self._channel: CallChannel | None = None
-        self.num_calls = 0
-        self.num_dropped = 0
-        self.num_failed = 0
-        self.busy_s = 0.0
 
     @property
-    def num_queued(self) -> int:
-        """Tasks that wait."""
-        return len(self._queue)
-
-    @property
-    def num_pending(self) -> int:
-        """Tasks that wait or run."""
-        return len(self._queue) + len(self._calls)
+    def num_running(self) -> int:
+        return len(self._calls)
 
     def open(self, channel: CallChannel) -> None:
         """Starts handing tasks to a new worker; takes the channel over."""
@@ -80,21 +60,6 @@ class OverlappingLane:
         self._num_written = self._num_read = 0
         self._loop.watch(channel.reply_fd, lambda _: self.read_replies())
         self._pump()
-
-    def add(self, model: ProcessModel, task: InferenceTask) -> None:
-        """Queues a task, or answers it at once."""
-        who = model.source.id
-        refused = model.refusal()
-        if refused is not None:
-            finish(task, refused)
-        elif len(self._queue) >= self._max_queued:
-            finish(task, queue_full(who, self._max_queued))
-        elif task.signature_name not in model.signature_indexes:
-            text = f"{who.slashed} has no signature {task.signature_name!r}"
-            finish(task, FailedPrecondition(text))
-        else:
-            self._queue.append(task)
-            self._pump()
 
     def read_replies(self) -> None:
         """Answers the calls that the worker has."""
@@ -118,9 +83,7 @@ class OverlappingLane:
 
         """
         channel, self._channel = self._channel, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._cancel_timer()
         if channel is None:
             return []
         done = self._take_all(channel)
@@ -131,47 +94,30 @@ class OverlappingLane:
         self._calls = {}
         for call in calls:
             call.task.cancel.on_cancel = None
-        for call in reversed(calls):
-            if call.sequence >= num_started:
-                self._queue.appendleft(call.task)
+        self._put_back(call for call in calls if call.sequence >= num_started)
         for task, outcome in done:
             finish(task, outcome)
         return [call for call in calls if call.sequence < num_started]
 
-    def refuse(self, error: ServingError) -> None:
-        """Answers what waits with ``error``."""
-        waiting, self._queue = self._queue, deque()
-        for task in waiting:
-            finish(task, error)
-
-    def after_calls(self, then: Callable[[], None]) -> None:
-        """Runs ``then`` once no call is with the worker."""
-        if self._calls:
-            self._when_idle.append(then)
-        else:
-            then()
-
-    def tell_idle(self) -> None:
-        """Looks whether somebody waits for calls that are gone."""
-        if self._when_idle and not self._calls:
-            waiting, self._when_idle = self._when_idle, []
-            for then in waiting:
-                then()
+    def _calls_of(self, model: ProcessModel | None) -> bool:
+        return bool(self._calls)  # they are all of one model
 
     def _pump(self) -> None:
         channel = self._channel
         while self._queue and self._free and channel is not None:
-            task = self._queue.popleft()
-            now_s = self._loop.clock.now()
-            refused = why_not_run(task, now_s) or self._model.refusal()
-            if refused is not None:
-                self.num_dropped += 1
-                finish(task, refused)
-            else:
-                self._write(channel, task, now_s)
+            now_s = self._now()
+            following = self._next(now_s)
+            if following is not None:
+                self._write(channel, *following, now_s)
 
-    def _write(self, channel: CallChannel, task: InferenceTask, now_s: float) -> None:
-        model, slab = self._model, channel.slab
+    def _write(
+        self,
+        channel: CallChannel,
+        model: ProcessModel,
+        task: InferenceTask,
+        now_s: float,
+    ) -> None:
+        slab = channel.slab
         signature_index = model.signature_indexes[task.signature_name]
         slot_index = self._free[-1]
         slot = slab.slots[slot_index]
@@ -236,9 +182,7 @@ class OverlappingLane:
         del self._calls[slot_index]
         self._free.append(slot_index)
         call.task.cancel.on_cancel = None
-        self.num_calls += 1
-        self.busy_s += call_s
-        self.num_failed += isinstance(outcome, ServingError)
+        self._count(outcome, call_s)
         return call.task, outcome
 
     def _check_limits(self) -> None:
@@ -250,7 +194,7 @@ class OverlappingLane:
         if not self._calls:
             return
         first_s = min(call.limit_s for call in self._calls.values())
-        if self._loop.clock.now() < first_s:
+        if self._now() < first_s:
             self._timer = self._loop.call_at(first_s, self._check_limits)
         else:
             limit_s = self._call_timeout_s

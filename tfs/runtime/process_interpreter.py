@@ -89,6 +89,7 @@ class ProcessInterpreter:
             self._options.max_queued,
             self._options.call_timeout_s,
             self._end_worker,
+            self._options.worker.spin_us / 1e6,
         )
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()

@@ -12,6 +12,7 @@ from tfs.runtime.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.slab_call import ReplyPlans
 
 
 class VersionHealth:
@@ -70,6 +71,8 @@ class ProcessModel:
     Thread-safe, but for the plain attributes, which are the loop's.
 
     Attributes:
+        who: The version, for messages.
+        reply_plans: By signature, what is known of the words of its replies.
         import_s: Processor seconds the worker took to import and unpickle it; None
             until then.
         load_memory: What the worker saw of its memory meanwhile.
@@ -87,12 +90,14 @@ class ProcessModel:
     ) -> None:
         self._source = source
         self._host = host
+        self.who = source.id.slashed
         self.files = files
         self.model_id = model_id
         self.health = health
         self.signature_indexes = {
             name: index for index, name in enumerate(source.signatures)
         }
+        self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
         self.times = CallTimes()
         self.unloading = False
         self.told_of_writes = False

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from typing import Final
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
-from tfs.core.dtype import STRING
+from tfs.core.dtype import STRING, DType
 from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Signature
@@ -23,6 +24,7 @@ from tfs.runtime.guest.slab import (
     MAX_WORDS,
     REPLY_WORDS,
     REQUEST_WORDS,
+    WORD_BYTES,
     Slab,
     Slot,
     aligned,
@@ -33,6 +35,15 @@ from tfs.runtime.guest.slab import (
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
 _WRITE_BYTES: Final = 1 << 30
+_MAX_PLANS: Final = 256  # replies of one shape have one
+_HEADER_BYTES: Final = REPLY_WORDS * WORD_BYTES
+_read_header = struct.Struct(f"={REPLY_WORDS}q").unpack_from
+
+_PlannedOutput: TypeAlias = "tuple[str, DType, tuple[int, ...], int, int]"
+"""Name, dtype, shape, and where its bytes begin and end."""
+
+ReplyPlans: TypeAlias = "dict[bytes, list[_PlannedOutput]]"
+"""What the words of replies say, by these words; of one signature."""
 
 
 class CorruptReply(Exception):
@@ -96,41 +107,59 @@ def write_request(
 
 
 def read_reply(
-    slab: Slab, slot: Slot, who: str, signature: Signature, overflow_fd: int | None
+    slab: Slab,
+    slot: Slot,
+    who: str,
+    signature: Signature,
+    overflow_fd: int | None,
+    plans: ReplyPlans | None = None,
 ) -> tuple[Outcome, float]:
     """Reads a slot's reply; returns the outcome, its tensors copied, and the seconds.
+
+    Args:
+        slab: Where it lies.
+        slot: Likewise.
+        who: The version, for an error without a text.
+        signature: What was called.
+        overflow_fd: The memfd that came with it, if one did.
+        plans: What earlier replies of this signature were found to say.
 
     Raises:
         CorruptReply: The worker wrote nonsense; it must not be used any more.
 
     """
-    status, call_ns, overflow_bytes, num = slab.read_words(slot.reply_word, REPLY_WORDS)
-    call_s = max(call_ns, 0) / 1e9
-    start = slot.reply_word + REPLY_WORDS
+    memory = slab.map
+    status, call_ns, overflow_bytes, num = _read_header(memory, slot.reply_byte)
+    call_s = call_ns / 1e9 if call_ns > 0 else 0.0
+    start = slot.reply_byte + _HEADER_BYTES
     if status:
-        return _error(status, slab.read_text(start, _bounded(num)), who), call_s
+        text = memory[start : start + _bounded(num)]
+        return _error(status, text, who), call_s
     if not 0 <= num <= MAX_WORDS - REPLY_WORDS:
         raise CorruptReply("descriptor length")
-    words = slab.read_words(start, num)
-    if not overflow_bytes:
-        return _outputs(words, signature, _SlabMemory(slab, slot)), call_s
-    if overflow_fd is None:
-        raise CorruptReply("no memfd for its outputs")
-    return _outputs(words, signature, _FileMemory(overflow_fd)), call_s
-
-
-class _SlabMemory:
-    """The output area of a slot."""
-
-    def __init__(self, slab: Slab, slot: Slot) -> None:
-        self._map = slab.map
-        self._first = slot.output_offset
-        self._stop = slot.output_offset + slot.area_bytes
-
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        if offset < self._first or offset + size_bytes > self._stop:
+    descriptor = memory[start : start + num * WORD_BYTES]
+    plan = plans.get(descriptor) if plans is not None else None
+    if plan is None:
+        plan = _plan(descriptor, signature)
+        if plans is not None:
+            if len(plans) >= _MAX_PLANS:
+                plans.clear()
+            plans[descriptor] = plan
+    if overflow_bytes:
+        if overflow_fd is None:
+            raise CorruptReply("no memfd for its outputs")
+        return _outputs(plan, _FileMemory(overflow_fd).read), call_s
+    first = slot.output_offset
+    end = first + slot.area_bytes
+    outputs: dict[str, TensorView] = {}
+    for name, dtype, shape, offset, stop in plan:
+        if offset < first or stop > end:
             raise CorruptReply("a tensor outside its area")
-        return self._map[offset : offset + size_bytes]
+        data = memory[offset:stop]
+        outputs[name] = TensorView(
+            dtype, shape, _strings(data, shape) if dtype is STRING else data
+        )
+    return outputs, call_s
 
 
 class _FileMemory:
@@ -154,10 +183,10 @@ class _FileMemory:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _outputs(
-    words: Sequence[int], signature: Signature, memory: _SlabMemory | _FileMemory
-) -> dict[str, TensorView]:
-    outputs: dict[str, TensorView] = {}
+def _plan(descriptor: bytes, signature: Signature) -> list[_PlannedOutput]:
+    """Returns what a reply's words say, after checking all but where tensors lie."""
+    words = memoryview(descriptor).cast("q").tolist()
+    plan: list[_PlannedOutput] = []
     position = 0
     num_words = len(words)
     for name in signature.outputs:
@@ -177,18 +206,29 @@ def _outputs(
         if shape and min(shape) < 0:
             raise CorruptReply("a negative size")
         dtype = DTYPE_OF_CODE[code]
-        data = memory.read(offset, size_bytes)
-        if dtype is STRING:
-            try:
-                strings = unpack_strings(data, math.prod(shape))
-            except ValueError as error:
-                raise CorruptReply(str(error)) from error
-            outputs[name] = TensorView(STRING, shape, strings)
-        elif size_bytes != math.prod(shape) * dtype.item_bytes:
+        if dtype is not STRING and size_bytes != math.prod(shape) * dtype.item_bytes:
             raise CorruptReply("a tensor's size")
-        else:
-            outputs[name] = TensorView(dtype, shape, data)
+        plan.append((name, dtype, shape, offset, offset + size_bytes))
+    return plan
+
+
+def _outputs(
+    plan: Sequence[_PlannedOutput], read: Callable[[int, int], bytes]
+) -> dict[str, TensorView]:
+    outputs: dict[str, TensorView] = {}
+    for name, dtype, shape, offset, stop in plan:
+        data = read(offset, stop - offset)
+        outputs[name] = TensorView(
+            dtype, shape, _strings(data, shape) if dtype is STRING else data
+        )
     return outputs
+
+
+def _strings(packed: bytes, shape: tuple[int, ...]) -> tuple[bytes, ...]:
+    try:
+        return unpack_strings(packed, math.prod(shape))
+    except ValueError as error:
+        raise CorruptReply(str(error)) from error
 
 
 def _error(status: int, text: bytes, who: str) -> ServingError:

@@ -92,8 +92,8 @@ class ServerOptions:
         worker_nice: Added to the CPU niceness of process interpreters, 0 to 19.
         worker_user: Whom process interpreters become, "name", "uid" or "uid:gid"; the
             server must run as root then. "" is the server's own user.
-        worker_spin_us: Microseconds a process interpreter looks for the next call
-            before it sleeps, 0 to 1000.
+        worker_spin_us: Microseconds a process interpreter looks for the next call,
+            and the loop for a reply that is due, before they sleep, 0 to 1000.
         spare_worker: Whether one process interpreter more than are used is kept ready
             while there are any; never beside a limit on the memory of models.
         load_probe_budget_s: How long measuring a version of unknown code may take;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
 import time
 from collections.abc import Mapping
 
@@ -22,6 +23,8 @@ from tfs.runtime.guest.slab import (
 from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
 
 _MAX_TEXT_BYTES = 4096
+_HEADER_BYTES = REQUEST_WORDS * WORD_BYTES
+_read_header = struct.Struct(f"={REQUEST_WORDS}q").unpack_from
 
 
 class CallAnswerer:
@@ -40,7 +43,7 @@ class CallAnswerer:
         self._slab = slab
         self._models = models
         self._forks = forks
-        self._inputs = InputReader()
+        self._inputs = InputReader(slab.map)
         self._outputs = OutputWriter(slab)
         self._num_threads = 0  # unknown: the number belongs to each thread
 
@@ -67,12 +70,11 @@ class CallAnswerer:
         loaded: LoadedModel | None = None
         overflow_fd: int | None = None
         try:
-            model_id, signature_index, num_rows, _, num_words = slab.read_words(
-                slot.request_word, REQUEST_WORDS
+            model_id, signature_index, num_rows, _, num_words = _read_header(
+                slab.map, slot.request_byte
             )
-            descriptor = slab.read_text(
-                slot.request_word + REQUEST_WORDS, num_words * WORD_BYTES
-            )
+            start = slot.request_byte + _HEADER_BYTES
+            descriptor = slab.map[start : start + num_words * WORD_BYTES]
             loaded = self._models.get(model_id)
             if loaded is None:
                 raise Unavailable("the model is not loaded on this interpreter")
@@ -85,7 +87,7 @@ class CallAnswerer:
                     self._inputs.read(
                         loaded.input_names[signature_index],
                         descriptor,
-                        overflow or slab.map,
+                        overflow,
                     ),
                     num_rows,
                 )

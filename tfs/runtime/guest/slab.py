@@ -71,14 +71,18 @@ class Slot:
         "area_bytes",
         "input_offset",
         "output_offset",
+        "reply_byte",
         "reply_word",
+        "request_byte",
         "request_word",
     )
 
     def __init__(self, header_bytes: int, index: int, area_bytes: int) -> None:
         start = header_bytes + index * (2 * _DESCRIPTOR_BYTES + 2 * area_bytes)
+        self.request_byte = start
         self.request_word = start // WORD_BYTES
-        self.reply_word = (start + _DESCRIPTOR_BYTES) // WORD_BYTES
+        self.reply_byte = start + _DESCRIPTOR_BYTES
+        self.reply_word = self.reply_byte // WORD_BYTES
         self.input_offset = start + 2 * _DESCRIPTOR_BYTES
         self.output_offset = self.input_offset + area_bytes
         self.area_bytes = area_bytes

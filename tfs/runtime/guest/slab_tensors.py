@@ -12,12 +12,13 @@ import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.slab import (
+    ALIGNMENT,
     DTYPE_CODES,
     DTYPE_OF_CODE,
     MAX_WORDS,
@@ -35,61 +36,88 @@ from tfs.runtime.guest.torch_tensor import (
     plain,
 )
 
-_Plan: TypeAlias = (
-    "list[tuple[str, torch.dtype | None, int, int, tuple[int, ...], int]]"
+_PlannedInput: TypeAlias = (
+    "tuple[str, torch.dtype | None, int, int, tuple[int, ...], tuple[int, ...], int]"
 )
+"""Name, dtype (None: strings), elements, offset, shape, strides, bytes."""
+
 _CODE_OF = {theirs: DTYPE_CODES[ours] for theirs, ours in DTYPE_OF.items()}
 _memmove = ctypes.memmove
+_STRIDED = torch.strided
+_MOST_WORDS = MAX_WORDS - REPLY_WORDS
+_TOO_MANY = "too many outputs, or of too many dimensions"
 _MAX_PLANS = 256  # descriptors remembered; requests of one shape have one
 
 
 class InputReader:
-    """Makes a call's inputs from its descriptor. Confined to the worker's thread."""
+    """Makes a call's inputs from its descriptor. Confined to the worker's thread.
 
-    def __init__(self) -> None:
-        self._plans: dict[tuple[int, bytes], _Plan] = {}
+    Args:
+        memory: The slab, where inputs lie unless a call brings memory of its own.
+
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._plans: dict[tuple[tuple[str, ...], bytes], list[_PlannedInput]] = {}
+        # What lies at a place of the slab: making it costs more than a view of it.
+        self._flat: dict[tuple[torch.dtype, int, int], torch.Tensor] = {}
 
     def read(
-        self, names: Sequence[str], descriptor: bytes, memory: mmap.mmap
+        self, names: tuple[str, ...], descriptor: bytes, overflow: mmap.mmap | None
     ) -> dict[str, Value]:
-        """Returns inputs by name, as views of ``memory``.
+        """Returns inputs by name, each a tensor of its own over the memory.
 
         Args:
-            names: Input names in the signature's order; the same object for the
-                same signature.
+            names: Input names in the signature's order.
             descriptor: The request's words, those of the inputs only.
-            memory: The slab, or the memfd that holds what it cannot.
+            overflow: The memfd that holds what the slab cannot, None for the slab.
 
         """
-        key = (id(names), descriptor)
+        key = (names, descriptor)
         plan = self._plans.get(key)
         if plan is None:
-            plan = _plan(names, descriptor)
-            if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
+            plan = self._planned(key)
         inputs: dict[str, Value] = {}
-        for name, dtype, num_elements, offset, shape, size_bytes in plan:
+        for name, dtype, num_elements, offset, shape, strides, size_bytes in plan:
             if dtype is None:
+                memory = overflow or self._memory
                 packed = memory[offset : offset + size_bytes]
                 inputs[name] = nest(unpack_strings(packed, num_elements), shape)
             elif not num_elements:
                 inputs[name] = torch.empty(shape, dtype=dtype)
-            else:
+            elif overflow is not None:
                 flat = torch.frombuffer(
-                    memory, dtype=dtype, count=num_elements, offset=offset
+                    overflow, dtype=dtype, count=num_elements, offset=offset
                 )
-                inputs[name] = flat if len(shape) == 1 else flat.view(shape)
+                inputs[name] = flat.as_strided(shape, strides)
+            else:
+                place = (dtype, num_elements, offset)
+                known = self._flat.get(place)
+                if known is None:
+                    known = self._place(place)
+                inputs[name] = known.as_strided(shape, strides)
         return inputs
 
-    def forget(self) -> None:
-        """Drops what was remembered of signatures that are gone."""
-        self._plans.clear()
+    def _planned(self, key: tuple[tuple[str, ...], bytes]) -> list[_PlannedInput]:
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        plan = self._plans[key] = _plan(*key)
+        return plan
+
+    def _place(self, place: tuple[torch.dtype, int, int]) -> torch.Tensor:
+        if len(self._flat) >= _MAX_PLANS:
+            self._flat.clear()
+        dtype, num_elements, offset = place
+        flat = self._flat[place] = torch.frombuffer(
+            self._memory, dtype=dtype, count=num_elements, offset=offset
+        )
+        return flat
 
 
-def _plan(names: Sequence[str], descriptor: bytes) -> _Plan:
+def _plan(names: Sequence[str], descriptor: bytes) -> list[_PlannedInput]:
     words = memoryview(descriptor).cast("q").tolist()
-    plan: _Plan = []
+    plan: list[_PlannedInput] = []
     position = 0
     while position < len(words):
         index, code, offset, size_bytes, rank = words[position : position + 5]
@@ -97,18 +125,28 @@ def _plan(names: Sequence[str], descriptor: bytes) -> _Plan:
         shape = tuple(words[position : position + rank])
         position += rank
         dtype = TORCH_DTYPES.get(DTYPE_OF_CODE[code])
-        plan.append((names[index], dtype, math.prod(shape), offset, shape, size_bytes))
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(rank))
+        plan.append(
+            (names[index], dtype, math.prod(shape), offset, shape, strides, size_bytes)
+        )
     return plan
+
+
+class _Place(NamedTuple):
+    """Where an output of one dtype and shape goes: the slab there, and its words."""
+
+    tensor: torch.Tensor | None  # None if it has no bytes, or more than there are
+    words: tuple[int, ...]
+    stop: int
 
 
 class OutputWriter:
     """Writes a worker's outputs where its host reads them. Confined to its thread."""
 
     def __init__(self, slab: Slab) -> None:
-        self._slab = slab
-        anchor = (ctypes.c_char * 1).from_buffer(slab.map)
-        self._address = ctypes.addressof(anchor)
-        self._anchor = anchor  # keeps the mapping where it is
+        self._map = slab.map
+        # By what tells one output's place from another's.
+        self._places: dict[tuple[int, torch.dtype, torch.Size], _Place] = {}
 
     def write(
         self, slot: Slot, outputs: Mapping[str, Output]
@@ -124,17 +162,52 @@ class OutputWriter:
         words: list[int] = []
         offset = slot.output_offset
         end = offset + slot.area_bytes
-        address = self._address
+        places = self._places
         for output in outputs.values():
-            size_bytes, code, source = _source(output)
-            if offset + size_bytes > end:
-                return self._spill(outputs)
-            shape = output.shape
-            words += (code, offset, size_bytes, len(shape), *shape)
-            _copy(address + offset, source, size_bytes)
-            offset = aligned(offset + size_bytes)
-        _check_length(words)
+            if isinstance(output, torch.Tensor):
+                key = (offset, output.dtype, output.shape)
+                place = places.get(key) or self._place(key, output)
+                stop = place.stop
+                if stop > end:
+                    return self._spill(outputs)
+                words += place.words
+                if place.tensor is not None:
+                    # One copy, whatever its strides, device and pending negation are.
+                    place.tensor.copy_(
+                        output if output.layout is _STRIDED else output.to_dense()
+                    )
+            else:
+                packed = pack_strings(output.data)  # type: ignore[arg-type]
+                stop = offset + len(packed)
+                if stop > end:
+                    return self._spill(outputs)
+                shape = output.shape
+                code = DTYPE_CODES[output.dtype]
+                words += (code, offset, len(packed), len(shape), *shape)
+                self._map[offset:stop] = packed
+            offset = (stop + ALIGNMENT - 1) & -ALIGNMENT
+        if len(words) > _MOST_WORDS:
+            raise ValueError(_TOO_MANY)
         return words, None
+
+    def _place(
+        self, key: tuple[int, torch.dtype, torch.Size], output: torch.Tensor
+    ) -> _Place:
+        if len(self._places) >= _MAX_PLANS:
+            self._places.clear()
+        offset, dtype, shape = key
+        size_bytes = output.numel() * dtype.itemsize
+        tensor: torch.Tensor | None = None
+        if 0 < size_bytes <= len(self._map) - offset:
+            tensor = torch.frombuffer(
+                self._map, dtype=dtype, count=output.numel(), offset=offset
+            ).view(shape)
+        place = self._places[key] = _Place(
+            tensor,
+            (_CODE_OF[dtype], offset, size_bytes, len(shape), *shape),
+            offset + size_bytes,
+        )
+        return place
 
     def _spill(self, outputs: Mapping[str, Output]) -> tuple[list[int], int]:
         """Writes the tensors into a memfd, whose start their offsets count from."""
@@ -147,7 +220,8 @@ class OutputWriter:
             shape = output.shape
             words += (code, total_bytes, size_bytes, len(shape), *shape)
             total_bytes = aligned(total_bytes + size_bytes)
-        _check_length(words)
+        if len(words) > _MOST_WORDS:
+            raise ValueError(_TOO_MANY)
         fd = os.memfd_create("tfs:outputs", os.MFD_CLOEXEC)
         os.ftruncate(fd, total_bytes)
         with mmap.mmap(fd, total_bytes) as memory:
@@ -172,8 +246,3 @@ def _source(output: Output) -> tuple[int, int, torch.Tensor | bytes]:
 def _copy(address: int, source: torch.Tensor | bytes, size_bytes: int) -> None:
     begin = source if isinstance(source, bytes) else source.data_ptr()
     _memmove(address, begin, size_bytes)
-
-
-def _check_length(words: Sequence[int]) -> None:
-    if len(words) + REPLY_WORDS > MAX_WORDS:
-        raise ValueError("too many outputs, or of too many dimensions")

@@ -62,7 +62,7 @@ class TorchCallable:
         self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
     ) -> dict[str, Output]:
         """Runs one signature on tensors the model may keep and write to."""
-        call = self._call_of(signature_name)
+        call = self._calls.get(signature_name) or self._call_of(signature_name)
         if self._device != "cpu":
             inputs = {
                 name: value.to(self._device, non_blocking=True)

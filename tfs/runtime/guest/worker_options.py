@@ -11,8 +11,9 @@ class WorkerOptions:
 
     Attributes:
         spin_us: Microseconds a worker looks for the next request before it sleeps,
-            >= 0. Saves the wake-up (about 50 us) and burns a core meanwhile: only
-            where there are more cores than interpreters.
+            and its host for a reply that is due within them, >= 0. Saves wake-ups
+            (about 50 us each) and burns cores meanwhile: only where there are more
+            cores than interpreters. Looks that are in vain become rare.
         slab_bytes: Size of the shared memory for tensors, a multiple of 64 KiB. A
             quarter of it is what one request's inputs may take; more go through a
             temporary memfd. Pages are taken when touched.
