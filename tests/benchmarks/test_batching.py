@@ -81,7 +81,7 @@ def test_policies_meet_the_same_arrivals() -> None:
     results = batching.run_in_turn(
         {
             policy.__name__: batching.simulation_of(
-                kernel, policy, arrivals, kernel.run_s
+                kernel, policy, arrivals, kernel.run_at_s
             )
             for policy in (batching.greedy, batching.with_window, batching.fixed)
         }
@@ -92,13 +92,19 @@ def test_policies_meet_the_same_arrivals() -> None:
     assert means["fixed"] == pytest.approx(45_000 + 3000)
 
 
-def test_policies_share_the_recorded_times_of_batches() -> None:
-    """The n-th batch of a size takes as long for every policy, and runs once."""
-    times = iter(range(100))
-    tape = batching.Tape(lambda num_rows: 100 * num_rows + next(times))
-    first, second = tape.player(), tape.player()
-    assert [first(1), first(1), first(2)] == [100, 101, 202]
-    assert [second(2), second(1), second(1), second(1)] == [202, 100, 101, 103]
+def test_policies_share_the_pace_of_a_second() -> None:
+    """Its first batch is run and tells how slow the others in it are, of any size."""
+    runs: list[int] = []
+
+    def run_s(num_rows: int) -> float:
+        runs.append(num_rows)
+        return {1: 2.0, 4: 4.0}[num_rows]
+
+    pace = batching.Pace({1: 1.0, 4: 4.0}, run_s)
+    assert pace.run_s(1, 0.1) == 2.0
+    assert pace.run_s(2, 0.9) == 4.0
+    assert pace.run_s(3, 1.0) == 3.0
+    assert runs == [1, 4]
 
 
 def test_shed_requests_count_as_missed() -> None:
@@ -106,7 +112,7 @@ def test_shed_requests_count_as_missed() -> None:
     kernel = Steady()
     arrivals = [Arrival(0.001 * index, deadline_s=2.0) for index in range(20)]
     simulation = batching.simulation_of(
-        kernel, batching.by_deadline, arrivals, kernel.run_s
+        kernel, batching.by_deadline, arrivals, kernel.run_at_s
     )
     while simulation.run_batch():
         pass
