@@ -32,6 +32,7 @@ from tfs.server.config import (
 from tfs.server.config_file import ConfigFileWatch, read_config_file
 from tfs.server.config_outcome import ConfigOutcome
 from tfs.server.garbage import freeze_imported
+from tfs.server.interpreter_lock import hand_over_soon
 from tfs.server.malloc import set_thresholds
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
@@ -62,6 +63,7 @@ def run_server(
 
     """
     set_thresholds()  # before anything large is allocated
+    hand_over_soon()
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock, zygote=zygote)
