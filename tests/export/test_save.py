@@ -30,9 +30,18 @@ from tests.models.with_state import (
     Overwrites,
     ReadsFile,
 )
+from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
+from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.version_directory import read_manifest, verify_files
-from tfs.export import DependencyReport, PackageRules, SignatureOptions, explain, save
+from tfs.export import (
+    DependencyReport,
+    PackageRules,
+    SignatureOptions,
+    explain,
+    save,
+    save_python,
+)
 from tfs.export.values import same
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -568,6 +577,30 @@ def test_file_of_the_working_directory_is_not_there_on_a_server(
     with pytest.raises(InvalidArgument, match="relative to the working directory"):
         save(ReadsFile("factor.txt"), torch.rand(2, 3), tmp_path / "base")
     assert Path("factor.txt").read_text() == "2.0"
+
+
+def test_base_path_may_be_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written there is the version's own, however its path is spelled."""
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "servable.py"
+    source.write_text(
+        "class Doubles:\n    def predict(self, x):\n        return {'y': 2 * x}\n"
+    )
+    spec = TensorSpec(FLOAT32, (-1, 1))
+    signature = Signature(Method.PREDICT, {"x": spec}, {"y": spec})
+    examples = {"x": torch.ones(2, 1)}
+    for path in (
+        save(AddsOne(), examples, "models/adds"),
+        save_python(
+            source,
+            "models/doubles",
+            signatures={"serving_default": signature},
+            example_inputs=examples,
+        ),
+    ):
+        verify_files(path, read_manifest(path))
 
 
 def test_file_of_the_authors_machine_is_told_of(

@@ -52,7 +52,9 @@ class OpenedFiles:
 
         """
         if not os.path.isabs(path):
-            if os.path.isfile(path):
+            # The version itself may be written to a relative path.
+            is_own = os.path.abspath(path).startswith(self._known[0])
+            if os.path.isfile(path) and not is_own:
                 raise FileNotFoundError(errno.ENOENT, _ELSEWHERE, path)
         elif (
             not path.startswith(self._known)
