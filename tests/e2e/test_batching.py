@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, Serving, run_tfs
+from tests.e2e.serving import PATIENCE_S, Serving, run_command, run_tfs
 from tfs.client import Client, RetryPolicy
 from tfs.core.errors import (
     DeadlineExceeded,
@@ -145,7 +145,7 @@ def test_joined_requests_get_the_answers_they_would_get_alone(
     (queue,) = found["queues"]
     assert int(queue["num_completed_tasks"]) >= 2 * len(inputs)
     batching_of(serving, "largest")
-    code, text = run_tfs("status", "--batching", f"--address={serving.address}")
+    code, text = run_command("status", "--batching", f"--address={serving.address}")
     assert code == 0
     assert re.search(r"tame +1 +serving_default +0 +\d+", text), text
     assert re.search(r"largest .* unbatched: .*alone", text), text
@@ -306,7 +306,7 @@ def test_a_served_model_is_tuned_by_its_name(
     options = read_batching_file(str(out / "batching_params.pbtxt"))
     assert options.queue.max_batch_rows == 16
     assert (out / "batching_params.png").exists()
-    code, text = run_tfs("tune", "absent", f"--address={configured.address}")
+    code, text = run_command("tune", "absent", f"--address={configured.address}")
     assert code == 1
     assert "absent" in text
 

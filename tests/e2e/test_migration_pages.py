@@ -33,14 +33,12 @@ def export(page: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("transport", ["grpcio", "express"])
-def test_the_torchserve_pages_servable_answers(tmp_path: Path, transport: str) -> None:
+def test_the_torchserve_pages_servable_answers(tmp_path: Path) -> None:
     """What the page makes of a handler works; so many strings are decoded elsewhere."""
     export("migrating-from-torchserve.md", tmp_path)
     with Serving(
         "--model_name=sentiment",
         f"--model_base_path={tmp_path}/models/sentiment",
-        f"--grpc_transport={transport}",
     ) as server:
         server.wait_for("sentiment/1 is available")
         with Client(server.address, timeout_s=PATIENCE_S) as client:

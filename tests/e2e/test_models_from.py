@@ -13,7 +13,6 @@ import tfs.export
 from tests.e2e.serving import (
     PATIENCE_S,
     Serving,
-    config_text,
     export_scale,
 )
 from tfs.client import Client
@@ -60,32 +59,31 @@ def test_a_base_path_may_be_a_url(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-@pytest.mark.parametrize(
-    ("runtime", "place"),
-    [
-        ("backend: PROCESS num_interpreters: 1", "process"),
-        ("isolation: REQUIRED", "process"),
-        ("backend: INLINE intra_op_threads: 2", "inline"),
-    ],
-)
-def test_a_model_may_say_where_it_runs(
-    tmp_path: Path, runtime: str, place: str
-) -> None:
+def test_a_model_may_say_where_it_runs(tmp_path: Path) -> None:
     """The model's own runtime config comes before the server's measuring."""
     export_scale(tmp_path / "scale", 1)
+    wishes = {
+        "chosen": ("backend: PROCESS num_interpreters: 1", "process"),
+        "isolated": ("isolation: REQUIRED", "process"),
+        "threads": ("backend: INLINE intra_op_threads: 2", "inline"),
+    }
+    configs = [
+        f'config {{ name: "{name}" base_path: "{tmp_path}/scale" '
+        f"runtime {{ {runtime} }} }}"
+        for name, (runtime, _) in wishes.items()
+    ]
     config = tmp_path / "models.config"
-    config.write_text(
-        config_text("scale", tmp_path / "scale", f"runtime {{ {runtime} }}")
-    )
+    config.write_text(f"model_config_list {{ {' '.join(configs)} }}")
     with (
         Serving(
             f"--model_config_file={config}", "--load_probe_budget_s=0", measures=True
         ) as server,
         Client(server.address, timeout_s=PATIENCE_S) as client,
     ):
-        server.wait_for(f"event=placed servable=scale/1 note='runs in {place}")
-        server.wait_for("scale/1 is available")
-        assert client.predict("scale", {"x": X}).outputs["y"].tolist() == [[1, 2]]
+        for name, (_, place) in wishes.items():
+            server.wait_for(f"event=placed servable={name}/1 note='runs in {place}")
+            server.wait_for(f"{name}/1 is available")
+            assert client.predict(name, {"x": X}).outputs["y"].tolist() == [[1, 2]]
         assert server.stop() == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.e2e.serving import (
     Serving,
     config_text,
     export_scale,
-    run_tfs,
+    run_command,
     write_whole,
 )
 from tfs.client import Client
@@ -45,7 +46,7 @@ class Operated(Serving):
 
     def tfs(self, *words: str, code: int = 0) -> str:
         """Runs a command against the admin socket; returns what it printed."""
-        status, output = run_tfs(*words, f"--socket={self.socket}")
+        status, output = run_command(*words, f"--socket={self.socket}")
         assert status == code, output
         return output
 
@@ -63,9 +64,10 @@ class Operated(Serving):
             return client.predict("scale", {"x": X}).version
 
 
-def until(check: Callable[[], bool], attempts: int = 200) -> None:
+def until(check: Callable[[], bool]) -> None:
     """Repeats calls to the server until one shows what is expected."""
-    for _ in range(attempts):
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
         if check():
             return
     raise AssertionError("it never came about")
@@ -226,7 +228,7 @@ def test_the_admin_socket_is_private_and_shows_nothing_else(
             pytest.raises(Unimplemented),
         ):
             client.predict("scale", {"x": X})
-        status, output = run_tfs("status", f"--address={server.address}")
+        status, output = run_command("status", f"--address={server.address}")
         assert status == 0
         assert "SERVING, 1 model(s)" in output
         assert f"listening on {server.address}, unix:{server.socket}" in output
@@ -238,7 +240,7 @@ def test_a_server_can_be_closed_to_loopback(tmp_path: Path) -> None:
     export_scale(tmp_path / "scale", 1)
     with Operated(tmp_path, "--admin_from=socket") as server:
         server.wait_for("scale/1 is available")
-        status, output = run_tfs("status", f"--address={server.address}")
+        status, output = run_command("status", f"--address={server.address}")
         assert status == 1
         assert "PERMISSION_DENIED" in output
         from tests.e2e.test_serve import reload
@@ -280,12 +282,12 @@ def test_a_repositorys_models_are_the_base(tmp_path: Path) -> None:
         f"--model_repository={repository}", f"--admin_socket_path={socket}"
     ) as server:
         server.wait_for("scale/2 is available")
-        status, output = run_tfs("rollback", "scale", f"--socket={socket}")
+        status, output = run_command("rollback", "scale", f"--socket={socket}")
         assert status == 0, output
         export_scale(repository / "other", 1)
         server.wait_for("other/1 is available")
         with Client(server.address, timeout_s=PATIENCE_S) as client:
             assert client.predict("scale", {"x": X}).version == 1
             assert client.predict("other", {"x": X}).version == 1
-        status, output = run_tfs("config", "show", f"--socket={socket}")
+        status, output = run_command("config", "show", f"--socket={socket}")
         assert f"# Base: model repository {repository}" in output

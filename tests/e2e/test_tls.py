@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Certificates
-from tests.e2e.serving import Serving, export_scale, run_tfs, write_whole
+from tests.e2e.serving import Serving, export_scale, run_command, write_whole
 from tfs.client import Client
 from tfs.core.errors import ServingError
 
@@ -50,13 +50,13 @@ def test_a_verified_client_operates_the_server(
         "--admin_from=mtls",
     ) as server:
         server.wait_for("scale/1 is available")
-        code, output = run_tfs("status", f"--address={server.address}", *pems)
+        code, output = run_command("status", f"--address={server.address}", *pems)
         assert code == 0, output
         assert "SERVING" in output
-        code, output = run_tfs("status", f"--socket={socket}")
+        code, output = run_command("status", f"--socket={socket}")
         assert code == 1
         assert "PERMISSION_DENIED" in output
-        code, output = run_tfs(
+        code, output = run_command(
             "status", f"--address={server.address}", pems[0], "--timeout_s=3"
         )
         assert code == 1

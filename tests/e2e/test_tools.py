@@ -111,7 +111,7 @@ def test_predict_tells_what_is_wrong(
 
 
 def test_a_log_is_replayed_and_answers_are_compared(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    serving: Serving, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same version answers the same; another one is found out."""
     config = folder / "models.config"
@@ -127,15 +127,13 @@ def test_a_log_is_replayed_and_answers_are_compared(
         assert server.stop() == 0  # which writes the log to its end
     files = [str(path) for path in logs.iterdir()]
     assert len(files) == 1
-    with Serving(f"--model_config_file={config}") as server:
-        server.wait_for_each("scale/1 is available", "scale/2 is available")
-        address = f"--address={server.address}"
-        assert main(["replay", *files, address]) == 0
-        assert capsys.readouterr().out == "3 sent, 3 same, 0 not\n"
-        assert main(["replay", *files, address, "--version=1"]) == 1
-        printed = capsys.readouterr().out
-        assert "record 0: y: 4 of 4 elements differ, first at [0, 0]: 1.0" in printed
-        assert main(["replay", *files, address, "--version=1", "--rtol=2"]) == 0
+    address = f"--address={serving.address}"
+    assert main(["replay", *files, address]) == 0
+    assert capsys.readouterr().out == "3 sent, 3 same, 0 not\n"
+    assert main(["replay", *files, address, "--version=1"]) == 1
+    printed = capsys.readouterr().out
+    assert "record 0: y: 4 of 4 elements differ, first at [0, 0]: 1.0" in printed
+    assert main(["replay", *files, address, "--version=1", "--rtol=2"]) == 0
 
 
 def test_a_tls_port_and_a_unix_socket_are_served_side_by_side(
