@@ -33,6 +33,7 @@ from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.call_lanes import CallLanes
 from tfs.runtime.crash_policy import CrashHistory, describe_status
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
@@ -83,6 +84,7 @@ class ProcessInterpreter:
         self._loop = loop
         self._zygote = zygote
         self._spare = spare
+        self._platform = ""  # what was loaded last; decides what workers bring along
         self._options = options or ProcessOptions()
         self._lanes = CallLanes(
             loop,
@@ -175,6 +177,7 @@ class ProcessInterpreter:
         """
         if self._loop.is_loop_thread:
             raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
+        self._platform = source.platform
         self.hold()
         staged: VersionFiles | None = None
         try:
@@ -556,7 +559,9 @@ class ProcessInterpreter:
 
     def _fork(self) -> None:
         self._move(WorkerState.FORKING)
-        spare = self._spare.take() if self._spare is not None else None
+        # Where imports take long, a fork that has them is faster than a spare without.
+        is_common = self._platform not in SLOW_IMPORTS
+        spare = self._spare.take() if is_common and self._spare is not None else None
         if spare is not None:
             self._link = spare
             self._on_forked(spare)
@@ -579,7 +584,9 @@ class ProcessInterpreter:
                 link.close()
                 self._cannot_start(outcome)
 
-        self._zygote.fork(self._options.worker, link.remote_fds, on_forked)
+        self._zygote.fork(
+            self._options.worker, link.remote_fds, on_forked, platform=self._platform
+        )
 
     def _cannot_start(self, why: str) -> None:
         """Answers whoever waits, and tries again later for the models there are."""

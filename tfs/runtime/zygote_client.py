@@ -42,11 +42,13 @@ class _ForkRequest:
         on_done: Callable[[Forked | str], None],
         *,
         is_spare: bool,
+        platform: str,
     ) -> None:
         self.options = options
         self.fds = fds
         self.on_done = on_done
         self.is_spare = is_spare
+        self.platform = platform
 
 
 class ZygoteClient:
@@ -123,16 +125,20 @@ class ZygoteClient:
         on_done: Callable[[Forked | str], None],
         *,
         is_spare: bool = False,
+        platform: str = "",
     ) -> None:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker or the reason why there is none. The caller may
-        close ``fds`` in it. A spare warms up, and tells its control channel so.
+        close ``fds`` in it. A spare warms up, and tells its control channel so. A
+        platform whose imports take long (``platform_imports``) has them behind it.
         """
         if self._closed:
             on_done("the server is shutting down")
             return
-        request = _ForkRequest(options, fds, on_done, is_spare=is_spare)
+        request = _ForkRequest(
+            options, fds, on_done, is_spare=is_spare, platform=platform
+        )
         if self._ready:
             self._send(request)
             return
@@ -175,6 +181,7 @@ class ZygoteClient:
             "token": token,
             "options": asdict(request.options),
             "spare": request.is_spare,
+            "platform": request.platform,
         }
         try:
             control_channel.send(
@@ -212,6 +219,10 @@ class ZygoteClient:
                 waiting, self._waiting = self._waiting, []
                 for request in waiting:
                     self._send(request)
+            case {"branched": str(platform), "num_threads": int(num_threads)}:
+                log.info("event=zygote_branched platform=%s", platform)
+                if num_threads != 1:
+                    log.error("event=zygote_has_threads num_threads=%d", num_threads)
             case {"forked": int(token), "pid": int(pid)}:
                 request = self._sent.pop(token)
                 assert self.pid is not None

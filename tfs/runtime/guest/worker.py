@@ -35,6 +35,7 @@ from tfs.runtime.guest.guest_model import load_guest_model, one_line
 from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platform_imports import imported_s
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile, copy
 from tfs.runtime.guest.slab import NUM_SLOTS, REPLIES, REQUESTS, STARTED, Slab
@@ -247,7 +248,7 @@ class Worker:
                 raise Internal(f"{who} ended its interpreter while loading") from error
         finally:
             files.close()
-        import_s = time.thread_time() - begun_s
+        import_s = time.thread_time() - begun_s + imported_s(source.platform)
         self._models[model_id] = LoadedModel(source, guest)
         return {"code": 0, "import_s": import_s, **meter.read(files.size_bytes)}
 

@@ -11,7 +11,8 @@ ends with it.
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
-                     {"died": pid, "status": as of os.wait} | {"failed": token, "why"}
+                     {"died": pid, "status": as of os.wait} | {"failed": token, "why"} |
+                     {"branched": platform}
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ import signal
 import socket
 import sys
 import warnings
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.platform_imports import MODULES, import_for
 from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -52,40 +54,99 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class Zygote:
-    """Forks workers on request. Single-threaded."""
+    """Forks workers on request. Single-threaded.
 
-    def __init__(self, channel: socket.socket) -> None:
+    For platforms whose imports take long it forks a branch of itself, which has them
+    behind it and forks those platforms' workers.
+
+    Args:
+        channel: Where it answers.
+        requests: Where they come from, in a branch; in the trunk, over the channel.
+
+    """
+
+    def __init__(
+        self, channel: socket.socket, requests: socket.socket | None = None
+    ) -> None:
         self._channel = channel
+        self._requests = requests or channel
         self._poll = select.poll()
-        self._poll.register(channel.fileno(), select.POLLIN)
+        self._poll.register(self._requests.fileno(), select.POLLIN)
+        self._branches: dict[str, socket.socket] = {}  # by platform
+        self._branch_pidfds: set[int] = set()
         self._pids: dict[int, int] = {}  # by pidfd
         self._pid = os.getpid()
         self._warm_up_archive = b""
 
     def run(self) -> None:
-        """Serves until the channel ends; then kills what it forked."""
-        self._tell({"ready": self._pid, "num_threads": num_threads()})
+        """Serves until requests end, or a branch; then kills what it forked."""
         while True:
             for fd, _ in self._poll.poll():
-                if fd != self._channel.fileno():
+                if fd in self._branch_pidfds:
+                    # Its workers ended with it: all begins anew, with nobody to blame.
+                    self.end_workers()
+                    return
+                if fd != self._requests.fileno():
                     self._reap(fd)
                     continue
                 try:
-                    message = control_channel.receive(self._channel)
+                    message = control_channel.receive(self._requests)
                 except OSError:
                     message = None
                 if message is None:
                     self.end_workers()
                     return
-                self._fork(*message)
+                self._answer(*message)
+
+    def tell_ready(self) -> None:
+        """Lets the host send requests."""
+        self._tell({"ready": self._pid, "num_threads": num_threads()})
+
+    def tell_branched(self, platform: str) -> None:
+        """Lets the host know of a branch."""
+        self._tell({"branched": platform, "num_threads": num_threads()})
 
     def end_workers(self) -> None:
         """Kills every worker and what their models started."""
         for pid in self._pids.values():
             _kill_group(pid)
 
-    def _fork(self, body: bytes, fds: list[int]) -> None:
+    def _answer(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
+        platform = request["platform"]
+        if platform not in MODULES or self._requests is not self._channel:
+            self._fork(request, fds)
+            return
+        try:
+            if platform not in self._branches:
+                self._branch(platform)
+            control_channel.send(self._branches[platform], body, tuple(fds))
+        except OSError as error:
+            self._tell({"failed": request["token"], "why": error.strerror})
+        control_channel.close_all(fds)
+
+    def _branch(self, platform: str) -> None:
+        ours, theirs = control_channel.pair()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            try:
+                run_branch(self._pid, self._channel, theirs, platform)
+            except BaseException as error:
+                print(f"zygote {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(70)
+        theirs.close()
+        self._branches[platform] = ours
+        pidfd = os.pidfd_open(pid)
+        self._branch_pidfds.add(pidfd)
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         token = request["token"]
         archive = b""
         if request["spare"]:
@@ -217,7 +278,26 @@ def main(channel_fd: int, parent_pid: int) -> None:
     gc.freeze()
     gc.enable()
     zygote = Zygote(socket.socket(fileno=channel_fd))
+    zygote.tell_ready()
+    _run(zygote)
 
+
+def run_branch(
+    parent_pid: int, channel: socket.socket, requests: socket.socket, platform: str
+) -> None:
+    """Turns a fresh fork into a zygote that has a platform's imports behind it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trunk's; it has workers of its
+    die_with_parent(parent_pid, signal.SIGTERM)
+    close_all_but({0, 1, 2, channel.fileno(), requests.fileno()})
+    import_for(platform)
+    gc.collect()
+    gc.freeze()  # the collector would write to what forks share
+    zygote = Zygote(channel, requests)
+    zygote.tell_branched(platform)
+    _run(zygote)
+
+
+def _run(zygote: Zygote) -> None:
     def end(_signum: int, _frame: object) -> None:
         zygote.end_workers()
         os._exit(0)

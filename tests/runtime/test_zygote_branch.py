@@ -1,0 +1,115 @@
+"""Workers of platforms whose imports take long."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from tests.runtime.answers import ask
+from tests.runtime.packaged import floats, package, signature, values
+from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.zoo import Scale
+from tfs.core.servable_id import ServableId
+from tfs.runtime.crash_policy import CrashPolicy
+from tfs.runtime.guest import platform_imports
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.placement import IN_PROCESS_IMPORT_S
+from tfs.runtime.process_interpreter import ProcessInterpreter
+from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.worker_state import WorkerState
+
+X = {"x": floats((1, 2))}
+
+
+@pytest.fixture
+def host() -> Iterator[ProcessHost]:
+    with process_host() as host:
+        yield host
+
+
+def graph(folder: Path) -> ModelSource:
+    """Returns a version that doubles its input, as a graph."""
+    program = torch.export.export(
+        Scale().eval(),
+        (torch.ones(2, 2),),
+        dynamic_shapes=({0: torch.export.Dim("n")},),
+    )
+    torch.export.save(program, folder / "model.pt2")
+    signatures = {"serving_default": signature()}
+    return ModelSource(
+        ServableId("graph", 1), str(folder), "torch_export", {}, signatures
+    )
+
+
+def parent_of(interpreter: ProcessInterpreter) -> int:
+    assert interpreter.pid is not None
+    return psutil.Process(interpreter.pid).ppid()
+
+
+def test_workers_of_one_platform_share_its_imports(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """They are forked by a branch of the zygote, the first as well as the next."""
+    plain, one, two = (host.interpreter() for _ in range(3))
+    plain.load(package(tmp_path, Scale()))
+    model = one.load(graph(tmp_path))
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+    # A worker was spared the imports; the server's own process would not be.
+    assert model.import_s is not None
+    assert model.import_s > IN_PROCESS_IMPORT_S
+    two.load(model.source, model.files)
+    assert parent_of(plain) == host.zygote.pid
+    branch = parent_of(one)
+    assert branch not in (host.zygote.pid, os.getpid())
+    assert psutil.Process(branch).ppid() == host.zygote.pid
+    assert psutil.Process(branch).num_threads() == 1
+    assert parent_of(two) == branch
+    pid = one.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: one.pid != pid and one.state is WorkerState.READY, "the next worker")
+    assert parent_of(one) == branch
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_the_end_of_a_branch_is_no_crash_of_the_model(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Its workers come back, and others with them."""
+    options = ProcessOptions(crashes=CrashPolicy(max_crashes=1))
+    plain, one = host.interpreter(options), host.interpreter(options)
+    others = plain.load(package(tmp_path, Scale()))
+    model = one.load(graph(tmp_path))
+    os.kill(parent_of(one), signal.SIGKILL)
+    until(lambda: one.stats().num_restarts == 1, "the death")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+    assert values(ask(others, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_branch_ends_with_the_zygote(host: ProcessHost, tmp_path: Path) -> None:
+    """However the zygote ends, no process is left."""
+    one = host.interpreter()
+    one.load(graph(tmp_path))
+    branch = psutil.Process(parent_of(one))
+    assert host.zygote.pid is not None
+    os.kill(host.zygote.pid, signal.SIGKILL)
+    until(lambda: not branch.is_running(), "the end of the branch")
+
+
+def test_a_module_that_is_gone_spoils_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The names are torch's own, which another torch may not have."""
+    monkeypatch.setattr(
+        platform_imports, "MODULES", {"torch_export": ("no.such.module", "json")}
+    )
+    monkeypatch.setattr(platform_imports, "_spent_s", {})
+    assert platform_imports.imported_s("torch_export") == 0
+    platform_imports.import_for("torch_export")
+    assert platform_imports.imported_s("torch_export") > 0
