@@ -355,6 +355,65 @@ def test_a_label_may_come_before_its_version(env: Environment) -> None:
     assert env.served("a", label="next") == 2
 
 
+@pytest.mark.parametrize("how", ["primary", "label"])
+def test_what_answers_stays_loaded_until_its_successor_can(
+    env: Environment, how: str
+) -> None:
+    """Also where the newest version serves all the time: it is not what was asked for.
+
+    Between two rollbacks callers would get the version that was rolled back from.
+    """
+
+    def pointing_at(version: int) -> str:
+        if how == "primary":
+            return model("a", "", f"traffic {{ primary: {version} }}")
+        named = f'version_labels {{ key: "x" value: {version} }}'
+        policy = (
+            f"model_version_policy {{ specific {{ versions: {version} versions: 3 }} }}"
+        )
+        return model("a", "", f"{named} {policy}")
+
+    label = "x" if how == "label" else None
+    for version in (2, 3):
+        env.add_version("a", version)
+    env.apply(pointing_at(1))
+    assert env.available("a") == [3, 1]
+    seen: list[int] = []
+    env.bus.subscribe(lambda _: seen.append(env.served("a", label=label)))
+    env.apply(pointing_at(2))
+    assert env.available("a") == [3, 2]
+    assert set(seen) == {1, 2}
+    assert sorted(seen) == seen
+
+
+def test_a_failed_rollback_leaves_what_answered(env: Environment) -> None:
+    """Its target is damaged: the version before it goes on, not the newest."""
+    for version in (2, 3):
+        env.add_version("a", version)
+    env.apply(model("a", "", "traffic { primary: 1 }"))
+    env.broken.add("/models/a/2")
+    env.apply(model("a", "", "traffic { primary: 2 }"))
+    assert env.served("a") == 1
+    assert env.available("a") == [3, 1]
+    env.apply(model("a"))
+    assert env.served("a") == 3
+    assert env.available("a") == [3]
+
+
+def test_a_label_that_is_dropped_lets_its_version_go(env: Environment) -> None:
+    """Nothing is kept for a move that nobody wants any more."""
+    for version in (2, 3):
+        env.add_version("a", version)
+    policy = "model_version_policy { specific { versions: %d versions: 3 } }"
+    label = ' version_labels { key: "x" value: %d }'
+    env.apply(model("a", "", policy % 1 + label % 1))
+    env.broken.add("/models/a/2")
+    env.apply(model("a", "", policy % 2 + label % 2))
+    assert env.served("a", label="x") == 1
+    env.apply(model("a", "", policy % 2))
+    assert env.available("a") == [3]
+
+
 def test_a_label_moves_when_its_new_version_can_answer(env: Environment) -> None:
     """A move never leaves the label without an answer.
 

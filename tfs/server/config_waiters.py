@@ -62,7 +62,7 @@ class ConfigWaiters:
     Args:
         monitor: Knows the states of versions.
         source: Knows what is wrong with base paths.
-        is_taken_in: Whether the manager has taken in what the source said so far.
+        is_taken_in: Whether what a config asks for shows in what is managed.
         clock: What deadlines go by.
         schedule: Runs a function at a time; None leaves deadlines to the transport.
 
@@ -150,10 +150,7 @@ class ConfigWaiters:
     def _failures_for(
         self, waiter: Waiter, names: Collection[str], version: int | None = None
     ) -> dict[str, str | None]:
-        # In this order: what the source says is taken in before it shows in states.
-        is_current = (
-            self._source.wait_applied(self._clock.now()) and self._is_taken_in()
-        )
+        is_current = self._is_taken_in()  # before states and problems are read
         problems = self._source.problems()
         return {
             name: failure_of(

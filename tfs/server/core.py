@@ -8,6 +8,7 @@ answer or why they will not. A newer config supersedes one that is still waited 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from typing import Final
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.load_status import LoadStatus
 from managers.state_monitor import ServableStateMonitor
+from managers.version_policy.action import TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
+from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
 from sources.adapter import Convert, UnarySourceAdapter
 from sources.fetching_adapter import FetchingSourceAdapter
@@ -155,7 +158,7 @@ class ServerCore:
         self._refusal: Refusal | None = None
         self._config_file_problem = ""
         self._waiters = ConfigWaiters(
-            monitor, self._source, lambda: manager.has_taken_in_all, clock, schedule
+            monitor, self._source, self._is_taken_in, clock, schedule
         )
         self._post = post
         self._schedule = schedule
@@ -535,17 +538,6 @@ class ServerCore:
             )
             for name, settings in models.items()
         ]
-        before = self._running
-        for name, settings in models.items():
-            old = None if before is None else before.effective.models.get(name)
-            if old is not None and old.keeps_resources == settings.keeps_resources:
-                continue
-            self._manager.set_transition_policy(
-                name,
-                resource_preserving
-                if settings.keeps_resources
-                else availability_preserving,
-            )
         # Routes of models that leave are kept: their empty set must find its port.
         routes = {
             name: self._platforms.index(settings.platform)
@@ -553,9 +545,33 @@ class ServerCore:
             if settings.platform
         }
         self._router.update_routes({**self._router.routes, **routes})
-        self._running = new
+        before, self._running = self._running, new
         self._served.apply(new.effective)
+        for name, settings in models.items():
+            if before is None or before.effective.models.get(name) != settings:
+                self._manager.set_transition_policy(name, self._transition(settings))
+        for name in () if before is None else before.effective.models.keys() - models:
+            self._manager.set_transition_policy(name, None)
         self._source.update_config(servables)
+
+    def _transition(self, settings: ModelSettings) -> TransitionPolicy:
+        """Returns how versions of a model change."""
+        if settings.keeps_resources:
+            return resource_preserving
+        pinned = settings.pinned_versions
+        return handing_over(
+            availability_preserving,
+            functools.partial(self._served.awaited, settings.name),
+            lambda version: version in pinned and not self._is_taken_in(),
+        )
+
+    def _is_taken_in(self) -> bool:
+        """Whether what the config asks for shows in what is managed."""
+        # In this order: the source's words reach the manager before it says so.
+        return (
+            self._source.wait_applied(self._clock.now())
+            and self._manager.has_taken_in_all
+        )
 
     @property
     def models(self) -> Mapping[str, ModelSettings]:

@@ -154,6 +154,28 @@ class ServedModels:
             return route.primary
         return max(self._available(name), default=None)
 
+    def awaited(self, name: str) -> Mapping[int, Collection[int]]:
+        """Returns by version that still answers which ones are to take its place.
+
+        For the primary and the labels whose new version is not available yet. Any
+        thread; takes no lock.
+        """
+        config, routes = self._config, self._routes
+        settings = None if config is None else config.models.get(name)
+        if settings is None or not (settings.labels or settings.primary is not None):
+            return {}
+        heirs: dict[int, set[int]] = {}
+        route = routes.routes.get(name)
+        moves = [] if route is None else [(route.primary, settings.primary)]
+        meant = routes.labels.get(name, {})
+        moves += [
+            (meant.get(label), wanted) for label, wanted in settings.labels.items()
+        ]
+        for now, wanted in moves:
+            if now is not None and wanted is not None and now != wanted:
+                heirs.setdefault(now, set()).add(wanted)
+        return heirs
+
     def trial(self, name: str) -> TrialRecord | None:
         """Returns the record of the model's trial, None without one."""
         trial = self._trials.get(name)
