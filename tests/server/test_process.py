@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import cast
 
-from tfs.core.errors import FailedPrecondition
+import pytest
+
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.server.config import read_config_text
 from tfs.server.model_server import ModelServer
+from tfs.server.options import ServerOptions
 from tfs.server.process import Announcer, _drain, _SignalInbox
 from tfs.testing.fake_clock import FakeClock
 
@@ -82,3 +87,20 @@ def test_a_call_that_hangs_costs_the_drain_timeout_once() -> None:
     with _SignalInbox() as inbox:
         assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 1
     assert [each - begun_s for each in server.deadlines_s] == [30.0, 32.0]
+
+
+def test_a_config_that_is_refused_costs_no_patience() -> None:
+    """The end of a start waits for nothing that never ran."""
+    config = read_config_text(
+        'model_config_list { config { name: "a" base_path: "/m" '
+        'model_platform: "onnx" } }',
+        "a test",
+    )
+    clock = MonotonicClock()
+    options = ServerOptions(any_port=True, model_config_file="/models.config")
+    server = ModelServer(options, clock)
+    with pytest.raises(InvalidArgument, match="onnx"):
+        server.start(config)
+    begun_s = clock.now()
+    server.close(begun_s + 60)
+    assert clock.now() - begun_s < 5  # each of its waits is longer

@@ -173,10 +173,11 @@ class ModelServer:
                 certificates cannot be used.
 
         """
-        self.core.check(config)
-        doors = listeners(self._options)
+        # First of all: what fails below is closed by way of the loop.
         self._loop.start()
         self._watchdog.start()
+        self.core.check(config)
+        doors = listeners(self._options)
         self._log_writer.start()
         addresses = self._addresses = self._transport.start(
             doors,
