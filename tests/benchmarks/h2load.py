@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks import command
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".tools"
 PACKAGE = "nghttp2-client"
 
-INSTALL_TIMEOUT_S = 300.0
 RUN_TIMEOUT_S = 120.0
 PREFIX_BYTES = 5  # of a gRPC message: compressed or not, and its size
 
@@ -224,7 +225,7 @@ def unpack(folder: Path, run_command: Run | None = None) -> H2load:
     Raises:
         H2loadMissingError: A tool is missing, or a download failed.
     """
-    run_command = run_command or _run
+    run_command = run_command or command.run_command
     if not folder.is_dir():
         print(f"==> unpacking {PACKAGE} into {folder}", flush=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -287,23 +288,3 @@ def _missing_packages(
     }
     names = [name for name in needed if name.partition(":")[0] not in installed]
     return names or [PACKAGE]
-
-
-def _run(command: Sequence[str], folder: Path) -> str:
-    try:
-        result = subprocess.run(
-            list(command),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(
-            f"{command[0]} took more than {INSTALL_TIMEOUT_S:g} s"
-        ) from None
-    if result.returncode != 0:
-        first_line = result.stderr.strip().partition("\n")[0]
-        raise RuntimeError(f"{' '.join(command[:4])} failed: {first_line}")
-    return result.stdout

@@ -12,19 +12,17 @@ import ctypes
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.benchmarks.command import run_command
 from tests.benchmarks.peers.peer import ROOT, Need, Peer
 
 ENVIRONMENTS = ROOT / ".tools" / "peers"
 REQUIREMENTS = Path(__file__).with_name("requirements")
 
-INSTALL_TIMEOUT_S = 900.0
-
-Run = Callable[[Sequence[str]], None]
+Run = Callable[[Sequence[str]], object]
 """Runs a command; RuntimeError with its last words if it failed."""
 
 
@@ -71,9 +69,9 @@ def prepare(
         shutil.rmtree(folder)
     install = install_commands(python, requirements, os.environ.get("TORCH_INDEX", ""))
     try:
-        (run or _run)([sys.executable, "-m", "venv", str(folder)])
+        (run or run_command)([sys.executable, "-m", "venv", str(folder)])
         for command in install:
-            (run or _run)(command)
+            (run or run_command)(command)
     except RuntimeError as error:
         by_hand = " && ".join(" ".join(command) for command in install)
         raise MissingError(
@@ -108,21 +106,3 @@ def _is_there(what: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _run(command: Sequence[str]) -> None:
-    try:
-        result = subprocess.run(
-            list(command),
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(
-            f"{command[0]} took more than {INSTALL_TIMEOUT_S:g} s"
-        ) from None
-    if result.returncode != 0:
-        last = (result.stderr.strip() or "no reason given").splitlines()[-1]
-        raise RuntimeError(last)
