@@ -66,6 +66,67 @@ def test_a_full_file_is_followed_by_the_next(tmp_path: Path) -> None:
     assert list(written.files().values()) == [[b"one"], [b"two"]]
 
 
+def test_the_oldest_files_make_room(tmp_path: Path) -> None:
+    """No more files than asked for, whoever wrote them; others' files are not touched."""
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    strangers = ["log-x.tfrecord", f"log2-{START}-0.tfrecord", f"log-{START}-0.txt"]
+    for name in [*strangers, "log-20200101-000000-10.tfrecord"]:
+        (folder / name).touch()
+    (folder / "log-20200101-000000-9.tfrecord").touch()
+    written = Written(tmp_path, LogWriterOptions(max_file_bytes=10, max_files=3))
+    for record in (b"one", b"two"):
+        written.submit(record)
+    written.writer.write_pending()
+    kept = {path.name for path in folder.iterdir()} - set(strangers)
+    assert kept == {
+        "log-20200101-000000-10.tfrecord",
+        f"log-{START}-0.tfrecord",
+        f"log-{START}-1.tfrecord",
+    }
+    for record in (b"three", b"four", b"five"):
+        written.submit(record)
+    written.writer.close()
+    kept = {path.name for path in folder.iterdir()} - set(strangers)
+    assert kept == {f"log-{START}-{index}.tfrecord" for index in (2, 3, 4)}
+
+
+def test_the_files_take_no_more_than_asked_for(tmp_path: Path) -> None:
+    """Files are smaller where the bound is, so that a part of the log goes at a time."""
+    bound = 400
+    written = Written(tmp_path, LogWriterOptions(max_total_bytes=bound))
+    for _ in range(100):
+        written.submit(b"x" * 34)  # 50 with its frame
+        written.writer.write_pending()
+        taken = [path.stat().st_size for path in (tmp_path / "deep").iterdir()]
+        assert sum(taken) <= bound
+    assert len(taken) > 2
+    assert sum(taken) > bound // 2
+    written.writer.close()
+
+
+def test_a_clock_set_back_deletes_no_file_that_is_written(tmp_path: Path) -> None:
+    """By its name it is the oldest; the records in it are the newest."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "log-20990101-000000-0.tfrecord").touch()
+    written = Written(tmp_path, LogWriterOptions(max_files=1))
+    written.submit(b"one")
+    written.writer.close()
+    assert written.files() == {f"log-{START}-0.tfrecord": [b"one"]}
+
+
+def test_a_file_that_cannot_be_deleted_costs_no_record(tmp_path: Path) -> None:
+    """The bound is broken, and the log says so."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "log-20200101-000000-0.tfrecord").mkdir()
+    written = Written(tmp_path, LogWriterOptions(max_files=1))
+    written.submit(b"one")
+    written.writer.write_pending()
+    assert (tmp_path / "deep" / f"log-{START}-0.tfrecord").read_bytes()
+    assert written.counted("request_log_dropped", reason="disk") == 0
+    written.writer.close()
+
+
 @pytest.mark.parametrize(
     "options",
     [LogWriterOptions(max_queued_records=2), LogWriterOptions(max_queued_bytes=7)],

@@ -319,6 +319,30 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "text BatchingParameters for versions without their own",
     ),
     Flag(
+        "request_log_max_files",
+        "request_log_max_files",
+        int,
+        "files kept of each request log, the oldest go first; 0 keeps all",
+    ),
+    Flag(
+        "request_log_max_bytes",
+        "request_log_max_bytes",
+        int,
+        "what the files of each request log may take together; 0 is no bound",
+    ),
+    Flag(
+        "request_log_dc",
+        "request_log_dc",
+        str,
+        "the data centre this server is in, for per_task_sampling_configs",
+    ),
+    Flag(
+        "request_log_task_index",
+        "request_log_task_index",
+        int,
+        "which server there it is, for the same; -1 is none in particular",
+    ),
+    Flag(
         "admin_socket_path",
         "admin_socket_path",
         str,

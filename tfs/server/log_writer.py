@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import Final
 
-from tfs.codec.tfrecord import frame
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.core.stats import Stats
+from tfs.server.rotated_file import RotatedFile
 
 log = logging.getLogger(__name__)
 
@@ -35,91 +33,24 @@ class LogWriterOptions:
         max_queued_records: Records that may wait.
         max_queued_bytes: What they may hold.
         max_file_bytes: A file that has reached this is closed, and the next begun.
+        max_files: Files kept of each prefix; the oldest go first. 0 keeps all.
+        max_total_bytes: What the files of a prefix may take together; 0 is no bound.
 
     """
 
     max_queued_records: int = 10_000
     max_queued_bytes: int = 64 << 20
     max_file_bytes: int = 64 << 20
+    max_files: int = 0
+    max_total_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in ("max_queued_records", "max_queued_bytes", "max_file_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(f"{name} must be positive: {getattr(self, name)}")
-
-
-class RotatedFile:
-    """Record files ``PREFIX-YYYYMMDD-HHMMSS-N.tfrecord``. Confined to the log writer.
-
-    A file is made when the first record comes; records are whole in it after
-    ``flush``. Nothing is ever deleted.
-    """
-
-    def __init__(self, prefix: str, max_bytes: int, clock: Clock) -> None:
-        self.prefix = prefix
-        self._max_bytes = max_bytes
-        self._clock = clock
-        self._file: BinaryIO | None = None
-        self._num_bytes = 0
-
-    def write(self, record: bytes) -> None:
-        """Appends a record.
-
-        Raises:
-            OSError: It could not; the file it was meant for is closed.
-
-        """
-        framed = frame(record)
-        try:
-            if self._file is not None and self._num_bytes >= self._max_bytes:
-                self.close()
-            if self._file is None:
-                self._file = self._open()
-                self._num_bytes = 0
-            self._file.write(framed)
-        except OSError:
-            self._abandon()
-            raise
-        self._num_bytes += len(framed)
-
-    def flush(self) -> None:
-        """Hands what was written to the operating system.
-
-        Raises:
-            OSError: It could not; the file is closed.
-
-        """
-        if self._file is not None:
-            try:
-                self._file.flush()
-            except OSError:
-                self._abandon()
-                raise
-
-    def close(self) -> None:
-        """Ends the file; the next record begins another."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _abandon(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                file.close()
-            except OSError:
-                log.debug("event=request_log_close_failed prefix=%s", self.prefix)
-
-    def _open(self) -> BinaryIO:
-        os.makedirs(os.path.dirname(self.prefix) or ".", exist_ok=True)
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._clock.wall_s()))
-        index = 0
-        while True:
-            path = f"{self.prefix}-{stamp}-{index}.tfrecord"
-            try:
-                return open(path, "xb")
-            except FileExistsError:  # rotated within a second, or a server before us
-                index += 1
+        for name in ("max_files", "max_total_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} is negative: {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +99,14 @@ class LogWriter:
 
     def open(self, prefix: str) -> RotatedFile:
         """Returns files for ``submit``; none is made before the first record."""
-        file = RotatedFile(prefix, self.options.max_file_bytes, self.clock)
+        options = self.options
+        file = RotatedFile(
+            prefix,
+            options.max_file_bytes,
+            self.clock,
+            max_files=options.max_files,
+            max_total_bytes=options.max_total_bytes,
+        )
         with self._changed:
             self._files.append(file)
         return file

@@ -55,7 +55,7 @@ from tfs.server.admin_describe import (
 from tfs.server.config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.log_collector import file_collectors
-from tfs.server.log_writer import LogWriter
+from tfs.server.log_writer import LogWriter, LogWriterOptions
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
@@ -146,8 +146,21 @@ class ModelServer:
             self._clock,
         )
         self._endings = self.bus.subscribe(self._note_ending)
-        self._log_writer = LogWriter(self._clock, self.stats)
-        self._request_logs = RequestLogs(file_collectors(self._log_writer), self._clock)
+        self._log_writer = LogWriter(
+            self._clock,
+            self.stats,
+            LogWriterOptions(
+                max_files=options.request_log_max_files,
+                max_total_bytes=options.request_log_max_bytes,
+            ),
+        )
+        task_index = options.request_log_task_index
+        self._request_logs = RequestLogs(
+            file_collectors(self._log_writer),
+            self._clock,
+            dc=options.request_log_dc,
+            task_index=None if task_index < 0 else task_index,
+        )
         self.core.on_change(self._follow_config)
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock

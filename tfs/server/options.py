@@ -101,6 +101,10 @@ class ServerOptions:
         enable_batching: Whether concurrent requests are joined.
         batching_parameters_file: Text ``BatchingParameters`` for versions without a
             ``batching_params.pbtxt`` of their own; "" is as measured.
+        request_log_max_files: Files kept of each request log; 0 keeps all.
+        request_log_max_bytes: What the files of each may take together; 0 is no bound.
+        request_log_dc: The data centre of this server, for ``per_task_sampling_configs``.
+        request_log_task_index: Which server there it is; -1 is none in particular.
         admin_socket_path: Absolute path of a Unix socket (mode 0600) for operating
             the server alone; "" is none.
         admin_from: From where other sockets let callers operate the server.
@@ -155,6 +159,10 @@ class ServerOptions:
     load_probe_budget_s: float = 0.5
     enable_batching: bool = True
     batching_parameters_file: str = ""
+    request_log_max_files: int = 0
+    request_log_max_bytes: int = 0
+    request_log_dc: str = ""
+    request_log_task_index: int = -1
     admin_socket_path: str = ""
     admin_from: frozenset[AdminFrom] = DEFAULT_ADMIN_FROM
     allow_model_code: bool = True
@@ -202,6 +210,8 @@ class ServerOptions:
             "remote_cache_max_bytes",
             "model_memory_limit_bytes",
             "worker_memory_limit_bytes",
+            "request_log_max_files",
+            "request_log_max_bytes",
         ):
             value = getattr(self, name)
             _require(value >= 0, f"--{name} must not be negative: {value}")
@@ -231,6 +241,10 @@ class ServerOptions:
         _require(
             0 <= self.worker_spin_us <= 1000,
             f"--worker_spin_us must be in 0..1000: {self.worker_spin_us}",
+        )
+        _require(
+            self.request_log_task_index >= -1,
+            f"--request_log_task_index must be >= -1: {self.request_log_task_index}",
         )
         _require(
             self.enable_batching or not self.batching_parameters_file,

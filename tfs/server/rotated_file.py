@@ -1,0 +1,166 @@
+"""Record files that follow each other, and how many of them are kept."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from typing import BinaryIO, Final
+
+from tfs.codec.tfrecord import frame
+from tfs.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_SUFFIX: Final = re.compile(r"-([0-9]{8}-[0-9]{6})-([0-9]+)\.tfrecord")
+# Of what all files of a prefix may take, the largest share of one: deleting the oldest
+# must not delete most of the log.
+_LARGEST_SHARE: Final = 4
+
+
+class RotatedFile:
+    """Record files ``PREFIX-YYYYMMDD-HHMMSS-N.tfrecord``. Confined to the log writer.
+
+    A file is made when the first record comes; records are whole in it after
+    ``flush``. Whenever one is made, the oldest of the prefix, by their names and
+    whichever server wrote them, are deleted as far as the bounds ask for it.
+
+    Args:
+        prefix: Absolute path that the names begin with.
+        max_bytes: A file that has reached this is followed by the next.
+        clock: For the names.
+        max_files: Files kept, the one that is written included; 0 keeps all.
+        max_total_bytes: What they may take together, give or take a record; 0 is no
+            bound. Files are closed earlier where it asks for that.
+
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        max_bytes: int,
+        clock: Clock,
+        *,
+        max_files: int = 0,
+        max_total_bytes: int = 0,
+    ) -> None:
+        self.prefix = prefix
+        self._max_bytes = max_bytes
+        if max_total_bytes:
+            self._max_bytes = min(max_bytes, max(1, max_total_bytes // _LARGEST_SHARE))
+        self._max_files = max_files
+        self._max_total_bytes = max_total_bytes
+        self._clock = clock
+        self._file: BinaryIO | None = None
+        self._num_bytes = 0
+        self._stamp = ""
+        self._next_index = 0
+
+    def write(self, record: bytes) -> None:
+        """Appends a record.
+
+        Raises:
+            OSError: It could not; the file it was meant for is closed.
+
+        """
+        framed = frame(record)
+        try:
+            if self._file is not None and self._num_bytes >= self._max_bytes:
+                self.close()
+            if self._file is None:
+                self._file = self._open()
+                self._num_bytes = 0
+                self._make_room(self._file.name)
+            self._file.write(framed)
+        except OSError:
+            self._abandon()
+            raise
+        self._num_bytes += len(framed)
+
+    def flush(self) -> None:
+        """Hands what was written to the operating system.
+
+        Raises:
+            OSError: It could not; the file is closed.
+
+        """
+        if self._file is not None:
+            try:
+                self._file.flush()
+            except OSError:
+                self._abandon()
+                raise
+
+    def close(self) -> None:
+        """Ends the file; the next record begins another."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _abandon(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                log.debug("event=request_log_close_failed prefix=%s", self.prefix)
+
+    def _open(self) -> BinaryIO:
+        os.makedirs(os.path.dirname(self.prefix) or ".", exist_ok=True)
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._clock.wall_s()))
+        # Not from 0 within the same second: what had that name may have been deleted.
+        index = self._next_index if stamp == self._stamp else 0
+        while True:
+            path = f"{self.prefix}-{stamp}-{index}.tfrecord"
+            index += 1
+            try:
+                file = open(path, "xb")  # noqa: SIM115  # closed by ``close``
+            except FileExistsError:  # a server before us
+                continue
+            self._stamp, self._next_index = stamp, index
+            return file
+
+    def _make_room(self, current: str) -> None:
+        """Deletes the oldest other files, so that the bounds hold when this one is full."""
+        if not (self._max_files or self._max_total_bytes):
+            return
+        others = [path for path in self._files() if path != current]
+        sizes = {path: _size_bytes(path) for path in others}
+        total_bytes = sum(sizes.values()) + self._max_bytes
+        num_files = len(others) + 1
+        for path in others:
+            too_many = bool(self._max_files) and num_files > self._max_files
+            too_large = bool(self._max_total_bytes) and (
+                total_bytes > self._max_total_bytes
+            )
+            if not (too_many or too_large):
+                break
+            try:
+                os.unlink(path)
+            except OSError as error:  # the records matter more
+                log.warning(
+                    "event=request_log_not_deleted path=%s error=%s", path, error
+                )
+                continue
+            num_files -= 1
+            total_bytes -= sizes[path]
+            log.info("event=request_log_deleted path=%s", path)
+
+    def _files(self) -> list[str]:
+        """Returns the files of the prefix, oldest first."""
+        folder, start = os.path.split(self.prefix)
+        found = []
+        for name in os.listdir(folder or "."):
+            match = _SUFFIX.fullmatch(name.removeprefix(start))
+            if name.startswith(start) and match is not None:
+                path = os.path.join(folder, name)
+                found.append((match[1], int(match[2]), path))
+        return [path for _, _, path in sorted(found)]
+
+
+def _size_bytes(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
