@@ -15,7 +15,7 @@ import logging
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -27,13 +27,12 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.servable import InferenceTask, Tensors
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.call import Call
 from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.call_lanes import CallLanes
-from tfs.runtime.crash_policy import CrashHistory, describe_status
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
@@ -44,14 +43,13 @@ from tfs.runtime.spare_worker import SpareWorker
 from tfs.runtime.task_outcome import closed, finish, unloaded
 from tfs.runtime.waiter import Waiter
 from tfs.runtime.worker_conversation import OnReply, WorkerConversation, WorkerReply
+from tfs.runtime.worker_life import WorkerLife
 from tfs.runtime.worker_link import WorkerLink
-from tfs.runtime.worker_state import WorkerState, transition
-from tfs.runtime.zygote_client import Forked, ZygoteClient
+from tfs.runtime.worker_state import WorkerState
+from tfs.runtime.zygote_client import ZygoteClient
 
 log = logging.getLogger(__name__)
 
-_STATUS_WAIT_S: Final = 0.05  # for the zygote to say how a worker died
-_START_AGAIN_S: Final = 1.0  # after the zygote could not be started
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
 
 T = TypeVar("T")
@@ -82,33 +80,21 @@ class ProcessInterpreter:
     ) -> None:
         self._name = name
         self._loop = loop
-        self._zygote = zygote
-        self._spare = spare
-        self._platform = ""  # what was loaded last; decides what workers bring along
         self._options = options or ProcessOptions()
+        self._life = WorkerLife(name, loop, zygote, self._options, spare, self)
         self._lanes = CallLanes(
             loop,
             self._options.max_queued,
             self._options.call_timeout_s,
-            self._end_worker,
+            self._life.end,
             self._options.worker.spin_us / 1e6,
         )
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        self._state = WorkerState.ABSENT
-        self._link: WorkerLink | None = None
-        self._conversation: WorkerConversation | None = None
         self._models: dict[int, ProcessModel] = {}
         self._next_model_id = 0
-        self._num_holds = 0  # loads under way, and sessions' users
         self._mapping: ProcessModel | None = None  # being loaded again
-        self._when_ready: list[Callable[[ServingError | None], None]] = []
-        self._respawn_timer: Timer | None = None
-        self._deaths = CrashHistory(self._options.crashes)
-        self._num_restarts = 0
-        self._ended_for: str | None = None  # why we killed it, where we did
-        self._last_end = "ended"
-        self._start_failed = False
+        self._failed: list[Call] = []  # a dead worker was in, to be answered
 
     @property
     def name(self) -> str:
@@ -122,40 +108,39 @@ class ProcessInterpreter:
     @property
     def state(self) -> WorkerState:
         """Where the process is."""
-        return self._state
+        return self._life.state
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no process, nothing loaded and nothing being loaded."""
         return (
-            self._state in (WorkerState.ABSENT, WorkerState.CLOSED)
+            self.state in (WorkerState.ABSENT, WorkerState.CLOSED)
             and not self._models
-            and not self._num_holds
+            and not self._life.is_held
         )
 
     @property
     def pid(self) -> int | None:
         """The worker's process id, None while there is none."""
-        link = self._link
-        return link.pid if link is not None and link.pid > 0 else None
+        return self._life.pid
 
     @property
     def generation(self) -> int:
         """Changes whenever what sessions left in the worker is gone."""
-        return self._num_restarts
+        return self._life.num_deaths
 
     def stats(self) -> InterpreterStats:
         return replace(
             self._lanes.stats(),
             num_models=len(self._models),
-            num_restarts=self._num_restarts,
+            num_restarts=self._life.num_deaths,
         )
 
     # -- from other threads ---------------------------------------------------------
 
     def start(self) -> None:
         """Has the zygote started, so that the first load finds it warm."""
-        self._loop.post(lambda: self._want_worker(lambda _: None))
+        self._loop.post(lambda: self._life.want(lambda _: None))
 
     def load(
         self,
@@ -177,7 +162,7 @@ class ProcessInterpreter:
         """
         if self._loop.is_loop_thread:
             raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
-        self._platform = source.platform
+        self._life.platform = source.platform
         self.hold()
         staged: VersionFiles | None = None
         try:
@@ -192,7 +177,7 @@ class ProcessInterpreter:
 
     def unload(self, model: ProcessModel) -> None:
         """Frees a model behind the call that runs. Blocks."""
-        if self._state is WorkerState.CLOSED:
+        if self.state is WorkerState.CLOSED:
             model.unloading = True
             return
         self._ask(
@@ -202,7 +187,7 @@ class ProcessInterpreter:
         )
 
     def close(self, deadline_s: float | None = None) -> None:
-        if self._state is WorkerState.CLOSED:
+        if self.state is WorkerState.CLOSED:
             return
         waiter: Waiter[None] = Waiter()
 
@@ -230,28 +215,20 @@ class ProcessInterpreter:
         """
 
         def begin(waiter: Waiter[None]) -> None:
-            self._num_holds += 1
-
             def on_ready(error: ServingError | None) -> None:
                 if error is None:
                     waiter.set(None)
                 else:
-                    self._num_holds -= 1
                     waiter.fail(error)
 
-            self._want_worker(on_ready)
+            self._life.hold(on_ready)
 
         self._ask(begin, _HANDSHAKE_S, f"interpreter {self._name} does not start")
 
     def let_go(self) -> None:
         """Takes a ``hold`` back."""
-
-        def end() -> None:
-            self._num_holds -= 1
-            self._retire_if_empty()
-
-        if self._state is not WorkerState.CLOSED:
-            self._loop.post(end)
+        if self.state is not WorkerState.CLOSED:
+            self._loop.post(self._life.let_go)
 
     def exchange(
         self, request: bytes, fds: tuple[int, ...] = ()
@@ -269,7 +246,7 @@ class ProcessInterpreter:
         def begin(waiter: Waiter[tuple[bytes, list[int]]]) -> None:
             def on_reply(reply: WorkerReply | None) -> None:
                 if reply is None:
-                    text = f"the interpreter of this session {self._last_end}"
+                    text = f"the interpreter of this session {self._life.last_end}"
                     waiter.fail(Internal(text))
                 elif (error := reply.error()) is not None:
                     waiter.fail(error)
@@ -280,12 +257,12 @@ class ProcessInterpreter:
             def when_ready(error: ServingError | None) -> None:
                 if error is not None:
                     waiter.fail(error)
-                elif self._conversation is not None:
-                    self._conversation.send(
+                elif self._life.conversation is not None:
+                    self._life.conversation.send(
                         "session", {"body": request}, fds, on_reply, background=False
                     )
 
-            self._want_worker(when_ready)
+            self._life.want(when_ready)
 
         timeout_s = self._options.load_timeout_s
         return self._ask(begin, timeout_s, f"no answer within {timeout_s:.0f} s")
@@ -326,19 +303,18 @@ class ProcessInterpreter:
             def begin(waiter: Waiter[Mapping[str, object]]) -> None:
                 def on_reply(reply: WorkerReply | None) -> None:
                     if reply is None:
-                        text = f"{who}: its interpreter {self._last_end}"
+                        text = f"{who}: its interpreter {self._life.last_end}"
                         waiter.fail(Internal(text))
                     elif (error := reply.error()) is not None:
                         waiter.fail(error)
                     else:
                         waiter.set(reply.fields)
 
-                if self._state is not WorkerState.READY or self._conversation is None:
+                conversation = self._life.conversation
+                if self.state is not WorkerState.READY or conversation is None:
                     waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
                     return
-                self._conversation.send(
-                    "scale", fields, (fd,), on_reply, background=False
-                )
+                conversation.send("scale", fields, (fd,), on_reply, background=False)
 
             timeout_s = 8 * duration_s + self._options.call_timeout_s
             reply = self._ask(begin, timeout_s, f"{who}: measuring it took too long")
@@ -352,7 +328,7 @@ class ProcessInterpreter:
     ) -> T:
         """Runs ``begin`` on the loop and waits for what it reports."""
         waiter: Waiter[T] = Waiter()
-        if self._state is WorkerState.CLOSED:
+        if self.state is WorkerState.CLOSED:
             raise closed(self._name)
         self._loop.post(lambda: begin(waiter))
         return waiter.wait(timeout_s, Internal(late))
@@ -420,7 +396,7 @@ class ProcessInterpreter:
                 if reply is None:
                     waiter.fail(
                         Internal(
-                            f"{who}: its interpreter {self._last_end} while loading it"
+                            f"{who}: its interpreter {self._life.last_end} while loading it"
                         )
                     )
                 elif (error := reply.error()) is not None:
@@ -430,7 +406,8 @@ class ProcessInterpreter:
                         self._models[model.model_id] = model
                     waiter.set(reply.fields)
 
-            if self._state is not WorkerState.READY or self._conversation is None:
+            conversation = self._life.conversation
+            if self.state is not WorkerState.READY or conversation is None:
                 waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
                 return
             # In the background only where nobody is served: in an interpreter at
@@ -440,9 +417,7 @@ class ProcessInterpreter:
                 self._send_load(model, on_reply, background=background)
             else:
                 fields = {"source": source}
-                self._conversation.send(
-                    op, fields, fds, on_reply, background=background
-                )
+                conversation.send(op, fields, fds, on_reply, background=background)
 
         timeout_s = self._options.load_timeout_s
         late = f"{who}: loading took over {timeout_s:.1f} s"
@@ -452,7 +427,7 @@ class ProcessInterpreter:
         self, model: ProcessModel, on_reply: OnReply, *, background: bool
     ) -> None:
         """Has the worker load a model, and opens its lane if it has one. On the loop."""
-        conversation = self._conversation
+        conversation = self._life.conversation
         assert conversation is not None
         num_at_once = model.source.concurrency
 
@@ -516,7 +491,7 @@ class ProcessInterpreter:
         """Starts a task, from any thread. Never blocks, never raises."""
         if self._loop.is_loop_thread:
             self._enqueue(model, task)
-        elif self._state is WorkerState.CLOSED:
+        elif self.state is WorkerState.CLOSED:
             finish(task, closed(self._name))  # the loop may be gone
         else:
             self._inbox.append((model, task))
@@ -526,89 +501,27 @@ class ProcessInterpreter:
         self._enqueue(*self._inbox.popleft())
 
     def _enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        if self._state is WorkerState.CLOSED:
+        if self.state is WorkerState.CLOSED:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
         else:
             self._lanes.add(model, task)
 
-    # -- from absent to ready, on the loop from here on ----------------------------------
+    # -- what becomes of the worker: told by its life, on the loop ----------------------
 
-    def _move(self, state: WorkerState) -> None:
-        self._state = transition(self._name, self._state, state)
+    @property
+    def has_models(self) -> bool:
+        """Whether anything is loaded."""
+        return bool(self._models)
 
-    def _want_worker(self, on_ready: Callable[[ServingError | None], None]) -> None:
-        """Calls ``on_ready`` once a worker is ready, or cannot be had."""
-        match self._state:
-            case WorkerState.READY:
-                on_ready(None)
-            case WorkerState.CLOSED:
-                on_ready(closed(self._name))
-            case WorkerState.ABSENT:
-                self._when_ready.append(on_ready)
-                self._zygote.acquire()
-                self._fork()
-            case _:
-                self._when_ready.append(on_ready)
+    @property
+    def has_models_to_run(self) -> bool:
+        """Whether a worker that died is to be followed by another for their sake."""
+        return any(model.refusal() is None for model in self._models.values())
 
-    def _tell_ready(self, error: ServingError | None) -> None:
-        waiting, self._when_ready = self._when_ready, []
-        for on_ready in waiting:
-            on_ready(error)
-
-    def _fork(self) -> None:
-        self._move(WorkerState.FORKING)
-        # Where imports take long, a fork that has them is faster than a spare without.
-        is_common = self._platform not in SLOW_IMPORTS
-        spare = self._spare.take() if is_common and self._spare is not None else None
-        if spare is not None:
-            self._link = spare
-            self._on_forked(spare)
-            return
-        try:
-            link = self._link = WorkerLink(self._options.worker.slab_bytes)
-        except OSError as error:
-            self._cannot_start(str(error.strerror))
-            return
-
-        def on_forked(outcome: Forked | str) -> None:
-            if isinstance(outcome, Forked):
-                link.attach(outcome.pid, outcome.pidfd, outcome.zygote_pid)
-            if link is not self._link:  # closed meanwhile
-                link.close()
-            elif isinstance(outcome, Forked):
-                self._on_forked(link)
-            else:
-                self._link = None
-                link.close()
-                self._cannot_start(outcome)
-
-        self._zygote.fork(
-            self._options.worker, link.remote_fds, on_forked, platform=self._platform
-        )
-
-    def _cannot_start(self, why: str) -> None:
-        """Answers whoever waits, and tries again later for the models there are."""
-        self._start_failed = True
-        self._move(WorkerState.DEAD)
-        log.error(
-            "event=interpreter_start_failed interpreter=%s why=%s", self._name, why
-        )
-        error = Unavailable(f"interpreter {self._name} cannot be started: {why}")
-        self._tell_ready(error)
-        self._lanes.refuse(error)
-        self._respawn()
-
-    def _on_forked(self, link: WorkerLink) -> None:
-        self._move(WorkerState.MAPPING)
-        self._start_failed = False
-        conversation = WorkerConversation(link, self._on_event, self._end_worker)
-        self._conversation = conversation
-        loop = self._loop
-        loop.watch(link.calls.reply_fd, lambda _: self._on_replies(link))
-        loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
-        loop.watch(link.control.fileno(), lambda _: conversation.read())
+    def move_in(self, conversation: WorkerConversation) -> None:
+        """Loads what the interpreter had on a new worker."""
         self._map_next(list(self._models.values()), conversation)
 
     def _map_next(
@@ -634,73 +547,36 @@ class ProcessInterpreter:
 
             self._send_load(model, on_reply, background=False)
             return
-        self._move(WorkerState.READY)
-        self._tell_ready(None)
-        if self._link is not None:
-            self._lanes.open(self._link.calls)
-        self._retire_if_empty()
+        self._life.settle()
 
-    # -- from ready to dead, and back ---------------------------------------------------
+    def begin_calls(self, link: WorkerLink) -> None:
+        """Hands tasks to a ready worker."""
+        self._lanes.open(link.calls)
 
-    def _on_replies(self, link: WorkerLink) -> None:
+    def read_replies(self, link: WorkerLink) -> None:
+        """Answers the calls that the worker has finished."""
         self._lanes.read_replies(link.calls.num_replies())
 
-    def _on_pidfd(self, link: WorkerLink) -> None:
-        """The process is gone; the zygote says how, or has a moment to do so."""
-        self._loop.unwatch(link.pidfd)
-        if self._ended_for is not None:
-            self._on_death(link, self._ended_for)
-            return
+    def refuse(self, error: ServingError) -> None:
+        """Answers what waits."""
+        self._lanes.refuse(error)
 
-        def on_status(status: int | None) -> None:
-            timer.cancel()
-            self._zygote.unwatch_death(link.pid)
-            if link is not self._link:
-                return
-            if status is None and self._zygote.pid != link.zygote_pid:
-                self._on_death(link, "ended with the zygote", is_innocent=True)
-            else:
-                self._on_death(link, describe_status(status))
+    def stop_calls(self) -> None:
+        """Hands no more to a worker that is gone; keeps what it was in."""
+        self._failed += self._lanes.close()
 
-        when_s = self._loop.clock.now() + _STATUS_WAIT_S
-        timer = self._loop.call_at(when_s, lambda: on_status(None))
-        self._zygote.watch_death(link.pid, on_status)
-
-    def _end_worker(self, why: str | None) -> None:
-        """Kills the worker; its callers and the log are told why."""
-        if self._link is not None:
-            self._ended_for = self._ended_for or why
-            self._loop.unwatch(self._link.control.fileno())
-            self._link.kill()
-
-    def _on_death(
-        self, link: WorkerLink, how: str, *, is_innocent: bool = False
-    ) -> None:
-        """Fails what ran, blames the model for it unless innocent, and starts anew."""
-        self._on_replies(link)  # what it had finished is good
-        now_s = self._loop.clock.now()
-        self._last_end = how
-        self._num_restarts += 1
-        self._deaths.add(now_s)
+    def blame(self, how: str, *, is_innocent: bool) -> None:
+        """Holds a death against the model whose call or load it came in."""
         for health in {model.health for model in self._models.values()}:
             health.note_death(how)
-        log.error(
-            "event=interpreter_died interpreter=%s pid=%d how=%r",
-            self._name,
-            link.pid,
-            how,
-        )
-        if is_innocent:
-            link.kill_group()
-        failed = self._lanes.close()
         mapping, self._mapping = self._mapping, None
-        awaited = self._conversation.end() if self._conversation is not None else []
-        self._drop_link()
-        self._move(WorkerState.DEAD)
-        culprit = failed[-1].model if failed else mapping
+        culprit = self._failed[-1].model if self._failed else mapping
         if culprit is not None and not is_innocent:
-            self._blame(culprit, how, now_s)
-        self._respawn()
+            self._blame(culprit, how, self._loop.clock.now())
+
+    def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
+        """Answers the calls the worker was in, and who waited for it to answer."""
+        failed, self._failed = self._failed, []
         for call in failed:
             who = call.model.source.id.slashed
             text = f"{who}: the interpreter that ran this request {how}"
@@ -734,42 +610,8 @@ class ProcessInterpreter:
         except Exception:
             log.exception("event=on_quarantine_failed servable=%s", who.slashed)
 
-    def _respawn(self) -> None:
-        """Starts the next worker, now or after a pause, if anybody wants one."""
-        if self._state is not WorkerState.DEAD:
-            return
-        if not self._is_wanted():
-            self._move(WorkerState.ABSENT)
-            self._zygote.release()
-            return
-        now_s = self._loop.clock.now()
-        delay_s = self._deaths.respawn_delay_s(now_s)
-        if self._start_failed:
-            delay_s = max(delay_s, _START_AGAIN_S)
-        if delay_s == 0.0 or self._respawn_timer is not None:
-            self._respawn_timer = None
-            self._fork()
-        else:
-            self._respawn_timer = self._loop.call_at(now_s + delay_s, self._respawn)
-
-    def _is_wanted(self) -> bool:
-        return bool(
-            self._num_holds
-            or self._when_ready
-            or any(model.refusal() is None for model in self._models.values())
-        )
-
-    def _drop_link(self) -> None:
-        link, self._link = self._link, None
-        self._conversation = None
-        self._ended_for = None
-        if link is not None:
-            if link.pidfd >= 0:
-                for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):
-                    self._loop.unwatch(fd)
-            link.close()
-
-    def _on_event(self, event: WorkerReply) -> None:
+    def take_event(self, event: WorkerReply) -> None:
+        """Takes what the worker says unasked."""
         fields = event.fields
         if fields.get("event") != "weights_written":
             return
@@ -799,8 +641,8 @@ class ProcessInterpreter:
             self._lanes.forget(model)
             self._models.pop(model.model_id, None)
             model.files.close()
-            if self._conversation is not None and self._models:
-                self._conversation.send(
+            if self._life.conversation is not None and self._models:
+                self._life.conversation.send(
                     "unload",
                     {"model": model.model_id},
                     (),
@@ -808,7 +650,7 @@ class ProcessInterpreter:
                     background=False,
                 )
             else:
-                self._retire_if_empty()
+                self._life.retire_if_empty()
                 waiter.set(None)
 
         self._lanes.after_calls(when_idle, model)
@@ -817,44 +659,21 @@ class ProcessInterpreter:
         """Ends a worker that still loads what nobody waits for any more."""
         if (
             model.model_id not in self._models
-            and self._conversation is not None
-            and self._conversation.num_awaited
+            and self._life.conversation is not None
+            and self._life.conversation.num_awaited
         ):
-            self._end_worker("was ended because it did not finish loading")
-
-    def _retire_if_empty(self) -> None:
-        """Ends the process when nothing is loaded: all its memory is back at once."""
-        if (
-            self._state is WorkerState.READY
-            and not self._models
-            and not self._num_holds
-            and not self._when_ready
-        ):
-            self._lanes.close()
-            self._drop_link()
-            self._move(WorkerState.ABSENT)
-            self._zygote.release()
+            self._life.end("was ended because it did not finish loading")
 
     def _finish_close(self, waiter: Waiter[None]) -> None:
-        if self._state is WorkerState.CLOSED:
+        if self.state is WorkerState.CLOSED:
             waiter.set(None)
             return
-        if self._state is not WorkerState.ABSENT:
-            self._zygote.release()
-        if self._respawn_timer is not None:
-            self._respawn_timer.cancel()
-        awaited = self._conversation.end() if self._conversation is not None else []
-        failed = self._lanes.close()
-        if self._state is WorkerState.FORKING:
-            self._link = None  # closed when the zygote answers
-        else:
-            self._drop_link()
-        self._move(WorkerState.CLOSED)
+        awaited = self._life.close()
         error = closed(self._name)
+        failed, self._failed = self._failed, []
         for call in failed:
             finish(call.task, error)
         self._lanes.refuse(error)
-        self._tell_ready(error)
         for on_reply in awaited:
             on_reply(None)
         for model in self._models.values():

@@ -112,6 +112,7 @@ class SpareWorker:
             elif isinstance(outcome, Forked):
                 self._watch(link)
             else:
+                log.warning("event=no_spare_worker why=%r", outcome)
                 self._drop()
 
         self._zygote.fork(self._options, link.remote_fds, on_forked, is_spare=True)

@@ -149,13 +149,14 @@ class Zygote:
     def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         token = request["token"]
         archive = b""
-        if request["spare"]:
-            archive = self._warm_up_archive = self._warm_up_archive or make_archive()
         try:
+            if request["spare"]:
+                archive = self._warm_up_archive or make_archive()
+                self._warm_up_archive = archive
             pid = os.fork()
-        except OSError as error:
+        except Exception as error:
             control_channel.close_all(fds)
-            self._tell({"failed": token, "why": error.strerror})
+            self._tell({"failed": token, "why": str(error)})
             return
         if pid == 0:
             try:
