@@ -23,7 +23,7 @@ from tests.runtime.packaged import (
     values,
 )
 from tests.runtime.process_host import process_host
-from tests.runtime.zoo import Embed, Scale, Shout
+from tests.runtime.zoo import Embed, Scale, Shout, Threads
 from tfs.core.dtype import INT64, STRING
 from tfs.core.errors import (
     Cancelled,
@@ -256,6 +256,16 @@ def test_a_call_that_fails_fails_alone(
     assert complaint in error.message
     assert "/" not in error.message.replace("scale/1", "")
     assert values(ask(loaded, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
+    loaded.unload()
+
+
+def test_a_model_may_start_threads(interpreter: Interpreter, tmp_path: Path) -> None:
+    """They compute as the model does, and leave nothing that harms a later call."""
+    signatures = {"serving_default": SCALE_SIGNATURES["serving_default"]}
+    loaded = interpreter.load(package(tmp_path, Threads(), signatures))
+    for _ in range(30):
+        outputs = ask(loaded, {"x": floats((1, 2))}).outputs()
+        assert values(outputs["y"]) == [[28, 56]]
     loaded.unload()
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import torch
@@ -92,6 +93,27 @@ class Scale(torch.nn.Module):
 
     def pid(self, x: torch.Tensor) -> torch.Tensor:
         return torch.full_like(x, os.getpid(), dtype=torch.int64)
+
+
+class Threads(torch.nn.Module):
+    """Computes on threads that end with the call, as a pool in a ``with`` does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows: dict[int, torch.Tensor] = {}
+
+        def compute(index: int) -> None:
+            rows[index] = x * index
+
+        for first in range(0, 8, 4):
+            threads = [
+                threading.Thread(target=compute, args=(first + index,))
+                for index in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return torch.stack(list(rows.values())).sum(0)
 
 
 class Speechless(BaseException):

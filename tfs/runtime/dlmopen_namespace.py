@@ -12,7 +12,10 @@ whole Python, and the cure for each, is said where it is cured:
 3. a thread of one libc is unknown to another: :meth:`Namespace._enter`;
 4. each copy of libc needs static thread-local storage, of which there is little:
    :data:`MORE_ROOM` says how to get more;
-5. no namespace can be unloaded, because torch cannot: they are kept for the next user
+5. stacks of threads that ended are kept in one list, with memory that only the
+   process's own libc can free: :func:`_want_larger_stacks`, :mod:`the guest's threads
+   <tfs.runtime.guest.namespace_threads>`;
+6. no namespace can be unloaded, because torch cannot: they are kept for the next user
    (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
 
 Whatever crashes in a namespace ends the process. Nothing here works with libraries that
@@ -52,6 +55,7 @@ _BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes o
 _NUM_KEYS: Final = 1024  # PTHREAD_KEYS_MAX
 _BLOCK_KEYS: Final = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
 _NUM_BLOCKS: Final = 2  # 62 keys: Python, torch and gRPC together use 14
+_MORE_STACK_BYTES: Final = 1 << 20  # address space only
 _BUFFER_BYTES: Final = 64 << 10  # what is larger travels in memory of its own
 
 # Memory a model used last is used again by its next call, not given back and faulted
@@ -65,7 +69,7 @@ import sys
 sys.path[:] = {path!r}
 try:
     from tfs.runtime.guest.namespace_boot import boot
-    boot({entry}, {environment!r})
+    boot({entry}, {free}, {environment!r})
 except BaseException as error:
     import ctypes
     text = f"{{type(error).__name__}}: {{error}}".encode()[:{fault_bytes} - 1]
@@ -118,6 +122,7 @@ class Namespace:
         self._ctype_init = self._libc["__ctype_init"]
         for parameter, value in _MALLOPT:
             self._libc.mallopt(parameter, value)
+        _want_larger_stacks(self._libc)
         self._own = _PerThread()
         self._program = ctypes.create_unicode_buffer(sys.executable)
         self._entry: Any = None
@@ -211,6 +216,7 @@ class Namespace:
             path=import_path(),
             environment=dict(os.environ),
             entry=ctypes.addressof(entry),
+            free=ctypes.cast(self._host.free, ctypes.c_void_p).value,
             fault=ctypes.addressof(fault),
             fault_bytes=_FAULT_BYTES,
         )
@@ -289,6 +295,18 @@ class _Keys:
         for key in free:
             self._libc.pthread_key_delete(key)
         return len(free)
+
+
+def _want_larger_stacks(libc: ctypes.CDLL) -> None:
+    """Has the threads of a namespace pass over the stacks of others that ended."""
+    attributes = (ctypes.c_uint64 * 8)()  # pthread_attr_t: 56 bytes, 64 on some
+    size = ctypes.c_size_t()
+    libc.pthread_getattr_default_np(attributes)
+    libc.pthread_attr_getstacksize(attributes, ctypes.byref(size))
+    larger = ctypes.c_size_t(size.value + _MORE_STACK_BYTES)
+    libc.pthread_attr_setstacksize(attributes, larger)
+    libc.pthread_setattr_default_np(attributes)
+    libc.pthread_attr_destroy(attributes)
 
 
 def _reserve(host: ctypes.CDLL) -> list[int]:

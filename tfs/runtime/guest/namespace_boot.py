@@ -10,15 +10,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tfs.runtime.guest.namespace_threads import let_threads_end
+
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Every namespace has pools of its own, which would multiply; models say otherwise."""
 
 
-def boot(entry_address: int, environment: Mapping[str, str]) -> None:
+def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) -> None:
     """Makes this Python answer requests; see ``tfs.runtime.dlmopen_namespace``.
 
     Args:
         entry_address: Where to write the address of the function that answers.
+        free_address: Of the process's own ``free``.
         environment: The process's, as its Python knows it: this libc has seen only
             what the process was started with.
 
@@ -30,6 +33,7 @@ def boot(entry_address: int, environment: Mapping[str, str]) -> None:
         del os.environ[name]
     os.environ.update({**environment, **dict.fromkeys(_ONE_THREAD, "1")})
     _load_locally()
+    let_threads_end(free_address)
     # Nobody finalises this Python: what it prints must not wait in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
