@@ -578,6 +578,75 @@ def test_a_profile_that_shows_dependence_beats_the_options() -> None:
     at.close()
 
 
+def _unconfigured(at: Fixture) -> BatchedServable:
+    """Returns a servable whose batching nobody configured, over the fixture's own."""
+    measured = SignatureProfile(rows_independent=True, call_s_by_rows={1: 1.0, 512: 2})
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    return BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
+
+
+def test_without_options_a_request_may_have_any_size() -> None:
+    """One that no queue would hold is computed in portions, which others share.
+
+    As upstream, where batching has to be configured to refuse a request for its size.
+    """
+    at = Fixture()
+    at.batched = _unconfigured(at)
+    num_rows = 10_000
+    numbers = [float(row // 2) for row in range(2 * num_rows)]
+    _, huge = at.submit({"x": floats((num_rows, 2), *numbers)})
+    _, small = at.submit({"x": floats((1, 2), 3, 4)})
+    at.step()
+    assert values_of(outputs_of(small)["sum"]) == [7.0]
+    assert not huge  # the small one waited for a portion, not for all of it
+    for _ in range(num_rows):
+        if huge:
+            break
+        at.step()
+    assert values_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
+    assert len(outputs_of(huge)["name"].data) == num_rows
+    assert max(task.num_rows for task in at.inner.seen) <= 512
+    at.close()
+
+
+def test_a_huge_request_ends_with_its_first_fault() -> None:
+    """What is left of it is not computed for nobody."""
+    at = Fixture()
+    at.batched = _unconfigured(at)
+    numbers = [1.0] * 20_000
+    numbers[0] = -1
+    _, told = at.submit({"x": floats((10_000, 2), *numbers)})
+    for _ in range(20):
+        at.step()
+    assert isinstance(error_of(told), InvalidArgument)
+    assert sum(task.num_rows for task in at.inner.seen) < 10_000
+    at.close()
+
+
+def test_a_row_of_a_split_request_is_named_by_its_place_in_the_request() -> None:
+    """Its caller knows nothing of parts."""
+
+    class Refuses(Sums):
+        def compute(self, task: InferenceTask) -> Outcome:
+            numbers = values_of(task.inputs["x"])[::2]
+            wrong = {row: "is 7" for row, x in enumerate(numbers) if x == 7}
+            return InvalidItems(wrong) if wrong else super().compute(task)
+
+    for configured in (True, False):
+        at = Fixture(Refuses(), options=options_of(splits=True, max_rows=10_000))
+        if not configured:
+            at.batched = _unconfigured(at)
+        numbers = [1.0] * 10_000
+        numbers[2 * 4500] = 7
+        _, told = at.submit({"x": floats((5000, 2), *numbers)})
+        for _ in range(5000):
+            at.step()
+        error = error_of(told)
+        assert isinstance(error, InvalidItems)
+        assert list(error.rows) == [4500]
+        at.close()
+
+
 def test_without_options_batches_are_as_large_as_pays() -> None:
     """The measured table decides; nothing measured means a moderate size."""
     measured = SignatureProfile(

@@ -124,6 +124,11 @@ class InvalidItems(InvalidArgument):
         }
         return InvalidItems(own, self.context) if own else None
 
+    def after(self, num_rows: int) -> InvalidItems:
+        """Returns the error of a request whose first rows were in another call."""
+        rows = {row + num_rows: why for row, why in self.rows.items()}
+        return InvalidItems(rows, self.context)
+
     def to_bytes(self, limit_bytes: int) -> bytes:
         """Returns a form for another process, of at most ``limit_bytes`` >= 1,024.
 

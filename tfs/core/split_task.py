@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfs.core.batch_task import Join, Split, Task
-from tfs.core.errors import ServingError, serving_error
+from tfs.core.errors import InvalidItems, ServingError, serving_error
 
 
 class SplitTask:
@@ -57,7 +57,7 @@ class SplitTask:
                 self._task,
                 start,
                 start + rows,
-                lambda outcome: self._end_part(index, outcome),
+                lambda outcome: self._end_part(index, start, outcome),
             )
         except Exception as error:
             self._error = serving_error(error, "splitting a task over batches failed")
@@ -74,7 +74,9 @@ class SplitTask:
         self.num_rows = 0
         self._end_if_over()
 
-    def _end_part(self, index: int, outcome: object) -> None:
+    def _end_part(self, index: int, start: int, outcome: object) -> None:
+        if isinstance(outcome, InvalidItems):
+            outcome = outcome.after(start)  # its caller counts all rows
         self._outcomes[index] = outcome
         self._num_open -= 1
         if isinstance(outcome, ServingError) and self._error is None:

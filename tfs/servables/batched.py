@@ -24,6 +24,7 @@ from tfs.core.errors import (
     InvalidItems,
     ServingError,
     Unavailable,
+    serving_error,
 )
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import CancelToken, InferenceTask, Outcome, Servable, Tensors
@@ -116,6 +117,7 @@ class BatchedServable:
                         max_in_flight,
                     ),
                     found,
+                    takes_any_size=options is None,
                 )
         self.unbatched: Mapping[str, str] = unbatched
         self._stats = stats
@@ -227,7 +229,12 @@ class _Plan:
         loop: Loop,
         options: BatchingOptions,
         measured: SignatureProfile,
+        *,
+        takes_any_size: bool,
     ) -> None:
+        # Where nobody set a limit there is none: TensorFlow Serving takes requests of
+        # any size unless batching was configured.
+        self._max_task_rows = options.queue.task_rows_limit if takes_any_size else None
         self._name = name
         self._signature = signature
         self._inner = inner
@@ -263,6 +270,11 @@ class _Plan:
             return
         if task.num_rows < 1 or not task.inputs:
             self._inner.submit(task)
+            return
+        limit = self._max_task_rows
+        if limit is not None and task.num_rows > limit:
+            portion = max(self._options.queue.max_batch_rows, limit // 4)
+            _InPortions(task, portion, self._split, self.submit, self._loop).go_on()
             return
         key: object = None
         if not self._is_uniform or task.inputs.keys() != self._names:
@@ -397,6 +409,63 @@ class _Plan:
             cancel=task.cancel,
             is_low=task.is_low,
         )
+
+
+class _InPortions:
+    """A request larger than a queue holds, submitted portion by portion.
+
+    One at a time, so that others get their turns between them and the queue never
+    fills. The request ends with its last portion, or with the first that fails.
+    Loop-confined, except that portions end on any thread.
+    """
+
+    def __init__(
+        self,
+        task: InferenceTask,
+        num_rows: int,
+        split: Callable[
+            [InferenceTask, int, int, Callable[[Outcome], None]], InferenceTask
+        ],
+        submit: Callable[[InferenceTask], None],
+        loop: Loop,
+    ) -> None:
+        self._task = task
+        self._num_rows = num_rows
+        self._split = split
+        self._submit = submit
+        self._loop = loop
+        self._start = 0
+        self._outcomes: list[Tensors] = []
+
+    def go_on(self) -> None:
+        """Submits the next portion."""
+        task = self._task
+        try:
+            stop = min(self._start + self._num_rows, task.num_rows)
+            portion = self._split(task, self._start, stop, self._done)
+        except Exception as error:
+            task.on_done(serving_error(error, "splitting a request failed"))
+            return
+        self._submit(portion)
+
+    def _done(self, outcome: Outcome) -> None:
+        task = self._task
+        if isinstance(outcome, ServingError):
+            if isinstance(outcome, InvalidItems):
+                outcome = outcome.after(self._start)
+            task.on_done(outcome)
+            return
+        self._outcomes.append(outcome)
+        self._start += self._num_rows
+        if self._start < task.num_rows:
+            self._loop.post(self.go_on)
+            return
+        try:
+            outcome = _join_parts(task, self._outcomes)
+        except Exception as error:
+            task.on_done(serving_error(error, "joining the portions failed"))
+            return
+        task.on_done(outcome)
 
 
 def _join_parts(task: InferenceTask, outcomes: Sequence[Tensors]) -> Tensors:
