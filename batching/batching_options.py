@@ -19,6 +19,9 @@ _DEFAULT_MAX_BATCH_SIZE = 1000
 _DEFAULT_MAX_ENQUEUED_BATCHES = 10
 _UNMEASURED_BATCH_ROWS = 32
 _MAX_WAITING_ROWS = 4096
+# What is kept per number of rows must stay small; nothing is gained by joining more.
+_MAX_JOINED_ROWS = 1 << 14
+_MAX_ALLOWED_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class BatchingOptions:
         length_buckets: Ascending sizes; requests whose padded dimension falls into
             the same bucket are joined and padded to its size. Empty: all are joined,
             padded to the longest.
+        max_lone_rows: Requests of more rows than a batch's, up to so many, are computed
+            as they are; 0: there are none.
         batches_unproven: Whether to batch a signature although nothing showed that
             its rows are independent of each other.
 
@@ -45,6 +50,7 @@ class BatchingOptions:
     num_batch_threads: int | None = None
     pads_variable_length: bool = False
     length_buckets: tuple[int, ...] = ()
+    max_lone_rows: int = 0
     batches_unproven: bool = False
 
     def __post_init__(self) -> None:
@@ -114,11 +120,15 @@ def options_from_parameters(
         )
     allowed = tuple(allowed_batch_sizes)
     _check_allowed(allowed, max_batch, execution, splits)
+    max_lone = 0
+    if not allowed and execution > _MAX_JOINED_ROWS:
+        execution = _MAX_JOINED_ROWS
+        max_lone = 0 if splits else max_batch
     return BatchingOptions(
         queue=BatchQueueOptions(
             max_batch_rows=execution,
-            max_task_rows=max_batch,
-            max_rows=max(num_enqueued * execution, max_batch),
+            max_task_rows=execution if max_lone else max_batch,
+            max_rows=max(num_enqueued * execution, 0 if max_lone else max_batch),
             timeout_s=timeout_micros / 1e6,
             allowed_rows=allowed,
             splits=splits,
@@ -128,6 +138,7 @@ def options_from_parameters(
         num_batch_threads=num_batch_threads,
         pads_variable_length=bool(pad_variable_length_inputs),
         length_buckets=tuple(length_buckets),
+        max_lone_rows=max_lone,
     )
 
 
@@ -165,6 +176,11 @@ def _check_allowed(
     if not allowed:
         return
     last = allowed[-1]
+    if last > _MAX_ALLOWED_ROWS:
+        raise InvalidArgument(
+            f"allowed_batch_sizes must not exceed {_MAX_ALLOWED_ROWS}; last entry was "
+            f"{last}"
+        )
     if any(a >= b for a, b in pairwise(allowed)):
         raise InvalidArgument(
             "allowed_batch_sizes entries must be monotonically increasing; were "

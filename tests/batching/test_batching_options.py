@@ -44,6 +44,21 @@ def test_every_field_is_taken_over() -> None:
     assert (options.num_batch_threads, options.pads_variable_length) == (2, True)
 
 
+def test_no_batch_is_larger_than_what_can_be_counted_by_its_rows() -> None:
+    """Any size may be asked for; a request above the largest batch goes by itself."""
+    options = options_from_parameters(max_batch_size=2**62)
+    assert options.queue.max_batch_rows == options.queue.task_rows_limit == 2**14
+    assert options.max_lone_rows == 2**62
+    options = options_from_parameters(
+        max_batch_size=2**20, enable_large_batch_splitting=True
+    )
+    assert options.queue.max_batch_rows == 2**14
+    assert options.queue.task_rows_limit == 2**20
+    assert options.max_lone_rows == 0
+    with pytest.raises(InvalidArgument, match="must not exceed 1048576"):
+        options_from_parameters(max_batch_size=2**40, allowed_batch_sizes=[2**40])
+
+
 def test_no_enqueued_batch_means_one() -> None:
     """shared_batch_scheduler_test: ZeroQueueRewrittenToOneQueue."""
     options = options_from_parameters(max_batch_size=8, max_enqueued_batches=0)

@@ -971,3 +971,30 @@ def test_published_numbers_keep_no_version_alive() -> None:
     BatchedServable(at.inner, at.scheduler, at.loop, options_of(), None, stats)
     assert list(stats.counters()) == []
     at.close()
+
+
+def test_a_request_larger_than_any_batch_goes_by_itself() -> None:
+    """Up to what the parameters allow; joining it would gain nothing."""
+    at = Fixture()
+    at.batched = BatchedServable(
+        at.inner, at.scheduler, at.loop, replace(options_of(), max_lone_rows=6)
+    )
+    _, lone = at.submit({"x": floats((6, 2), *range(12))})
+    assert len(lone) == 1
+    assert not isinstance(lone[0], ServingError)
+    _, refused = at.submit({"x": floats((7, 2), *range(14))})
+    assert isinstance(error_of(refused), InvalidArgument)
+
+
+def test_a_queue_that_cannot_be_made_is_the_requests_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task that came is always answered, whatever breaks before it waits."""
+    at = Fixture()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise MemoryError("no room for a queue")
+
+    monkeypatch.setattr(at.scheduler, "add_queue", refuse)
+    _, told = at.submit({"x": floats((1, 2), 0, 0)})
+    assert "no room for a queue" in str(error_of(told))

@@ -243,6 +243,8 @@ class _Plan:
         self._call_s = measured.call_s_by_rows
         self._options = options
         self._label = f"{inner.id.slashed}, signature {name!r}"
+        self._most_rows = options.queue.max_batch_rows
+        self._max_lone_rows = options.max_lone_rows
         self._closed = False
         self._groups: dict[object, SharedQueue[InferenceTask]] = {}
         self._input_names: dict[object, tuple[str, ...]] = {}
@@ -268,7 +270,8 @@ class _Plan:
         if self._closed:
             task.on_done(Unavailable(f"{self._label}: the version is being unloaded"))
             return
-        if task.num_rows < 1 or not task.inputs:
+        rows = task.num_rows
+        if rows < 1 or not task.inputs or self._most_rows < rows <= self._max_lone_rows:
             self._inner.submit(task)
             return
         limit = self._max_task_rows
@@ -284,7 +287,11 @@ class _Plan:
                 return
         queue = self._groups.get(key)
         if queue is None:
-            queue = self._add_group(key, task)
+            try:
+                queue = self._add_group(key, task)
+            except Exception as error:  # nobody else would answer the task
+                task.on_done(serving_error(error, f"{self._label}: batch queue"))
+                return
             if queue is None:
                 self._inner.submit(task)
                 return

@@ -121,7 +121,7 @@ def read_batching_file(path: str) -> BatchingOptions:
 
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:  # some editors add a mark
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise FailedPrecondition(
