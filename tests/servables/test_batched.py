@@ -462,6 +462,22 @@ def test_ragged_requests_are_padded_and_masked() -> None:
     at.close()
 
 
+def test_lengths_are_not_joined_where_padding_was_seen_to_change_answers() -> None:
+    """Equal lengths still are; the status says why."""
+    at = Fixture(Sums(signature_of(RAGGED)))
+    measured = SignatureProfile(rows_independent=True, why_padding="output 'y' changed")
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at.batched = BatchedServable(at.inner, at.scheduler, at.loop, options_of(), profile)
+    for numbers in ((1,), (2, 3), (4, 5)):
+        ones = array("q", [1] * len(numbers)).tobytes()
+        mask = TensorView(INT64, (1, len(numbers)), ones)
+        at.submit({"x": floats((1, len(numbers)), *numbers), "mask": mask})
+    at.step()
+    assert [seen.inputs["x"].shape for seen in at.inner.seen] == [(1, 1), (2, 2)]
+    (why,) = at.batched.unpadded.values()
+    assert "only equal lengths" in why
+
+
 def test_a_mask_left_out_is_made() -> None:
     """Callers that send no mask get a right one when their rows are padded."""
     signature = signature_of(

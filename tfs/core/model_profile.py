@@ -20,6 +20,8 @@ class SignatureProfile:
         rows_independent: Whether permuting and padding rows leaves each row's
             result as it was; None if it was not shown either way.
         why_dependent: What was seen when they are not, for the status.
+        why_padding: How a row's answer changed when it was filled up to the length of
+            another, so that only equal lengths may be joined; empty if it did not.
         call_s_by_rows: Median seconds of one call by number of rows.
         full_batch_p99_s: 99th percentile of a call with the largest batch.
         peak_bytes: Transient memory of a call with the largest batch.
@@ -28,6 +30,7 @@ class SignatureProfile:
 
     rows_independent: bool | None = None
     why_dependent: str = ""
+    why_padding: str = ""
     call_s_by_rows: Mapping[int, float] = field(default_factory=dict)
     full_batch_p99_s: float | None = None
     peak_bytes: int | None = None

@@ -78,6 +78,8 @@ class BatchedServable:
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
+        unpadded: Why only requests of equal lengths are joined although the signature
+            has pad values, by key.
 
     """
 
@@ -120,6 +122,11 @@ class BatchedServable:
                     takes_any_size=options is None,
                 )
         self.unbatched: Mapping[str, str] = unbatched
+        self.unpadded: Mapping[str, str] = {
+            name: f"only equal lengths are joined; padded, {measured[name].why_padding}"
+            for name in self._plans
+            if name in measured and measured[name].why_padding
+        }
         self._stats = stats
         self._numbers = BatchingStats(
             inner.id, {name: plan.queues for name, plan in self._plans.items()}
@@ -253,6 +260,8 @@ class _Plan:
         for key, spec in signature.inputs.items():
             if not _has_free_inner(spec):
                 continue
+            if measured.why_padding and (spec.pad is not None or key in masks):
+                continue  # then only equal lengths are joined
             if spec.pad is not None:
                 self._fillers[key] = element(spec.dtype, spec.pad)
             elif key in masks:

@@ -311,6 +311,7 @@ class _Probe:
         return SignatureProfile(
             rows_independent=shown.shown,
             why_dependent=shown.why,
+            why_padding=shown.why_padding,
             call_s_by_rows=self._times[name],
             full_batch_p99_s=self._p99.get(name),
             peak_bytes=self._peaks.get(name),

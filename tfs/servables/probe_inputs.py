@@ -21,6 +21,7 @@ from tfs.core.errors import ServingError
 from tfs.core.example_inputs import read_example
 from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, concatenate
+from tfs.servables.tensor_join import cut_inner, element, fill_inner, mask_of
 
 FREE_SIZE: Final = 32
 """Size of a free inner dimension that nobody gave an example of."""
@@ -87,6 +88,56 @@ class ProbeInputs:
                 ]
             )
         return taken
+
+    def ragged(self) -> tuple[dict[str, TensorView], dict[str, TensorView]] | None:
+        """Returns the second row cut short: alone, and filled up behind the first.
+
+        Filled up as the server fills requests of different lengths that it joins. None
+        if the signature has nothing that is filled up.
+        """
+        inputs = self._signature.inputs
+        masks = {spec.mask for spec in inputs.values() if spec.mask}
+        padded = {
+            name: spec
+            for name, spec in inputs.items()
+            if FREE in spec.shape[1:] and (spec.pad is not None or name in masks)
+        }
+        if self.num_different < 2 or not any(
+            spec.pad is not None for spec in padded.values()
+        ):
+            return None
+        alone, joined = self.take(1), self.take(0, 1)
+        made: dict[str, tuple[TensorView, TensorView]] = {}
+        for name, spec in padded.items():
+            first, second = joined[name].rows(0, 1), joined[name].rows(1, 2)
+            free = [wanted == FREE for wanted in spec.shape[1:]]
+            inner = first.shape[1:]
+            short = tuple(
+                (size + 1) // 2 if is_free else size
+                for size, is_free in zip(inner, free, strict=True)
+            )
+            if short == inner:  # too short to be cut: all is filled up instead
+                inner = tuple(
+                    size + 2 if is_free else size
+                    for size, is_free in zip(inner, free, strict=True)
+                )
+            second = cut_inner(second, short)
+            filler = element(spec.dtype, spec.pad or 0)
+            alone[name] = second
+            joined[name] = concatenate(
+                [fill_inner(view, inner, filler) for view in (first, second)]
+            )
+            if spec.mask is not None:
+                mask = inputs[spec.mask]
+                rank = len(mask.shape)
+                made[spec.mask] = (
+                    mask_of([second], short, mask.dtype, rank),
+                    mask_of([first, second], inner, mask.dtype, rank),
+                )
+        for name, (of_alone, of_joined) in made.items():
+            if name not in padded or name in self._signature.defaults:
+                alone[name], joined[name] = of_alone, of_joined
+        return alone, joined
 
     def whole(self) -> dict[str, TensorView]:
         """Returns the example as it is."""

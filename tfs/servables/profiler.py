@@ -186,7 +186,10 @@ class Profiler:
             except ServingError as error:
                 shown = RowIndependence(None, error.message)
             changed[name] = replace(
-                found, rows_independent=shown.shown, why_dependent=shown.why
+                found,
+                rows_independent=shown.shown,
+                why_dependent=shown.why,
+                why_padding=shown.why_padding or found.why_padding,
             )
         if changed == known.signatures:
             return known
@@ -236,6 +239,8 @@ def _in_words(name: str, signature: SignatureProfile) -> str:
         for num_rows, call_s in signature.call_s_by_rows.items()
     )
     dependent = f" ({signature.why_dependent})" if signature.why_dependent else ""
+    if signature.why_padding:
+        dependent += f" (padded: {signature.why_padding})"
     return (
         f"{name}: rows_independent={signature.rows_independent}{dependent} "
         f"call_by_rows={{{calls}}}"

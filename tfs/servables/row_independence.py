@@ -4,7 +4,8 @@ Five calls of at most three rows: both rows, the rows exchanged, the rows with o
 behind them, each row alone. A maximum over the batch shows only in the last, a mean in
 the third, a cumulative sum in the second. Only then may a server join requests and pad
 batches. Larger batches are looked at as they are measured (``still_independent``), for
-models that do something else from some size on.
+models that do something else from some size on. Where the signature lets requests of
+different lengths be joined, two more calls show whether the padding changes an answer.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tfs.core.dtype import BFLOAT16, FLOAT16, STRING
+from tfs.core.errors import ServingError
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.servables.probe_inputs import ProbeInputs
+from tfs.servables.tensor_join import cut_inner
 
 _TOLERANCE: Final = 1e-3
 _HALF_TOLERANCE: Final = 2e-2
@@ -34,12 +37,15 @@ class RowIndependence:
         shown: True or False; None if they could not show it.
         why: What was seen, or what stood in the way; empty for True.
         both: What the first two rows gave together.
+        why_padding: How a row's answer changed when the row was filled up to the length
+            of another; empty if it did not, or nothing is filled up.
 
     """
 
     shown: bool | None
     why: str = ""
     both: Tensors = field(default_factory=dict)
+    why_padding: str = ""
 
 
 Call = Callable[[Mapping[str, TensorView]], Tensors]
@@ -61,7 +67,32 @@ def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
             return RowIndependence(False, f"{change} when {what}", both)
     if all(view.rows(0, 1) == view.rows(1, 2) for view in both.values()):
         return RowIndependence(None, "both example rows gave the same outputs", both)
-    return RowIndependence(True, both=both)
+    return RowIndependence(True, both=both, why_padding=_padding_change(call, inputs))
+
+
+def _padding_change(call: Call, inputs: ProbeInputs) -> str:
+    """Returns how filling up a short row changed its answer; empty if it did not.
+
+    A model that answers for the padding too is compared where there was a value.
+    """
+    ragged = inputs.ragged()
+    if ragged is None:
+        return ""
+    alone, joined = ragged
+    try:
+        own, shared = call(alone), call(joined)
+    except ServingError as error:
+        return f"rows of different lengths failed: {error.message}"
+    for name, view in own.items():
+        other = shared[name].rows(1, 2)
+        if len(other.shape) != len(view.shape) or any(
+            theirs < ours for theirs, ours in zip(other.shape, view.shape, strict=True)
+        ):
+            return f"output {name!r} changed its shape to {list(other.shape)}"
+        difference = _difference(view, cut_inner(other, view.shape[1:]))
+        if difference:
+            return f"output {name!r} changed {difference}"
+    return ""
 
 
 def keeps_rows(call: Call, inputs: ProbeInputs) -> str:

@@ -137,6 +137,24 @@ def fill_inner(
     return TensorView(view.dtype, wanted, b"".join(pieces))
 
 
+def cut_inner(view: TensorView, inner: tuple[int, ...]) -> TensorView:
+    """Returns the first elements of each inner dimension, ``inner`` of them."""
+    if view.shape[1:] == inner:
+        return view
+    import numpy as np
+
+    places = (slice(None), *map(slice, inner))
+    shape = (view.shape[0], *inner)
+    if isinstance(view.data, tuple):
+        strings = np.empty(len(view.data), dtype=object)
+        strings[:] = view.data
+        return TensorView(
+            STRING, shape, tuple(strings.reshape(view.shape)[places].flat)
+        )
+    whole = np.frombuffer(view.data, np.dtype((np.void, view.dtype.item_bytes)))
+    return TensorView(view.dtype, shape, whole.reshape(view.shape)[places].tobytes())
+
+
 def mask_of(
     views: Sequence[TensorView], inner: tuple[int, ...], dtype: DType, rank: int
 ) -> TensorView:
