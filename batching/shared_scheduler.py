@@ -26,7 +26,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
+from batching.batch import (
+    Batch,
+    EndAll,
+    FaultSearch,
+    FaultyTasks,
+    Outcomes,
+    Runner,
+)
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
@@ -202,6 +209,25 @@ class SharedBatchScheduler:
                 self._ring.append(queue)
         else:
             self._note(queue, now_s)
+
+    def submit_all(self, queue: SharedQueue[TaskT], tasks: Sequence[TaskT]) -> None:
+        """As :meth:`submit` with each in turn, of tasks that have as many rows each."""
+        if queue.window is not None or queue.is_aside:
+            for task in tasks:
+                self.submit(queue, task)
+            return
+        now_s = self._burst_s
+        if now_s is None:
+            now_s = self._burst_s = self._now()
+        waiting = queue.waiting
+        if not waiting.put_all(tasks, now_s) and not waiting.num_rows:
+            return
+        if not queue.in_ring:
+            if queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
+                queue.in_ring = True
+                self._ring.append(queue)
+            else:
+                self._note(queue, now_s)
 
     def _line_up(self, queue: AnyQueue) -> None:
         """Puts a queue behind the others of its kind."""
@@ -532,9 +558,7 @@ class _SharedBatch(Batch[Any]):
 
     __slots__ = ()
 
-    def done(
-        self, outcomes: Sequence[Any] | ServingError, device_s: float | None = None
-    ) -> None:
+    def done(self, outcomes: Outcomes, device_s: float | None = None) -> None:
         if self.is_done:
             raise RuntimeError("a batch was done twice")
         self.is_done = True
@@ -572,11 +596,14 @@ class _SharedBatch(Batch[Any]):
                 len(queue.waiting),
                 SAMPLE if device_s < SHORT_S else 1,
             )
+        end_all: EndAll | None = None
         if outcomes.__class__ is not list and isinstance(outcomes, ServingError):
             tasks, outcomes = scheduler._sort_out(queue, self, outcomes)
             num_tasks = len(tasks)
         else:
-            if len(outcomes) != num_tasks:
+            if callable(outcomes):
+                end_all, outcomes = outcomes, ()
+            elif len(outcomes) != num_tasks:
                 outcomes = _miscounted(queue, len(outcomes), num_tasks)
             queue.num_fruitless = 0
             if is_seen:
@@ -585,7 +612,12 @@ class _SharedBatch(Batch[Any]):
             scheduler._note(queue, now_s)
         if not scheduler._stepping:
             scheduler._restart(now_s)
-        if num_tasks == 1:
+        if end_all is not None:
+            try:
+                end_all(tasks)
+            except Exception:
+                log.exception("event=on_done_failed queue=%r", queue.waiting)
+        elif num_tasks == 1:
             on_done = tasks[0].on_done
             try:
                 on_done(outcomes[0])

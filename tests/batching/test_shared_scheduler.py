@@ -13,7 +13,7 @@ from batching.options import Order, Padding, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, PuppetRunner, join_outcomes, split_task
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -744,3 +744,58 @@ def test_policies_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     """Options are checked when made."""
     with pytest.raises(InvalidArgument):
         QueuePolicy(**options)
+
+
+@pytest.mark.parametrize("low_first", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        (None, {}),
+        (None, {"timeout_s": 1.0}),
+        (QueuePolicy(max_in_flight=1), {}),
+        (QueuePolicy(window=WindowOptions()), {}),
+    ],
+)
+def test_tasks_submitted_together_run_as_submitted_apart(
+    policy: QueuePolicy | None, options: dict[str, Any], low_first: bool
+) -> None:
+    """The same batches at the same time, whatever the queue waits for."""
+    seen = []
+    for together in (True, False):
+        at = Fixture()
+        queue, runner = at.add(policy=policy, low=LowPriority(), **options)
+        if low_first:
+            at.scheduler.submit(queue, FakeTask(2), low=True)
+        for _ in range(2):
+            tasks = [FakeTask(1) for _ in range(8)]
+            if together:
+                at.scheduler.submit_all(queue, tasks)
+            else:
+                for task in tasks:
+                    at.scheduler.submit(queue, task)
+        due = []
+        for _ in range(3):
+            due.append(at.step())
+            at.clock.advance(1.0)
+        seen.append((due, runner.sizes))
+    assert seen[0] == seen[1]
+
+
+def test_a_batch_may_be_ended_by_one_call() -> None:
+    """Its tasks end by the function, after the next batch began, and are counted."""
+    at = Fixture(num_batch_threads=1)
+    queue, runner = at.add(max_batch_rows=2)
+    tasks = at.submit(queue, 1, 1, 1)
+    at.step()
+    (batch,) = runner.running
+    ended: list[Any] = []
+
+    def end_all(tasks: Any) -> None:
+        ended.append((list(tasks), at.scheduler.num_in_flight))
+        raise ValueError("is logged")
+
+    batch.done(end_all)
+    assert ended == [(tasks[:2], 1)]
+    assert [task.is_waiting for task in tasks] == [True, True, True]
+    with pytest.raises(RuntimeError):
+        batch.done(end_all)

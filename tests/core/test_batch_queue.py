@@ -515,3 +515,36 @@ def test_splitting_needs_the_functions() -> None:
     """A queue that may split is made with what splits."""
     with pytest.raises(InvalidArgument, match="needs split and join"):
         BatchQueue[FakeTask](BatchQueueOptions(splits=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"splits": True}, {"max_rows": 12}])
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 3, 11, 0])
+def test_many_tasks_are_put_as_each_would_be(
+    options: dict[str, Any], is_closed: bool, num_rows: int
+) -> None:
+    """The same are admitted and refused, in order, and expire at the same time."""
+    seen = []
+    for together in (True, False):
+        queue = queue_of(**options)
+        put_all(queue, 2)
+        if is_closed:
+            queue.close()
+        tasks = [FakeTask(num_rows, deadline_s=9.0 - n) for n in range(5)]
+        if together:
+            all_wait = queue.put_all(tasks, 1.0)
+        else:
+            waiting = [queue.put(task, 1.0) for task in tasks]
+            all_wait = all(waiting)
+        seen.append(
+            (
+                all_wait,
+                queue.num_rows,
+                queue.next_deadline_s,
+                queue.num_refused,
+                [[str(outcome) for outcome in task.outcomes] for task in tasks],
+                [task.arrived_s for task in tasks if task.is_waiting],
+                [sizes(queue) for _ in range(6)],
+            )
+        )
+    assert seen[0] == seen[1]

@@ -6,13 +6,14 @@ Each is a :class:`Servable`, and each works without the one in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from tfs.core.dtype import DType
 from tfs.core.errors import ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.core.tensor_view import TensorView
+from tfs.core.tensor_view import Buffer, TensorView
 
 Tensors: TypeAlias = Mapping[str, TensorView]
 Outcome: TypeAlias = Tensors | ServingError
@@ -64,6 +65,35 @@ class _NeverCancelled(CancelToken):
 _NEVER_CANCELLED: Final = _NeverCancelled()
 
 
+class TaskForm(Protocol):
+    """What tasks have in common that differ in their elements alone.
+
+    Whoever computes many of one form at a time may join their ``elements`` without
+    looking at each one's inputs, and end them by one call. A form is recognized by
+    identity. Implementors promise:
+
+    1. ``inputs`` are those of every task of the form, in the order of its
+       ``elements``; none of them is a string, and all were checked;
+    2. ``end_all`` does what each task's ``on_done`` would do with its own rows;
+    3. a task whose ``on_done`` somebody replaces has no form any more.
+    """
+
+    @property
+    def inputs(self) -> Sequence[tuple[str, DType, tuple[int, ...]]]:
+        """Name, dtype and shape of each."""
+        ...
+
+    def end_all(self, tasks: Sequence[InferenceTask], outputs: Tensors) -> None:
+        """Ends tasks of this form, once each, on the loop; does not raise.
+
+        Args:
+            tasks: As many as were computed together, or some of them.
+            outputs: Of all these tasks, in order, and no more but padding at the end.
+
+        """
+        ...
+
+
 class InferenceTask:
     """One request for one signature of one version. Owned by whoever holds it last.
 
@@ -84,6 +114,8 @@ class InferenceTask:
         is_low: Whether it gives way to others where they are computed together or
             share a device.
         arrived_s: Set by the batch queue it waits in.
+        form: What it has in common with tasks like it; None: nothing known.
+        elements: What is its own, if it has a form: the elements of each input.
 
     """
 
@@ -93,6 +125,8 @@ class InferenceTask:
         "arrived_s",
         "cancel",
         "deadline_s",
+        "elements",
+        "form",
         "inputs",
         "is_low",
         "num_rows",
@@ -124,6 +158,8 @@ class InferenceTask:
         self.deadline_s = deadline_s
         self.cancel = _NEVER_CANCELLED if cancel is None else cancel
         self.is_low = is_low
+        self.form: TaskForm | None = None
+        self.elements: tuple[Buffer, ...] = ()
 
 
 class Servable(Protocol):
@@ -160,3 +196,26 @@ class Servable(Protocol):
     def submit(self, task: InferenceTask) -> None:
         """Starts the task; the outcome comes through ``task.on_done``."""
         ...
+
+
+class JoiningServable(Servable, Protocol):
+    """A servable that takes many tasks at once, for less than one by one."""
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """As ``submit`` with each in turn, of tasks of one form and priority.
+
+        From the serving loop.
+        """
+        ...
+
+
+def submit_all(servable: Servable, tasks: Sequence[InferenceTask]) -> None:
+    """Submits tasks of one form, at once where the servable can; on the loop."""
+    together: Callable[[Sequence[InferenceTask]], None] | None = getattr(
+        servable, "submit_all", None
+    )
+    if together is not None:
+        together(tasks)
+    else:
+        for task in tasks:
+            servable.submit(task)

@@ -27,7 +27,15 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.servable import CancelToken, InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import (
+    CancelToken,
+    InferenceTask,
+    Outcome,
+    Servable,
+    TaskForm,
+    Tensors,
+    submit_all,
+)
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.stats import Stats
@@ -153,6 +161,14 @@ class BatchedServable:
             plan.submit(task)
         else:
             self._loop.post(lambda: plan.submit(task))
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Queues tasks of one form at once. On the loop."""
+        plan = self._plans.get(tasks[0].signature_name)
+        if plan is None:
+            submit_all(self._inner, tasks)
+        else:
+            plan.submit_all(tasks)
 
     @property
     def queue_options(self) -> Mapping[str, BatchQueueOptions]:
@@ -305,6 +321,21 @@ class _Plan:
                 self._inner.submit(task)
                 return
         self._scheduler.submit(queue, task, task.is_low)
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        # What is true of one is true of all.
+        first = tasks[0]
+        queue = None
+        if not self._closed and first.num_rows >= 1 and first.form is not None:
+            if self._is_uniform:
+                queue = self._groups.get(None)
+            elif first.inputs:
+                queue = self._groups.get(self._key(first))
+        if queue is None:
+            for task in tasks:  # the first of them makes the queue, if there may be one
+                self.submit(task)
+        else:
+            self._scheduler.submit_all(queue, tasks)
 
     @property
     def queue_options(self) -> BatchQueueOptions:
@@ -518,14 +549,18 @@ class _BatchRunner:
         tasks = batch.tasks
         first = tasks[0]
         alone = len(tasks) == 1
-        inputs = first.inputs
-        if not alone or batch.padded_rows != batch.num_rows or self._inner_sizes:
+        form = _common_form(tasks)
+        if alone and batch.padded_rows == batch.num_rows and not self._inner_sizes:
+            inputs = first.inputs
+        elif form is not None and not self._inner_sizes:
+            inputs = _join_elements(form, tasks, batch.padded_rows)
+        else:
             inputs = self._join(tasks, batch.padded_rows)
         joined = InferenceTask(
             first.signature_name,
             first.signature,
             inputs,
-            _BatchEnd(batch, self._label, self._loop).on_done,
+            _BatchEnd(batch, form, self._label, self._loop).on_done,
             num_rows=batch.padded_rows,
             output_filter=first.output_filter if alone else _union(tasks),
             deadline_s=first.deadline_s if alone else _latest_deadline_s(tasks),
@@ -569,10 +604,17 @@ class _BatchRunner:
 class _BatchEnd:
     """Takes the outcome of a batch apart. Made per batch."""
 
-    __slots__ = ("_batch", "_label", "_loop")
+    __slots__ = ("_batch", "_form", "_label", "_loop")
 
-    def __init__(self, batch: Batch[InferenceTask], label: str, loop: Loop) -> None:
+    def __init__(
+        self,
+        batch: Batch[InferenceTask],
+        form: TaskForm | None,
+        label: str,
+        loop: Loop,
+    ) -> None:
         self._batch = batch
+        self._form = form
         self._label = label
         self._loop = loop
 
@@ -595,6 +637,10 @@ class _BatchEnd:
         tasks = batch.tasks
         if len(tasks) == 1 and batch.padded_rows == batch.num_rows:
             batch.done([outcome])
+            return
+        form = self._form
+        if form is not None:
+            batch.done(lambda tasks: form.end_all(tasks, outcome))
             return
         parts: list[Tensors] = []
         start = 0
@@ -635,6 +681,34 @@ class _BatchEnd:
                     f"{name!r} has {view.shape[0]} rows, the batch {num_rows}"
                 )
         return None
+
+
+def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
+    """Returns the form that all tasks have, None if they have different ones."""
+    form = tasks[0].form
+    if form is not None:
+        for task in tasks:
+            if task.form is not form:
+                return None
+    return form
+
+
+def _join_elements(
+    form: TaskForm, tasks: Sequence[InferenceTask], num_rows: int
+) -> Tensors:
+    """Returns the inputs of tasks of one form, joined; copies their elements once.
+
+    The first row is repeated until there are ``num_rows``.
+    """
+    joined: dict[str, TensorView] = {}
+    for index, (name, dtype, shape) in enumerate(form.inputs):
+        parts = [task.elements[index] for task in tasks]
+        missing = num_rows - len(tasks) * shape[0]
+        if missing:
+            row_bytes = len(parts[0]) // shape[0]
+            parts += [parts[0][:row_bytes]] * missing
+        joined[name] = TensorView(dtype, (num_rows, *shape[1:]), b"".join(parts))
+    return joined
 
 
 def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:

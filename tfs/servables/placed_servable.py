@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tfs.core.model_profile import ModelProfile
-from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable import InferenceTask, Servable, submit_all
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.runtime.interpreter import InterpreterModel
@@ -40,6 +40,10 @@ class PlacedServable:
     def submit(self, task: InferenceTask) -> None:
         """Starts the task on the present target."""
         self._target.submit(task)
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Starts tasks of one form on the present target. On the loop."""
+        submit_all(self._target, tasks)
 
     def become(self, target: Servable) -> None:
         """Sends later tasks to ``target``, a form of the same version."""
