@@ -8,7 +8,11 @@ import pytest
 
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import predict_response
-from tfs.codec.predict import write_predict_reply, write_predict_response
+from tfs.codec.predict import (
+    write_predict_replies,
+    write_predict_reply,
+    write_predict_response,
+)
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -138,3 +142,48 @@ def test_elements_that_may_change_are_copied(is_view: bool) -> None:
     for _ in range(2):
         reply = write_predict_reply("changing", 1, "s", {"y": view})
         assert isinstance(reply, bytes)
+
+
+@pytest.mark.parametrize("as_tensor_content", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("dtype_and_data", VIEWS, ids=repr)
+def test_many_replies_are_the_rows_of_one(
+    dtype_and_data: TensorView, num_rows: int, as_tensor_content: bool
+) -> None:
+    """Each is what its rows alone would be; what needs packing is left to the caller."""
+    view = dtype_and_data
+    if isinstance(view.data, tuple):
+        joined = TensorView(view.dtype, (10, 3), view.data * 5)
+    else:
+        joined = TensorView(view.dtype, (10, 3), bytes(view.data) * 5)
+    for outputs in ({"y": joined}, {"y": joined, "z": joined}):
+        for data in (joined, TensorView(FLOAT32, (10, 2), bytes(range(80)))):
+            outputs["y"] = data
+            replies = write_predict_replies(
+                "m", 3, "s", outputs, num_rows, 3, as_tensor_content=as_tensor_content
+            )
+            if replies is None:
+                names = {each.dtype.name for each in outputs.values()}
+                assert names - {"float32", "float64", "complex64", "complex128"}
+                continue
+            assert replies == [
+                write_predict_response(
+                    "m",
+                    3,
+                    "s",
+                    {
+                        n: v.rows(i * num_rows, (i + 1) * num_rows)
+                        for n, v in outputs.items()
+                    },
+                    as_tensor_content=as_tensor_content,
+                )
+                for i in range(3)
+            ]
+
+
+def test_many_large_or_empty_replies_are_left_to_the_caller() -> None:
+    """They are worth sending from where they lie, one by one."""
+    large = TensorView(FLOAT32, (2, 50_000), bytes(400_000))
+    empty = TensorView(FLOAT32, (2, 0), b"")
+    for view in (large, empty):
+        assert write_predict_replies("m", 1, "s", {"y": view}, 1, 2) is None

@@ -15,7 +15,7 @@ from tests.codec.samples import (
 )
 from tfs.codec import predict_template
 from tfs.codec.predict_request import parse, read_predict_request
-from tfs.codec.predict_template import read_as_before
+from tfs.codec.predict_template import read_alike, read_as_before
 from tfs.core.dtype import FLOAT32
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -116,3 +116,47 @@ def test_what_is_not_opaque_is_not_left_out() -> None:
         message = request(typed_proto(view)).SerializeToString()
         read_predict_request(message)
         assert read_as_before(message) is None
+
+
+def test_requests_alike_are_read_together() -> None:
+    """Up to the first that differs; what says more than its tensors is left out."""
+
+    def floats(*values: float) -> TensorView:
+        return TensorView(FLOAT32, (1, 4), struct.pack("<4f", *values))
+
+    first = request(content_proto(FLOATS)).SerializeToString()
+    assert read_alike([first], 0) is None
+    read_predict_request(first)
+    alike = [
+        request(content_proto(floats(n, 2, 3, 4))).SerializeToString() for n in range(4)
+    ]
+    other = request(content_proto(FLOATS), name="n").SerializeToString()
+    found = read_alike([other, *alike, other, alike[0]], 1)
+    assert found is not None
+    template, elements = found
+    assert template.model_spec == parse(first, 1 << 20).model_spec
+    ((name, dtype, shape),) = template.inputs
+    for message, (data,) in zip(alike, elements, strict=True):
+        assert parse(message, 1 << 20).inputs == {name: TensorView(dtype, shape, data)}
+    assert read_alike([memoryview(first)], 0) is None
+    filtered = predict_pb2.PredictRequest.FromString(first)
+    filtered.output_filter.append("y")
+    read_predict_request(filtered.SerializeToString())
+    assert read_alike([filtered.SerializeToString()], 0) is None
+
+
+def test_requests_of_several_tensors_alike_are_read_together() -> None:
+    """Every tensor has its own elements, and every byte between them counts."""
+    wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
+    message = request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
+    read_predict_request(message)
+    found = read_alike([message], 0)
+    assert found is not None
+    template, (elements,) = found
+    assert {
+        name: TensorView(dtype, shape, data)
+        for (name, dtype, shape), data in zip(template.inputs, elements, strict=True)
+    } == parse(message, 1 << 20).inputs
+    changed = bytearray(message)
+    changed[message.index(b"x1") + 1] = ord("y")
+    assert read_alike([bytes(changed)], 0) is None

@@ -56,6 +56,26 @@ def test_a_primary_answers_in_the_latests_place() -> None:
     assert env.core.served.primary("a") == 1
 
 
+def test_like_requests_are_pinned_together_unless_a_trial_sees_each() -> None:
+    """As many pins as requests on what each would get; none where that may differ."""
+    env = serving(1, 2, extra=f"{ALL} traffic {{ primary: 1 }}")
+    served = env.core.served
+    for version, expected in ((None, 1), (2, 2)):
+        handle = served.acquire_shared("a", version, None, 3)
+        assert handle is not None
+        assert handle.id.version == expected
+        assert handle.num_pins == 3
+        for _ in range(3):
+            handle.release()
+    with pytest.raises(InvalidArgument, match="no name"):
+        served.acquire_shared("", None, None, 3)
+    env.apply(canary("tee_fraction: 0.5"))
+    assert served.acquire_shared("a", None, None, 3) is None
+    handle = served.acquire_shared("a", 2, None, 1)
+    assert handle is not None
+    assert handle.num_pins == 1
+
+
 def test_a_primary_is_aspired_whatever_the_policy_says() -> None:
     """latest(1) alone would unload it."""
     env = serving(1, 2, extra="traffic { primary: 1 }")

@@ -90,6 +90,75 @@ def write_predict_reply(
     return _write(model_name, version, signature_name, outputs, as_tensor_content)
 
 
+def write_predict_replies(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    num_rows: int,
+    num_replies: int,
+    *,
+    as_tensor_content: bool = False,
+) -> list[bytes] | None:
+    """Returns the replies to requests that were computed together. Thread-safe.
+
+    Reply ``i`` is what :func:`write_predict_response` makes of the rows from
+    ``i * num_rows`` to ``(i + 1) * num_rows`` of every output. None where that is not
+    a matter of copying elements: strings, types that travel as varints, large replies.
+
+    Args:
+        model_name: As of :func:`write_predict_reply`, like the next two.
+        version: The version that answered.
+        signature_name: The signature that answered.
+        outputs: Tensors with at least ``num_rows * num_replies`` rows.
+        num_rows: Rows of each reply.
+        num_replies: How many replies.
+        as_tensor_content: As of :func:`write_predict_reply`.
+
+    """
+    fields: list[tuple[bytes, Buffer, int]] = []
+    for name, view in outputs.items():
+        data = view.data
+        if isinstance(data, tuple):
+            return None
+        shape = (num_rows, *view.shape[1:])
+        key = (name, view.dtype, shape, as_tensor_content)
+        entry = _entries.get(key)
+        if entry is None:
+            entry = _raw_entry(
+                name, TensorView(view.dtype, shape, b""), as_tensor_content
+            )
+            if entry is None:
+                return None
+            _remember(_entries, key, entry)
+        if entry[1] is not None:
+            return None
+        size = len(data) // view.shape[0] * num_rows
+        if not size:
+            return None
+        fields.append((entry[0], data, size))
+    if sum([size for _, _, size in fields]) >= LARGE_BYTES:
+        return None
+    spec = spec_field(model_name, version, signature_name)
+    if len(fields) == 1:
+        head, data, size = fields[0]
+        if num_replies == 1:
+            return [b"".join((head, data[:size], spec))]
+        stop = size * num_replies
+        return [
+            b"".join((head, data[start : start + size], spec))
+            for start in range(0, stop, size)
+        ]
+    replies = []
+    for index in range(num_replies):
+        parts: list[Buffer] = []
+        for head, data, size in fields:
+            parts += (head, data[index * size : (index + 1) * size])
+        parts.append(spec)
+        replies.append(b"".join(parts))
+    return replies
+
+
 def _is_immutable(
     data: Buffer | tuple[bytes, ...],
 ) -> TypeGuard[bytes | memoryview]:

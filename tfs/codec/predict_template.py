@@ -20,6 +20,67 @@ Gap: TypeAlias = tuple[int, int, str, DType | None, tuple[int, ...]]
 """Where any bytes would do: start and stop. Then whose elements they are, by name,
 dtype and shape; without a dtype they are the client_id."""
 
+
+class RequestTemplate:
+    """What requests have in common that differ in their tensors' elements alone.
+
+    Immutable; equal only to itself.
+
+    Attributes:
+        model_spec: Which model they ask for.
+        inputs: Name, dtype and shape of each tensor, in the order sent. No strings.
+
+    """
+
+    __slots__ = (
+        "_head",
+        "_is_small",
+        "_literals",
+        "_ranges",
+        "_size",
+        "_start",
+        "_stop",
+        "_tail",
+        "inputs",
+        "model_spec",
+    )
+
+    def __init__(
+        self,
+        size: int,
+        head: bytes,
+        tail: bytes,
+        literals: Sequence[tuple[int, bytes]],
+        gaps: Sequence[tuple[int, int, str, DType, tuple[int, ...]]],
+        model_spec: ModelSpec,
+    ) -> None:
+        self.model_spec = model_spec
+        self.inputs = tuple([(name, dtype, shape) for _, _, name, dtype, shape in gaps])
+        self._size = size
+        self._head = head
+        self._tail = tail
+        self._literals = tuple(literals)
+        self._start, self._stop = gaps[0][:2]
+        self._is_small = len(gaps) == 1 and self._stop - self._start <= _SMALL_BYTES
+        self._ranges = tuple([gap[:2] for gap in gaps])
+
+    def elements_of(self, message: bytes) -> tuple[Buffer, ...] | None:
+        """Returns the elements of each input; None if the message is not like this."""
+        if (
+            len(message) != self._size
+            or not message.startswith(self._head)
+            or not message.endswith(self._tail)
+        ):
+            return None
+        if self._is_small:
+            return (message[self._start : self._stop],)
+        for at, literal in self._literals:
+            if not message.startswith(literal, at):
+                return None
+        view = memoryview(message)
+        return tuple([view[start:stop] for start, stop in self._ranges])
+
+
 _Template: TypeAlias = tuple[
     bytes,  # the message up to the first gap
     bytes,  # what follows the last one
@@ -31,6 +92,7 @@ _Template: TypeAlias = tuple[
     ModelSpec | None,
     tuple[str, ...],  # output filter
     tuple[tuple[int, bytes, Gap], ...],  # start and bytes before each further gap
+    RequestTemplate | None,  # the same for many messages, if all gaps are tensors'
 ]
 
 MAX_OF_LENGTH: Final = 8
@@ -53,7 +115,8 @@ def read_as_before(message: Buffer) -> PredictRequestView | None:
         return None
     if type(message) is not bytes:
         return _read_buffer(memoryview(message), candidates)
-    for head, tail, start, stop, name, dtype, shape, spec, wanted, more in candidates:
+    for candidate in candidates:
+        head, tail, start, stop, name, dtype, shape, spec, wanted, more, _ = candidate
         if message.startswith(head) and message.endswith(tail):
             if not more:
                 if stop - start <= _SMALL_BYTES:
@@ -69,6 +132,39 @@ def read_as_before(message: Buffer) -> PredictRequestView | None:
                     name: TensorView(dtype, shape, memoryview(message)[start:stop])
                 }
                 return _with_more(memoryview(message), spec, inputs, wanted, more)
+    return None
+
+
+def read_alike(
+    messages: Sequence[Buffer], first: int
+) -> tuple[RequestTemplate, list[tuple[Buffer, ...]]] | None:
+    """Reads requests that have all but elements in common. Thread-safe.
+
+    Returns the template and the elements of the inputs of ``messages[first]`` and of
+    those after it, up to one that differs. None if the first is like no request that
+    is remembered, or says more than which model and which tensors (an output filter,
+    a client_id).
+    """
+    message = messages[first]
+    if type(message) is not bytes:
+        return None
+    for candidate in _templates.get(len(message), ()):
+        template = candidate[-1]
+        if template is None:
+            continue
+        elements = template.elements_of(message)
+        if elements is None:
+            continue
+        found = [elements]
+        for index in range(first + 1, len(messages)):
+            message = messages[index]
+            if type(message) is not bytes:
+                break
+            elements = template.elements_of(message)
+            if elements is None:
+                break
+            found.append(elements)
+        return template, found
     return None
 
 
@@ -105,6 +201,7 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
         view.model_spec,
         view.output_filter,
         tuple(more),
+        _template(size, view, gaps, bytes(message[:start]), bytes(message[at:]), more),
     )
     known = _templates.get(size)
     if known is None:
@@ -112,6 +209,25 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
             _templates.clear()
         known = ()
     _templates[size] = (template, *known[: MAX_OF_LENGTH - 1])
+
+
+def _template(
+    size: int,
+    view: PredictRequestView,
+    gaps: Sequence[Gap],
+    head: bytes,
+    tail: bytes,
+    more: Sequence[tuple[int, bytes, Gap]],
+) -> RequestTemplate | None:
+    if view.model_spec is None or view.output_filter or view.client_id is not None:
+        return None
+    tensors = [
+        (start, stop, name, dtype, shape)
+        for start, stop, name, dtype, shape in gaps
+        if dtype is not None
+    ]
+    literals = [(at, literal) for at, literal, _ in more]
+    return RequestTemplate(size, head, tail, literals, tensors, view.model_spec)
 
 
 def forget() -> None:
@@ -128,7 +244,8 @@ def _read_buffer(
     message: memoryview, candidates: tuple[_Template, ...]
 ) -> PredictRequestView | None:
     """As :func:`read_as_before`, of a message that has no ``startswith``."""
-    for head, tail, start, stop, name, dtype, shape, spec, wanted, more in candidates:
+    for candidate in candidates:
+        head, tail, start, stop, name, dtype, shape, spec, wanted, more, _ = candidate
         if message[:start] != head or message[len(message) - len(tail) :] != tail:
             continue
         for at, literal, _ in more:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
@@ -111,6 +111,18 @@ class Call(Protocol):
         ...
 
 
+class BurstCall(Call, Protocol):
+    """A unary call that came together with others; see :class:`Method`."""
+
+    @staticmethod
+    def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:
+        """As ``reply`` of each call with its message, for less than one by one.
+
+        All calls are of this class; thread-safe.
+        """
+        ...
+
+
 class StreamCall(Call, Protocol):
     """A call with any number of messages in either direction.
 
@@ -146,6 +158,7 @@ class MethodKind(enum.Enum):
 
 
 Handler = Callable[[Call], None]
+BurstHandler = Callable[[Sequence[BurstCall]], None]
 StreamHandler = Callable[[StreamCall], None]
 
 
@@ -154,11 +167,21 @@ class Method:
     """How one path is answered. The handler runs on the serving loop; never blocks.
 
     A handler that raises fails its call with INTERNAL; the transport logs it.
+
+    Attributes:
+        path: ``/package.Service/Method``.
+        handler: Takes a call whose request is there.
+        kind: How many messages each side sends.
+        burst_handler: For a unary method: takes calls that came together, in order,
+            in the place of ``handler``; None if nothing is gained by it. A transport
+            need not use it.
+
     """
 
     path: str
     handler: Handler | StreamHandler
     kind: MethodKind = MethodKind.UNARY
+    burst_handler: BurstHandler | None = None
 
     @property
     def service(self) -> str:

@@ -41,8 +41,9 @@ _COMPACT_AT = 1024  # cancelled timers kept before the heap is rebuilt
 class Phase(enum.IntEnum):
     """When in a round a hook runs, lowest first."""
 
-    SCHEDULE = 0
-    FLUSH = 1
+    HAND_OVER = 0
+    SCHEDULE = 1
+    FLUSH = 2
 
 
 class Timer:

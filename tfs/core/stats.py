@@ -97,6 +97,14 @@ class Histogram:
         cell[bisect_left(self.bounds, value)] += 1
         cell[-1] += value
 
+    def observe_all(self, value: float, num: int) -> None:
+        """Counts ``value`` ``num`` times."""
+        cell = self._cells.get(get_ident())
+        if cell is None:
+            cell = self._cells[get_ident()] = [0.0] * (len(self.bounds) + 2)
+        cell[bisect_left(self.bounds, value)] += num
+        cell[-1] += num * value
+
     def snapshot(self) -> HistogramSnapshot:
         """Returns the sum over all threads."""
         width = len(self.bounds) + 1

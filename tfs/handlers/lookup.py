@@ -44,6 +44,24 @@ class ModelLookup(Protocol):
         ...
 
 
+class SharedLookup(ModelLookup, Protocol):
+    """A look-up that knows which requests are all answered alike."""
+
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        """Pins the version that serves ``num`` requests; the caller owes as many releases.
+
+        None, with nothing pinned, where each has to be looked up by itself: a canary
+        may answer some of them, or get copies.
+
+        Raises:
+            ServingError: As ``acquire``.
+
+        """
+        ...
+
+
 def find_signature(servable: Servable, name: str) -> Signature:
     """Returns the signature called ``name``.
 

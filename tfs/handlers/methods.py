@@ -74,13 +74,11 @@ def method_table(
             lookup, method, gate, decode_pool, check_method=check_method
         )
 
+    predict = PredictHandler(
+        lookup, gate, decode_pool, as_tensor_content=as_tensor_content
+    )
     methods = [
-        Method(
-            f"/{PREDICTION}/Predict",
-            PredictHandler(
-                lookup, gate, decode_pool, as_tensor_content=as_tensor_content
-            ),
-        ),
+        Method(f"/{PREDICTION}/Predict", predict, burst_handler=predict.take_burst),
         Method(f"/{PREDICTION}/Classify", examples(ModelMethod.CLASSIFY)),
         Method(f"/{PREDICTION}/Regress", examples(ModelMethod.REGRESS)),
         Method(

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from tfs.codec.predict import (
     PredictRequestView,
+    RequestTemplate,
+    read_alike,
     read_if_quick,
     read_predict_request,
-    write_predict_reply,
 )
-from tfs.core.call import Call, is_low_priority
-from tfs.core.errors import Code, InvalidArgument, ServingError, serving_error
-from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.call import BurstCall, Call, is_low_priority
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.servable import InferenceTask, Servable, submit_all
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.core.tensor_view import TensorView
+from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup, find_signature
-from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestLog
+from tfs.handlers.predict_answers import PredictAnswers
+from tfs.handlers.request_gate import PREDICT, RequestGate
+from tfs.handlers.request_plan import PlannedTask, RequestPlan
 from tfs.handlers.request_stats import RequestStats
+
+_AcquireShared: TypeAlias = Callable[
+    [str, int | None, str | None, int], "ServableHandle[Servable] | None"
+]
+
+_MAX_PLANS: Final = 1024
 
 
 class PredictHandler:
@@ -38,7 +48,14 @@ class PredictHandler:
 
     """
 
-    __slots__ = ("_as_tensor_content", "_decode_pool", "_gate", "_lookup")
+    __slots__ = (
+        "_acquire_shared",
+        "_as_tensor_content",
+        "_decode_pool",
+        "_gate",
+        "_lookup",
+        "_plans",
+    )
 
     def __init__(
         self,
@@ -52,6 +69,11 @@ class PredictHandler:
         self._gate = gate or RequestGate()
         self._decode_pool = decode_pool or DecodePool()
         self._as_tensor_content = as_tensor_content
+        # A look-up that knows no shared pins gets every request one by one.
+        self._acquire_shared: _AcquireShared | None = getattr(
+            lookup, "acquire_shared", None
+        )
+        self._plans: dict[RequestTemplate, RequestPlan] = {}
 
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
@@ -115,23 +137,21 @@ class PredictHandler:
                 handle.release()
             gate.refuse(call, error, PREDICT, begun_s, stats)
             return
+        answers = PredictAnswers(
+            handle,
+            name,
+            gate,
+            model,
+            stats,
+            logs,
+            as_tensor_content=self._as_tensor_content,
+        )
         servable.submit(
             InferenceTask(
                 name,
                 signature,
                 inputs,
-                _Reply(
-                    call,
-                    handle,
-                    name,
-                    output_filter,
-                    self._as_tensor_content,
-                    gate,
-                    model,
-                    logs,
-                    stats,
-                    begun_s,
-                ),
+                functools.partial(answers.end, call, begun_s, output_filter),
                 num_rows,
                 output_filter,
                 call.deadline_s,
@@ -140,91 +160,94 @@ class PredictHandler:
             )
         )
 
+    # -- requests that come together ---------------------------------------------------
 
-class _Reply:
-    """Encodes the outcome, finishes the call, gives everything back. Runs once."""
+    def take_burst(self, calls: Sequence[BurstCall]) -> None:
+        """Starts requests that came together, as ``__call__`` would each in turn."""
+        messages = [call.message for call in calls]
+        index = 0
+        while index < len(calls):
+            alike = read_alike(messages, index)
+            if alike is not None:
+                template, elements = alike
+                stop = index + len(elements)
+                if self._start_alike(template, calls[index:stop], elements):
+                    index = stop
+                    continue
+            self(calls[index])
+            index += 1
 
-    __slots__ = (
-        "_as_tensor_content",
-        "_begun_s",
-        "_call",
-        "_gate",
-        "_handle",
-        "_logs",
-        "_model",
-        "_name",
-        "_output_filter",
-        "_stats",
-    )
-
-    def __init__(
+    def _start_alike(
         self,
-        call: Call,
-        handle: ServableHandle[Servable],
-        name: str,
-        output_filter: tuple[str, ...],
-        as_tensor_content: bool,
-        gate: RequestGate,
-        model: ModelGate,
-        logs: tuple[RequestLog, ...],
-        stats: RequestStats,
-        begun_s: float,
-    ) -> None:
-        self._call = call
-        self._handle = handle
-        self._name = name
-        self._output_filter = output_filter
-        self._as_tensor_content = as_tensor_content
-        self._gate = gate
-        self._model = model
-        self._logs = logs
-        self._stats = stats
-        self._begun_s = begun_s
+        template: RequestTemplate,
+        calls: Sequence[BurstCall],
+        elements: Sequence[tuple[Buffer, ...]],
+    ) -> bool:
+        """Starts requests of one template by their plan.
 
-    def __call__(self, outcome: Outcome) -> None:
-        call, handle = self._call, self._handle
-        code = Code.OK
-        # Before the reply: a client that keeps as many in flight as it may sends the
-        # next one as soon as it has this one's.
-        self._model.leave()
-        self._gate.leave()
+        Returns False, with nothing done, if that is not as good as one by one: there
+        is no plan for them, no room for all of them, or something is wrong.
+        """
+        acquire_shared = self._acquire_shared
+        gate = self._gate
+        num = len(calls)
+        for call in calls:
+            if call.metadata and is_low_priority(call.metadata):
+                return False
+        if acquire_shared is None or not gate.enter_all(num):
+            return False
+        begun_s = gate.now()
+        spec = template.model_spec
+        handle: ServableHandle[Servable] | None = None
+        tasks: list[PlannedTask] | None = None
         try:
-            if isinstance(outcome, ServingError):
-                code = outcome.code
-                call.fail(outcome)
-                return
-            if self._output_filter:
-                outcome = {name: outcome[name] for name in self._output_filter}
-            servable_id = handle.id
-            response = write_predict_reply(
-                servable_id.name,
-                servable_id.version,
-                self._name,
-                outcome,
+            handle = acquire_shared(spec.name, spec.version, spec.version_label, num)
+            if handle is not None:
+                plan = self._plan(template, handle)
+                if plan is not None and plan.answers.enter_all(num):
+                    tasks = plan.tasks(calls, elements, begun_s)
+        except Exception:
+            tasks = None  # one by one it shows again, to each caller
+        if tasks is None or handle is None:
+            if handle is not None:
+                for _ in calls:
+                    handle.release()
+            gate.leave_all(num)
+            return False
+        submit_all(handle.servable, tasks)
+        return True
+
+    def _plan(
+        self, template: RequestTemplate, handle: ServableHandle[Servable]
+    ) -> RequestPlan | None:
+        """Returns the plan, made anew for another version or other counters.
+
+        None for what no plan knows: defaults, which stand for every row, and logs.
+
+        Raises:
+            ServingError: The version does not take such requests.
+
+        """
+        model = self._gate.model(handle.id.name)
+        if model.logs:
+            return None
+        name = template.model_spec.signature_name or DEFAULT_SIGNATURE
+        signature = find_signature(handle.servable, name)
+        if signature.defaults:
+            return None
+        stats = model.stats_of(PREDICT, handle.id.version, name)
+        plan = self._plans.get(template)
+        if plan is None or not plan.answers.are_for(handle, model, stats):
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            answers = PredictAnswers(
+                handle,
+                name,
+                self._gate,
+                model,
+                stats,
                 as_tensor_content=self._as_tensor_content,
             )
-            if self._logs:
-                if not isinstance(response, bytes):
-                    response = b"".join(response)
-                for each in self._logs:
-                    each.log(
-                        PREDICT,
-                        servable_id.name,
-                        servable_id.version,
-                        self._name,
-                        call.message,
-                        response,
-                    )
-            if isinstance(response, bytes):
-                call.reply(response)
-            else:
-                call.reply_parts(response)
-        except Exception as error:
-            failure = serving_error(error, f"{handle.id.slashed}: Predict")
-            code = failure.code
-            call.fail(failure)
-        finally:
-            if call.cancel.error is not None:
-                code = call.cancel.error.code
-            self._stats.end(code, self._begun_s)
-            handle.release()
+            plan = RequestPlan(template.inputs, name, signature, answers)
+            self._plans[template] = plan
+        return plan

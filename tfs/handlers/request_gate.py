@@ -106,6 +106,15 @@ class ModelGate:
         if self._room is not None:
             self._room.append(None)
 
+    def enter_all(self, num: int) -> bool:
+        """Takes ``num`` places, or none and returns False if there are not as many."""
+        return self._room is None or _take_all(self._room, num)
+
+    def leave_all(self, num: int) -> None:
+        """Gives ``num`` places back. Any thread."""
+        if self._room is not None:
+            self._room.extend((None,) * num)
+
     def stats_of(self, method: str, version: int, signature: str) -> RequestStats:
         """Returns the counters of a signature that exists. On the loop."""
         by_signature = self._stats_by[method].get(version)
@@ -202,6 +211,15 @@ class RequestGate:
         if self._room is not None:
             self._room.append(None)
 
+    def enter_all(self, num: int) -> bool:
+        """Takes ``num`` places, or none and returns False if there are not as many."""
+        return self._room is None or _take_all(self._room, num)
+
+    def leave_all(self, num: int) -> None:
+        """Gives ``num`` places back. Any thread."""
+        if self._room is not None:
+            self._room.extend((None,) * num)
+
     def refuse(
         self,
         call: Call,
@@ -253,3 +271,12 @@ class RequestGate:
         for name in [name for name in self._models if name not in names]:
             del self._models[name]
             self._stats.forget(model=name)
+
+
+def _take_all(room: deque[None], num: int) -> bool:
+    """Takes ``num`` tokens, or none; other threads only ever add some."""
+    if len(room) < num:
+        return False
+    for _ in range(num):
+        room.pop()
+    return True

@@ -62,15 +62,27 @@ class RequestStats:
         """Counts a request that will end."""
         self._num_begun += 1
 
+    def begin_all(self, num: int) -> None:
+        """Counts ``num`` requests that will end."""
+        self._num_begun += num
+
     def end(self, code: Code, begun_s: float) -> None:
         """Counts a request that ended so, after it began then."""
+        self._counter(code).add()
+        self._latency.observe(self._now() - begun_s)
+
+    def end_all(self, code: Code, begun_s: float, num: int) -> None:
+        """Counts ``num`` requests that ended so, after they began then."""
+        self._counter(code).add(num)
+        self._latency.observe_all(self._now() - begun_s, num)
+
+    def _counter(self, code: Code) -> Counter:
         counter = self._by_code.get(code)
         if counter is None:
             counter = self._by_code[code] = self._stats.counter(
                 stat_names.REQUESTS, status=code.name, **self._labels
             )
-        counter.add()
-        self._latency.observe(self._now() - begun_s)
+        return counter
 
     def figures(self) -> RequestFigures:
         """Returns what was counted so far."""

@@ -100,6 +100,20 @@ class ServedModels:
             raise InvalidArgument("ModelSpec has no name specified.")
         return self._acquire_version(name, version)
 
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        """Pins ``num`` times what serves that many like requests; see the protocol."""
+        if version is None and label is None:
+            route = self._routes.routes.get(name)
+            if route is not None and route.trial is not None:
+                return None
+        handle = self.acquire(name, version, label)
+        pin = handle.pin
+        for _ in range(num - 1):
+            pin(None)  # the first one keeps it alive, retired or not
+        return handle
+
     def _labelled(self, name: str, label: str) -> int:
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")

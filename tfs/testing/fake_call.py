@@ -54,6 +54,11 @@ class FakeCall:
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self._finish(b"".join(parts))
 
+    @staticmethod
+    def reply_all(calls: Sequence[FakeCall], messages: Sequence[bytes]) -> None:
+        for call, message in zip(calls, messages, strict=True):
+            call.reply(message)
+
     def fail(self, error: ServingError) -> None:
         self._finish(error)
 

@@ -7,7 +7,7 @@ is a fake clock's. A round is what :meth:`Rig.step` says it is.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tests.frontends.express.wire import (
     parse_frames,
 )
 from tfs.core.call import (
+    BurstCall,
     Call,
     ListenerOptions,
     Method,
@@ -44,6 +45,7 @@ HOLD = "/tfs.test.Echo/Hold"
 STREAM = "/tfs.test.Echo/Stream"
 BOTH = "/tfs.test.Echo/Both"
 FAIL = "/tfs.test.Echo/Fail"
+BURST = "/tfs.test.Echo/Burst"
 
 
 class RawClient:
@@ -148,6 +150,9 @@ class Rig:
     Attributes:
         held: Calls of the method HOLD, which answers nothing by itself.
         streams: Calls of STREAM and BOTH.
+        bursts: Calls of the method BURST, as they were handed over together; it answers
+            nothing by itself.
+        on_burst: Is told of each burst.
         served: Messages in the order in which handlers saw them.
 
     """
@@ -166,6 +171,8 @@ class Rig:
         )
         self.held: list[Call] = []
         self.streams: list[StreamCall] = []
+        self.bursts: list[list[BurstCall]] = []
+        self.on_burst: Callable[[Sequence[BurstCall]], None] | None = None
         self.served: list[bytes] = []
         self.on_stream: Callable[[StreamCall], None] | None = None
         self.clients: list[RawClient] = []
@@ -178,6 +185,7 @@ class Rig:
                     Method(PATH, self._echo),
                     Method(HOLD, self.held.append),
                     Method(FAIL, self._fail),
+                    Method(BURST, self._echo, burst_handler=self._burst),
                     Method(STREAM, self._stream, MethodKind.SERVER_STREAM),
                     Method(BOTH, self._stream, MethodKind.BIDIRECTIONAL),
                 )
@@ -221,6 +229,12 @@ class Rig:
     def _echo(self, call: Call) -> None:
         self.served.append(bytes(call.message))
         call.reply(bytes(call.message))
+
+    def _burst(self, calls: Sequence[BurstCall]) -> None:
+        self.served += [bytes(call.message) for call in calls]
+        self.bursts.append(list(calls))
+        if self.on_burst is not None:
+            self.on_burst(calls)
 
     def _fail(self, call: Call) -> None:
         raise ValueError("meant to fail")

@@ -65,6 +65,7 @@ from tfs.frontends.rpc.express.stream_state import (
 
 _before_message = response.before_message
 _ok_trailers = response.ok_trailers
+_small_reply = response.small_reply
 _unpack_prefix = Struct(">BI").unpack_from
 _pack_prefix = Struct(">BI").pack
 
@@ -960,6 +961,36 @@ class Connection:
         else:
             self.send_message(stream, message)
             self.send_end(stream, response.OK_TRAILERS_BLOCK)
+
+    def send_replies(
+        self, streams: Sequence[Stream], messages: Sequence[bytes]
+    ) -> None:
+        """As :meth:`send_reply` with each stream and its message."""
+        max_size = min(
+            response.SMALL_BYTES,
+            self._max_message_bytes,
+            self._peer.max_frame_size - PREFIX_SIZE,
+        )
+        live = self.streams
+        out = self.out
+        num_small = 0
+        for stream, message in zip(streams, messages, strict=True):
+            total = len(message) + PREFIX_SIZE
+            if (
+                total <= max_size
+                and total <= self._send_window
+                and total <= stream.send_window
+                and stream.state is _REQUESTED
+                and not self._blocked
+            ):
+                self._send_window -= total
+                out.append(_small_reply(stream.id, message))
+                stream.state = StreamState.CLOSED  # the table: SEND_END closes it
+                del live[stream.id]
+                num_small += 1
+            else:
+                self.send_reply(stream, message)
+        self.num_answered += num_small
 
     @property
     def max_request_bytes(self) -> int:

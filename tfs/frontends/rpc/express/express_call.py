@@ -57,6 +57,12 @@ class CallOwner(Protocol):
         """A call was finished by its handler, or before it got to one."""
         ...
 
+    def reply_all(
+        self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
+    ) -> None:
+        """Finishes calls of this session, each with its message."""
+        ...
+
     def on_late_finish(self, call: ExpressCall) -> None:
         """A call was finished again, or after it was cut off."""
         ...
@@ -152,6 +158,15 @@ class ExpressCall:
         else:
             session.post(partial(self._reply_parts, parts))
 
+    @staticmethod
+    def reply_all(calls: Sequence[ExpressCall], messages: Sequence[bytes]) -> None:
+        """Finishes each call with OK and its message. Thread-safe."""
+        session = calls[0]._session
+        if get_ident() == session.loop_ident:
+            _reply_all(calls, messages)
+        else:
+            session.post(partial(_reply_all, calls, messages))
+
     def fail(self, error: ServingError) -> None:
         """Finishes the call with ``error``. Thread-safe."""
         session = self._session
@@ -203,6 +218,12 @@ class ExpressCall:
             self.route.handler(self)  # type: ignore[arg-type]
         except Exception as error:
             self._on_handler_failure(error)
+
+    def take_whole(self, message: bytes) -> None:
+        """As :meth:`take_request`, for :func:`dispatch_all` to hand over soon."""
+        self.message = message
+        self.has_message = True
+        self.is_dispatched = True
 
     def take_message(self, message: bytes | memoryview) -> None:
         """Takes the next request message, uncompressed."""
@@ -266,6 +287,27 @@ class ExpressCall:
             fn()
         except Exception as error:
             self._session.on_handler_failure(self, error)
+
+
+def dispatch_all(calls: Sequence[ExpressCall]) -> None:
+    """Hands calls of one method to its burst handler; contains what that raises."""
+    try:
+        calls[0].route.burst_handler(calls)  # type: ignore[misc]
+    except Exception as error:
+        for call in calls:
+            if not call.is_finished:
+                call._on_handler_failure(error)
+
+
+def _reply_all(calls: Sequence[ExpressCall], messages: Sequence[bytes]) -> None:
+    start, num = 0, len(calls)
+    while start < num:
+        session = calls[start]._session
+        stop = start + 1
+        while stop < num and calls[stop]._session is session:
+            stop += 1
+        session.reply_all(calls[start:stop], messages[start:stop])
+        start = stop
 
 
 class ExpressStreamCall(ExpressCall):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from tfs.core.errors import Code, ServingError
@@ -40,6 +41,38 @@ _TRAILERS_FIELD = frame_head(
 )[:5]
 _pack_before = struct.Struct(f">5sI{len(HEAD_BLOCK)}sIBIBI").pack
 _pack_after = struct.Struct(f">5sI{len(OK_TRAILERS_BLOCK)}s").pack
+
+
+SMALL_BYTES: Final = 4096
+_pack_whole: Final[dict[int, Callable[..., bytes]]] = {}
+
+
+def _make_pack_whole(size: int) -> Callable[..., bytes]:
+    pack = struct.Struct(
+        f">5sI{len(HEAD_BLOCK)}sIBIBI{size}s5sI{len(OK_TRAILERS_BLOCK)}s"
+    ).pack
+    _pack_whole[size] = pack
+    return pack
+
+
+def small_reply(stream_id: int, message: bytes) -> bytes:
+    """Returns a whole answer: a message of at most ``SMALL_BYTES``, and OK."""
+    size = len(message)
+    pack = _pack_whole.get(size) or _make_pack_whole(size)
+    return pack(
+        _HEAD_FIELD,
+        stream_id,
+        HEAD_BLOCK,
+        size + 5 << 8,
+        0,
+        stream_id,
+        0,
+        size,
+        message,
+        _TRAILERS_FIELD,
+        stream_id,
+        OK_TRAILERS_BLOCK,
+    )
 
 
 def before_message(stream_id: int, size: int) -> bytes:

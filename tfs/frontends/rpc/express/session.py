@@ -14,7 +14,7 @@ import logging
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -350,7 +350,16 @@ class Session:
             call.bucket = self._shared.deadlines.add(call, deadline_s, now_s)
 
     def on_request(self, stream: Stream, message: bytes) -> None:
-        stream.owner.take_request(message)
+        call: ExpressCall = stream.owner
+        arrived = self._shared.arrived
+        if arrived and arrived[0].route is not call.route:
+            self._shared.hand_over()
+            arrived = self._shared.arrived
+        if call.route.burst_handler is None:
+            call.take_request(message)
+        else:
+            call.take_whole(message)
+            arrived.append(call)
 
     def on_message(
         self, stream: Stream, message: memoryview, is_compressed: bool
@@ -382,6 +391,8 @@ class Session:
             call.fail(error)
 
     def on_reset(self, stream: Stream) -> None:
+        if self._shared.arrived:
+            self._shared.hand_over()
         call: ExpressCall | None = stream.owner
         if call is not None and not call.is_finished:
             self._cut_off_call(call, Cancelled("the client cancelled the call"))
@@ -456,6 +467,34 @@ class Session:
             self.is_dirty = True
             self._shared.dirty.append(self.flush)
 
+    def reply_all(
+        self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
+    ) -> None:
+        """Finishes calls of this session, each with its message."""
+        streams = []
+        replies = []
+        held_bytes = 0
+        for call, message in zip(calls, messages, strict=True):
+            if call.is_finished:
+                self.on_late_finish(call)
+                continue
+            call.is_finished = True
+            bucket = call.bucket
+            if bucket is not None:
+                del bucket[call]
+                call.bucket = None
+            stream = call.stream
+            held_bytes += stream.held_bytes
+            stream.held_bytes = 0
+            stream.owner = None
+            streams.append(stream)
+            replies.append(message)
+        self._shared.budget.used_bytes -= held_bytes
+        self.connection.send_replies(streams, replies)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._shared.dirty.append(self.flush)
+
     def on_late_finish(self, call: ExpressCall) -> None:
         """A call was finished again, or after it was cut off."""
         self._shared.counters.late_finishes += 1
@@ -473,6 +512,8 @@ class Session:
 
     def expire(self, call: ExpressCall) -> None:
         """The deadline of an unfinished call has passed."""
+        if self._shared.arrived:
+            self._shared.hand_over()
         if call.is_finished:
             return
         error = DeadlineExceeded(f"{call.route.path}: deadline exceeded")

@@ -10,7 +10,7 @@ from typing import Protocol
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.deadlines import Deadlines
-from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
@@ -84,6 +84,8 @@ class SharedState:
         buffers: Memory of large requests, used again.
         deadlines: Of all unfinished calls.
         counters: What happened.
+        arrived: Calls of one method that this round brought and that its handler takes
+            together; see :meth:`hand_over`.
         dirty: Run at the end of the round, once: sessions that have output.
         starved: Sessions that wait for the receive budget, the longest waiting first.
         favoured: The one of them, or lately of them, that may use the reserve.
@@ -102,6 +104,7 @@ class SharedState:
     buffers: ReceiveBuffers = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
+    arrived: list[ExpressCall] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
     starved: dict[StarvedSession, None] = field(default_factory=dict)
     favoured: StarvedSession | None = None
@@ -117,3 +120,14 @@ class SharedState:
         # arrives is lent at a time.
         self.buffers = ReceiveBuffers(max_receive_bytes // 2)
         self.deadlines = Deadlines(self.loop, ExpressCall.expire)
+
+    def hand_over(self) -> None:
+        """Hands the calls that arrived to their handler.
+
+        At the end of the round; sooner, before anything else happens to one of them or
+        a call of another method is handed over: to a handler it makes no difference.
+        """
+        calls = self.arrived
+        if calls:
+            self.arrived = []
+            dispatch_all(calls)

@@ -174,6 +174,7 @@ class ExpressTransport:
         if self._is_closed:
             return
         self._shared.loop_ident = get_ident()
+        self._loop.add_round_hook(self._hand_over, Phase.HAND_OVER)
         self._loop.add_round_hook(self._flush, Phase.FLUSH)
         for listener in self._listeners:
             self._watch(listener)
@@ -269,6 +270,10 @@ class ExpressTransport:
         self._loop.call_at(
             self._now() + _ACCEPT_PAUSE_S, partial(self._watch, listener)
         )
+
+    def _hand_over(self, now_s: float) -> None:
+        if self._shared.arrived:
+            self._shared.hand_over()
 
     def _flush(self, now_s: float) -> float | None:
         shared = self._shared
@@ -382,6 +387,7 @@ class ExpressTransport:
         for session in list(self._sessions):
             session.close()
         self._shared.deadlines.close()
+        self._loop.remove_round_hook(self._hand_over)
         self._loop.remove_round_hook(self._flush)
         if self._own_executor:
             self._shared.executor.close(self._now())

@@ -1,0 +1,196 @@
+"""Requests that a round brings for one method are handed over and answered together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.express.rig import BURST, FAIL, Rig, head, running
+from tests.frontends.express.wire import HELLO, PATH, data_frame, prefixed
+from tfs.core.call import BurstCall
+from tfs.core.errors import Code, DeadlineExceeded
+from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.frames import ErrorCode, Setting
+from tfs.frontends.rpc.express.options import ExpressOptions
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with running(tmp_path) as rig:
+        yield rig
+
+
+def ask(
+    stream_id: int, body: bytes, path: str = BURST, *extra: tuple[str, str]
+) -> bytes:
+    """Returns a whole request."""
+    return head(stream_id, path, *extra) + data_frame(stream_id, prefixed(body))
+
+
+def answer_all(calls: Sequence[BurstCall]) -> None:
+    calls[0].reply_all(calls, [bytes(call.message) * 2 for call in calls])
+
+
+def test_a_round_is_one_burst_over_all_connections(rig: Rig) -> None:
+    """What several clients sent is one burst; each gets its own answers, in one write."""
+    rig.on_burst = answer_all
+    clients = [rig.connect() for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.send(b"".join(ask(n, b"%d%d" % (number, n)) for n in (1, 3, 5)))
+    rig.step()
+    assert [len(burst) for burst in rig.bursts] == [9]
+    for number, client in enumerate(clients):
+        for n in (1, 3, 5):
+            answer = client.answer(n)
+            assert answer.messages == [b"%d%d" % (number, n) * 2]
+            assert answer.status == "0"
+    assert not any(c.streams for c in rig.transport.connections())
+    assert rig.transport.budget.used_bytes == sum(
+        c._window.size for c in rig.transport.connections()
+    )
+
+
+def test_bursts_keep_the_order_of_methods(rig: Rig) -> None:
+    """A request of another method is handled after those that came before it."""
+    client = rig.connect()
+    client.send(ask(1, b"a") + ask(3, b"b") + ask(5, b"c", PATH) + ask(7, b"d"))
+    rig.step()
+    assert rig.served == [b"a", b"b", b"c", b"d"]
+    assert [len(burst) for burst in rig.bursts] == [2, 1]
+
+
+def test_a_request_reset_at_once_is_handed_over_first(rig: Rig) -> None:
+    """Its handler sees it and hears that it was cancelled, as if they came apart."""
+    client = rig.connect()
+    client.send(ask(1, b"a") + ask(3, b"b") + frames.rst_stream(1, ErrorCode.CANCEL))
+    rig.step()
+    (burst,) = rig.bursts
+    assert [call.cancel.error is not None for call in burst] == [True, False]
+    assert burst[0].cancel.error is not None
+    assert burst[0].cancel.error.code is Code.CANCELLED
+    answer_all(burst)
+    rig.step()
+    assert client.answer(3).messages == [b"bb"]
+    assert not client.answer(1).headers
+    assert rig.transport.counters.late_finishes == 1
+
+
+def test_a_lost_connection_hands_over_first(rig: Rig) -> None:
+    """Requests of a client that breaks the rules right behind them are known to end."""
+    client = rig.connect()
+    client.send(ask(1, b"a") + frames.frame(0x3, 0, 1, b"too short"))
+    rig.settle()
+    (burst,) = rig.bursts
+    assert burst[0].cancel.error is not None
+
+
+def test_a_deadline_that_passes_at_once_is_told_to_the_handler(rig: Rig) -> None:
+    """A request whose deadline passes in the round of its arrival is still handed over."""
+    client = rig.connect()
+    client.send(ask(1, b"a", BURST, ("grpc-timeout", "1m")))
+    rig.step()
+    rig.advance(1.0)
+    (burst,) = rig.bursts
+    assert isinstance(burst[0].cancel.error, DeadlineExceeded)
+    assert client.answer(1).status == str(int(Code.DEADLINE_EXCEEDED))
+
+
+def test_a_burst_handler_that_raises_fails_its_calls(rig: Rig) -> None:
+    """Those not answered yet fail with INTERNAL; the connection goes on."""
+    client = rig.connect()
+
+    def answer_one(calls: Sequence[BurstCall]) -> None:
+        calls[0].reply(b"fine")
+        raise ValueError("meant to fail")
+
+    rig.on_burst = answer_one
+    client.send(ask(1, b"a") + ask(3, b"b") + ask(5, b"c"))
+    rig.step()
+    assert client.answer(1).messages == [b"fine"]
+    for stream_id in (3, 5):
+        assert client.answer(stream_id).status == str(int(Code.INTERNAL))
+    client.send(ask(7, b"d", PATH))
+    rig.step()
+    assert client.answer(7).status == "0"
+
+
+def test_answers_from_another_thread_are_sent(rig: Rig) -> None:
+    """``reply_all`` may come from anywhere."""
+    client = rig.connect()
+    client.send(ask(1, b"a") + ask(3, b"b"))
+    rig.step()
+    thread = threading.Thread(target=answer_all, args=rig.bursts)
+    thread.start()
+    thread.join()
+    rig.step()
+    assert [client.answer(n).messages for n in (1, 3)] == [[b"aa"], [b"bb"]]
+
+
+def test_calls_that_ended_are_left_out(rig: Rig) -> None:
+    """Of calls answered together, one that was answered before keeps that answer."""
+    client = rig.connect()
+    client.send(ask(1, b"a") + ask(3, b"b"))
+    rig.step()
+    (burst,) = rig.bursts
+    burst[0].reply(b"first")
+    answer_all(burst)
+    rig.step()
+    assert [client.answer(n).messages for n in (1, 3)] == [[b"first"], [b"bb"]]
+    assert rig.transport.counters.late_finishes == 1
+
+
+@pytest.mark.parametrize("window", [0, 3, 9, 40])
+def test_answers_keep_to_the_clients_windows(rig: Rig, window: int) -> None:
+    """What does not fit waits, whole answers go first; nothing is lost or repeated."""
+    rig.on_burst = answer_all
+    hello = frames.settings({Setting.INITIAL_WINDOW_SIZE: window})
+    client = rig.connect(HELLO[:24] + hello)
+    bodies = {n: b"%d" % n * (n + 1) for n in (1, 3, 5, 7)}
+    client.send(b"".join(ask(n, body) for n, body in bodies.items()))
+    rig.settle()
+    for n, body in bodies.items():
+        if len(body) * 2 + 5 <= window:
+            assert client.answer(n).messages == [body * 2]
+    client.send(
+        b"".join(
+            frames.window_update(n, 1000)
+            for n in bodies
+            if not client.answer(n).has_ended
+        )
+    )
+    rig.settle()
+    for n, body in bodies.items():
+        assert client.answer(n).messages == [body * 2]
+
+
+def test_long_answers_take_the_ordinary_way(tmp_path: Path) -> None:
+    """Small and long answers, and one that is longer than the server sends."""
+    limits = ConnectionLimits(max_message_bytes=100_000)
+    with running(tmp_path, ExpressOptions(limits)) as rig:
+        sizes = {1: 10, 3: 4096, 5: 4097, 7: 60_000, 9: 100_001}
+        rig.on_burst = lambda calls: calls[0].reply_all(
+            calls, [b"x" * int(bytes(call.message)) for call in calls]
+        )
+        client = rig.connect()
+        client.send(frames.window_update(0, 1 << 20))
+        client.send(b"".join(ask(n, b"%d" % size) for n, size in sizes.items()))
+        rig.settle()
+        for n, size in sizes.items():
+            answer = client.answer(n)
+            if size > limits.max_message_bytes:
+                assert answer.status == str(int(Code.RESOURCE_EXHAUSTED))
+            else:
+                assert [len(message) for message in answer.messages] == [size]
+
+
+def test_another_methods_failure_is_its_own(rig: Rig) -> None:
+    """A handler that raises between two bursts takes neither with it."""
+    rig.on_burst = answer_all
+    client = rig.connect()
+    client.send(ask(1, b"a") + ask(3, b"x", FAIL) + ask(5, b"b"))
+    rig.step()
+    assert [client.answer(n).status for n in (1, 3, 5)] == ["0", "13", "0"]

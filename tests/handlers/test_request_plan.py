@@ -1,0 +1,564 @@
+"""Requests that come together: as one by one, whatever changes between them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from batching.shared_scheduler import SharedBatchScheduler
+from managers.serving_map import ServingMap, retire
+from tests.handlers.served import EchoServable
+from tfs.codec import predict_template
+from tfs.core import stat_names
+from tfs.core.call import Call
+from tfs.core.dtype import FLOAT32, INT32
+from tfs.core.errors import (
+    Cancelled,
+    InvalidArgument,
+    InvalidItems,
+    NotFound,
+    ServingError,
+)
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
+from tfs.core.stats import Stats
+from tfs.core.tensor_view import TensorView
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_gate import RequestGate
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.servables.batched import BatchedServable
+from tfs.testing.fake_call import FakeCall
+from tfs.testing.fake_clock import FakeClock
+
+PAIR = Signature(
+    Method.PREDICT,
+    {"x": TensorSpec(FLOAT32, (-1, 2))},
+    {"y": TensorSpec(FLOAT32, (-1, 2))},
+)
+TRIPLE = Signature(
+    Method.PREDICT,
+    {"x": TensorSpec(FLOAT32, (-1, 3))},
+    {"y": TensorSpec(FLOAT32, (-1, 3))},
+)
+TWO_INPUTS = Signature(
+    Method.PREDICT,
+    {"a": TensorSpec(FLOAT32, (-1, 2)), "b": TensorSpec(INT32, (-1,))},
+    {"y": TensorSpec(FLOAT32, (-1, 2)), "n": TensorSpec(INT32, (-1,))},
+)
+TYPED = Signature(
+    Method.PREDICT,
+    {"x": TensorSpec(FLOAT32, (-1, 2))},
+    {"y": TensorSpec(INT32, (-1, 2))},
+)
+SIGNATURES = {
+    DEFAULT_SIGNATURE: PAIR,
+    "both": TWO_INPUTS,
+    "typed": TYPED,
+    "alone": Signature(Method.PREDICT, PAIR.inputs, PAIR.outputs, batched=False),
+}
+
+
+class Model:
+    """Outputs its inputs; a first element below 0 in a row makes that row invalid."""
+
+    def __init__(
+        self, version: int = 1, signatures: dict[str, Signature] | None = None
+    ) -> None:
+        self.id = ServableId("m", version)
+        self.signatures = signatures or SIGNATURES
+        self.num_calls = 0
+
+    def submit(self, task: InferenceTask) -> None:
+        self.num_calls += 1
+        task.on_done(task.cancel.error or self._outcome(task))
+
+    def _outcome(self, task: InferenceTask) -> Outcome:
+        inputs = task.inputs
+        x = inputs.get("x") or inputs["a"]
+        rows = range(x.shape[0])
+        row_bytes = len(x.data) // x.shape[0]
+        bad = {
+            row: "below 0"
+            for row in rows
+            if struct.unpack_from("<f", bytes(x.data), row * row_bytes)[0] < 0  # type: ignore[arg-type]
+        }
+        if bad:
+            return InvalidItems(bad)
+        return self._outputs(task, x)
+
+    def _outputs(self, task: InferenceTask, x: TensorView) -> Tensors:
+        if task.signature_name == "both":
+            return {"y": x, "n": task.inputs["b"]}
+        if task.signature_name == "typed":
+            return {"y": TensorView(INT32, x.shape, x.data)}
+        return {"y": x}
+
+
+class Lookup:
+    """A serving map with labels; ``acquire_shared`` as the server's."""
+
+    def __init__(self) -> None:
+        self.map = ServingMap()
+        self.labels: dict[str, int] = {}
+
+    def acquire(
+        self,
+        name: str,
+        version: int | None,
+        label: str | None,
+        client_id: bytes | None = None,
+        call: Call | None = None,
+    ) -> ServableHandle[Servable]:
+        if label is not None:
+            if label not in self.labels:
+                raise InvalidArgument(f"Unrecognized servable version label: {label}")
+            version = self.labels[label]
+        if version is None:
+            return self.map.acquire(name)  # type: ignore[return-value]
+        return self.map.acquire_version(name, version)  # type: ignore[return-value]
+
+
+class SharedLookup(Lookup):
+    """The same, for requests that come together."""
+
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        handle = self.acquire(name, version, label)
+        for _ in range(num - 1):
+            handle.pin(None)
+        return handle
+
+
+class Log:
+    """Remembers what it is given."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[object, ...]] = []
+
+    def log(
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        request: bytes | memoryview,
+        response: bytes,
+    ) -> None:
+        self.entries.append(
+            (method, model, version, signature, bytes(request), response)
+        )
+
+
+@dataclass
+class Desk:
+    """A Predict handler on a stepped loop, with batching or without."""
+
+    lookup: Lookup
+    is_batched: bool = True
+    max_in_flight: int = 0
+    per_model: int = 0
+    as_tensor_content: bool = False
+    clock: FakeClock = field(default_factory=FakeClock)
+    stats: Stats = field(default_factory=Stats)
+
+    def __post_init__(self) -> None:
+        self.loop = ServingLoop(self.clock)
+        self.scheduler = SharedBatchScheduler(clock=self.clock)
+        self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
+        self.loop.step()  # from now on this thread is the loop's
+        self.gate = RequestGate(
+            self.max_in_flight, self.per_model, self.stats, self.clock
+        )
+        self.handler = PredictHandler(
+            self.lookup, self.gate, as_tensor_content=self.as_tensor_content
+        )
+
+    def publish(self, model: Model) -> ServableHandle[object]:
+        servable: Servable = model
+        if self.is_batched:
+            shown = ModelProfile(
+                signatures={
+                    name: SignatureProfile(rows_independent=True)
+                    for name in model.signatures
+                }
+            )
+            servable = BatchedServable(model, self.scheduler, self.loop, None, shown)
+        handle: ServableHandle[object] = ServableHandle(model.id, servable)
+        self.lookup.map.publish(handle)
+        return handle
+
+    def send(self, calls: Sequence[FakeCall]) -> None:
+        self.handler.take_burst(calls)
+
+    def finish(self) -> None:
+        for _ in range(20):
+            self.loop.step()
+
+    def counted(self) -> dict[object, float]:
+        return {
+            (name, labels): value
+            for name, labels, value in self.stats.counters()
+            if name.startswith("requests")
+        }
+
+    def observed(self) -> dict[object, int]:
+        return {
+            (name, labels): snapshot.num
+            for name, labels, snapshot in self.stats.histograms()
+            if snapshot.num
+        }
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    """No test depends on what another left remembered."""
+    predict_template.forget()
+
+
+def message(
+    *values: float,
+    width: int = 2,
+    model: str = "m",
+    signature: str = "",
+    label: str = "",
+    version: int = 0,
+    wanted: Sequence[str] = (),
+    client_id: bytes = b"",
+) -> bytes:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    if label:
+        request.model_spec.version_label = label
+    if version:
+        request.model_spec.version.value = version
+    request.output_filter.extend(wanted)
+    if client_id:
+        request.client_id = client_id
+    num_rows = len(values) // width
+    x = request.inputs["a" if signature == "both" else "x"]
+    x.dtype = types_pb2.DT_FLOAT
+    x.tensor_shape.dim.add(size=num_rows)
+    x.tensor_shape.dim.add(size=width)
+    x.tensor_content = struct.pack(f"<{len(values)}f", *values)
+    if signature == "both":
+        b = request.inputs["b"]
+        b.dtype = types_pb2.DT_INT32
+        b.tensor_shape.dim.add(size=num_rows)
+        b.tensor_content = struct.pack(
+            f"<{num_rows}i", *[int(value) for value in values[::width]]
+        )
+    return request.SerializeToString()
+
+
+def known(desk: Desk, *messages: bytes) -> None:
+    """Has requests like these read once, so that there are templates of them."""
+    desk.send([FakeCall(each) for each in messages])
+    desk.finish()
+
+
+def outcomes(calls: Sequence[FakeCall]) -> list[object]:
+    assert [call.num_finishes for call in calls] == [1] * len(calls)
+    return [
+        (call.outcome.code, call.outcome.message)
+        if isinstance(call.outcome, ServingError)
+        else call.outcome
+        for call in calls
+    ]
+
+
+def reply_of(call: FakeCall) -> predict_pb2.PredictResponse:
+    assert isinstance(call.outcome, bytes), call.outcome
+    return predict_pb2.PredictResponse.FromString(call.outcome)
+
+
+def _random_message(rng: random.Random) -> bytes:
+    value = rng.choice((1.0, 2.0, 3.0, -1.0))
+    rest = [float(rng.randrange(100)) for _ in range(5)]
+    choices: list[Callable[[], bytes]] = [
+        *[lambda: message(abs(value), rest[0])] * 6,
+        lambda: message(value, *rest[:3]),
+        lambda: message(value, rest[0], signature="both"),
+        lambda: message(abs(value), rest[0], signature="typed"),
+        lambda: message(abs(value), rest[0], signature="alone"),
+        lambda: message(1, 2, 3, width=3),
+        lambda: message(1, 2, signature="none"),
+        lambda: message(1, 2, model="unknown"),
+        lambda: message(1, 2, label="unknown"),
+        lambda: message(1, 2, label="stable"),
+        lambda: message(1, 2, version=1),
+        lambda: message(1, 2, version=9),
+        lambda: message(1, 2, wanted=("y",)),
+        lambda: message(1, 2, wanted=("z",)),
+        lambda: message(1, 2, client_id=b"somebody"),
+        lambda: b"\xff garbage",
+    ]
+    return rng.choice(choices)()
+
+
+@pytest.mark.parametrize("is_batched", [True, False])
+@pytest.mark.parametrize("as_content", [True, False])
+@pytest.mark.parametrize("limit", [0, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_together_is_as_one_by_one(
+    is_batched: bool, as_content: bool, limit: int, seed: int
+) -> None:
+    """Same messages, same replies, errors and counters, with plans and without."""
+    rng = random.Random(seed)
+    bursts = [
+        [
+            (_random_message(rng), rng.choice(((), (("tfs-priority", "low"),))))
+            for _ in range(rng.randrange(1, 20))
+        ]
+        for _ in range(30)
+    ]
+    seen = []
+    for lookup in (SharedLookup(), Lookup()):
+        predict_template.forget()
+        desk = Desk(
+            lookup,
+            is_batched,
+            max_in_flight=limit * 3,
+            per_model=limit,
+            as_tensor_content=as_content,
+        )
+        handle = desk.publish(Model())
+        lookup.labels["stable"] = 1
+        calls = []
+        for burst in bursts:
+            now = [FakeCall(data, metadata=metadata) for data, metadata in burst]
+            desk.send(now)
+            desk.finish()
+            calls += now
+        assert handle.num_pins == 0
+        seen.append((outcomes(calls), desk.counted(), desk.observed()))
+    assert seen[0] == seen[1]
+
+
+def test_together_is_one_batch() -> None:
+    """Requests of one template are computed by one call, and each gets its own rows."""
+    desk = Desk(SharedLookup())
+    model = Model()
+    handle = desk.publish(model)
+    known(desk, message(0, 0))
+    calls = [FakeCall(message(float(n), 7.0)) for n in range(12)]
+    before = model.num_calls
+    desk.send(calls)
+    assert handle.num_pins == 12
+    desk.finish()
+    assert model.num_calls == before + 1
+    assert handle.num_pins == 0
+    for n, call in enumerate(calls):
+        assert list(reply_of(call).outputs["y"].float_val) == [float(n), 7.0]
+
+
+def test_a_swap_brings_a_new_plan() -> None:
+    """What follows a new version is answered by it; a rollback, by the old one."""
+    desk = Desk(SharedLookup())
+    first = desk.publish(Model(1))
+    known(desk, message(0, 0))
+    second = desk.publish(Model(2))
+    assert retire(desk.lookup.map, first, lambda: None)
+    calls = [FakeCall(message(1, 2)) for _ in range(3)]
+    desk.send(calls)
+    desk.finish()
+    assert {reply_of(call).model_spec.version.value for call in calls} == {2}
+    desk.publish(Model(1))
+    assert retire(desk.lookup.map, second, lambda: None)
+    calls = [FakeCall(message(1, 2)) for _ in range(3)]
+    desk.send(calls)
+    desk.finish()
+    assert {reply_of(call).model_spec.version.value for call in calls} == {1}
+
+
+def test_what_was_pinned_before_a_swap_is_answered_by_what_it_pinned() -> None:
+    """A swap between arrival and batch changes nothing for requests already taken."""
+    desk = Desk(SharedLookup())
+    first = desk.publish(Model(1))
+    known(desk, message(0, 0))
+    calls = [FakeCall(message(1, 2)) for _ in range(3)]
+    desk.send(calls)
+    desk.publish(Model(2))
+    assert not retire(desk.lookup.map, first, lambda: None)
+    desk.finish()
+    assert {reply_of(call).model_spec.version.value for call in calls} == {1}
+    assert first.num_pins == 0
+
+
+def test_a_new_version_with_another_signature_is_asked_anew() -> None:
+    """Requests that fitted the version before are refused by one they do not fit."""
+    desk = Desk(SharedLookup())
+    desk.publish(Model(1))
+    known(desk, message(0, 0))
+    handle = desk.publish(Model(2, {DEFAULT_SIGNATURE: TRIPLE}))
+    calls = [FakeCall(message(1, 2)) for _ in range(3)]
+    desk.send(calls)
+    desk.finish()
+    assert handle.num_pins == 0
+    for call in calls:
+        assert isinstance(call.outcome, InvalidArgument)
+        assert "must have shape [-1, 3]" in call.outcome.message
+
+
+def test_a_label_that_moves_takes_its_requests_along() -> None:
+    """A plan is no memory of what a label meant."""
+    lookup = SharedLookup()
+    desk = Desk(lookup)
+    desk.publish(Model(1))
+    desk.publish(Model(2))
+    for version in (1, 2, 1):
+        lookup.labels["stable"] = version
+        calls = [FakeCall(message(1, 2, label="stable")) for _ in range(3)]
+        desk.send(calls)
+        desk.finish()
+        assert {reply_of(call).model_spec.version.value for call in calls} == {version}
+    del lookup.labels["stable"]
+    call = FakeCall(message(1, 2, label="stable"))
+    desk.send([call])
+    assert isinstance(call.outcome, InvalidArgument)
+
+
+def test_an_unloaded_model_is_not_found() -> None:
+    """Without a version there is no answer, plan or not, and nothing stays pinned."""
+    desk = Desk(SharedLookup())
+    handle = desk.publish(Model(1))
+    known(desk, message(0, 0))
+    assert retire(desk.lookup.map, handle, lambda: None)
+    calls = [FakeCall(message(1, 2)) for _ in range(2)]
+    desk.send(calls)
+    assert all(isinstance(call.outcome, NotFound) for call in calls)
+
+
+def test_limits_hold_for_requests_that_come_together() -> None:
+    """Of a burst beyond the model's room the first get in; places come back."""
+    desk = Desk(SharedLookup(), max_in_flight=100, per_model=4)
+    desk.publish(Model())
+    known(desk, message(0, 0))
+    for _ in range(3):
+        calls = [FakeCall(message(1, 2)) for _ in range(7)]
+        desk.send(calls)
+        desk.finish()
+        refused = [isinstance(call.outcome, ServingError) for call in calls]
+        assert refused == [False] * 4 + [True] * 3
+
+
+def test_logs_get_what_comes_together() -> None:
+    """A model that begins to be logged is logged from the next request on, each once."""
+    desk = Desk(SharedLookup())
+    desk.publish(Model())
+    known(desk, message(0, 0))
+    log = Log()
+    desk.gate.set_logs({"m": (log,)})
+    calls = [FakeCall(message(float(n), 2)) for n in range(3)]
+    desk.send(calls)
+    desk.finish()
+    assert [entry[4:] for entry in log.entries] == [
+        (call.message, call.outcome) for call in calls
+    ]
+
+
+def test_counters_that_were_dropped_are_made_anew() -> None:
+    """A plan counts where the next request that has none would count."""
+    desk = Desk(SharedLookup())
+    desk.publish(Model())
+    known(desk, message(0, 0))
+    desk.gate.forget_version("m", 1)
+    desk.send([FakeCall(message(1, 2)) for _ in range(3)])
+    desk.finish()
+    assert sum(desk.counted().values()) == 3
+
+
+def test_who_gave_up_costs_no_compute_and_disturbs_nobody() -> None:
+    """Of requests that wait together, the cancelled leave; the others are answered."""
+    desk = Desk(SharedLookup())
+    model = Model()
+    handle = desk.publish(model)
+    known(desk, message(0, 0))
+    calls = [FakeCall(message(float(n), 2)) for n in range(4)]
+    desk.send(calls)
+    calls[1].client_cancels()
+    desk.finish()
+    assert isinstance(calls[1].outcome, Cancelled)
+    assert handle.num_pins == 0
+    for n in (0, 2, 3):
+        assert list(reply_of(calls[n]).outputs["y"].float_val) == [float(n), 2.0]
+    by_status = {
+        dict(labels)["status"]: value
+        for name, labels, value in desk.stats.counters()
+        if name == stat_names.REQUESTS
+    }
+    assert by_status == {"OK": 4, "CANCELLED": 1}
+
+
+def test_a_bad_row_fails_its_own_request() -> None:
+    """An invalid item in a batch of one template is its sender's alone."""
+    desk = Desk(SharedLookup())
+    handle = desk.publish(Model())
+    known(desk, message(0, 0))
+    calls = [FakeCall(message(n, 2.0)) for n in (1.0, -1.0, 3.0)]
+    desk.send(calls)
+    desk.finish()
+    assert isinstance(calls[1].outcome, ServingError)
+    assert list(reply_of(calls[0]).outputs["y"].float_val) == [1.0, 2.0]
+    assert list(reply_of(calls[2]).outputs["y"].float_val) == [3.0, 2.0]
+    assert handle.num_pins == 0
+
+
+def test_requests_of_several_bursts_share_a_batch() -> None:
+    """What came at different times is computed together and counted by its own time."""
+    desk = Desk(SharedLookup())
+    model = Model()
+    desk.publish(model)
+    known(desk, message(0, 0))
+    first = [FakeCall(message(1, 2)) for _ in range(2)]
+    desk.send(first)
+    desk.clock.advance(0.5)
+    second = [FakeCall(message(3, 4)) for _ in range(2)]
+    desk.send(second)
+    desk.finish()
+    assert model.num_calls == 2
+    assert all(isinstance(call.outcome, bytes) for call in first + second)
+    (latency,) = [
+        snapshot for _, _, snapshot in desk.stats.histograms() if snapshot.num
+    ]
+    assert latency.total == pytest.approx(1.0)
+
+
+def test_a_planned_task_without_its_form_says_the_same() -> None:
+    """Whoever takes the task of a plan alone finds its tensors and its end."""
+    servable = EchoServable()
+    lookup = SharedLookup()
+    desk = Desk(lookup, is_batched=False)
+
+    class Keeper(Model):
+        def submit(self, task: InferenceTask) -> None:
+            servable.tasks.append(task)
+
+    desk.publish(Keeper())
+    call = FakeCall(message(1, 2))
+    desk.send([FakeCall(message(0, 0)), call])
+    task = servable.tasks[-1]
+    assert task.form is not None
+    assert list(task.inputs) == ["x"]
+    end = task.on_done
+    ends: list[Outcome] = []
+
+    def noted(outcome: Outcome) -> None:
+        ends.append(outcome)
+        end(outcome)
+
+    task.on_done = noted
+    assert task.form is None
+    task.on_done({"y": task.inputs["x"]})
+    assert len(ends) == 1
+    assert list(reply_of(call).outputs["y"].float_val) == [1.0, 2.0]

@@ -1,0 +1,205 @@
+"""How the outcomes of one version's Predict tasks become replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tfs.codec.predict import write_predict_replies, write_predict_reply
+from tfs.core.call import BurstCall, Call
+from tfs.core.errors import Code, ServingError, serving_error
+from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
+from tfs.core.servable_handle import ServableHandle
+from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestLog
+from tfs.handlers.request_stats import RequestStats
+
+
+class Asked(Protocol):
+    """A request that was taken: who asked, and when. Thread-safe to read."""
+
+    @property
+    def call(self) -> BurstCall:
+        """Is finished with the reply."""
+        ...
+
+    @property
+    def cancel(self) -> CancelToken:
+        """The call's."""
+        ...
+
+    @property
+    def begun_s(self) -> float:
+        """When it was taken, by the gate's clock."""
+        ...
+
+
+class PredictAnswers:
+    """Encodes outcomes, finishes calls, counts them, gives back what they took.
+
+    For one signature of one pinned version. Each request that entered both gates and
+    pinned the handle is ended once, by either method. Keeps the handle and no
+    servable: it holds up no unload.
+
+    Args:
+        handle: Released once per request.
+        signature_name: Told back.
+        gate: Left once per request.
+        model: As well.
+        stats: Where requests are counted, that began there.
+        logs: Where they are written down; for ``end`` alone.
+        as_tensor_content: Whether outputs travel as raw elements.
+
+    """
+
+    __slots__ = (
+        "_as_tensor_content",
+        "_gate",
+        "_handle",
+        "_id",
+        "_logs",
+        "_model",
+        "_signature_name",
+        "_stats",
+    )
+
+    def __init__(
+        self,
+        handle: ServableHandle[Servable],
+        signature_name: str,
+        gate: RequestGate,
+        model: ModelGate,
+        stats: RequestStats,
+        logs: tuple[RequestLog, ...] = (),
+        *,
+        as_tensor_content: bool,
+    ) -> None:
+        self._handle = handle
+        self._model = model
+        self._logs = logs
+        self._id = handle.id
+        self._signature_name = signature_name
+        self._gate = gate
+        self._stats = stats
+        self._as_tensor_content = as_tensor_content
+
+    def are_for(
+        self,
+        handle: ServableHandle[Servable],
+        model: ModelGate,
+        stats: RequestStats,
+    ) -> bool:
+        """Tells whether these are the answers of that version, so counted."""
+        return self._handle is handle and self._model is model and self._stats is stats
+
+    def enter_all(self, num: int) -> bool:
+        """Counts ``num`` requests in, for whoever pinned them and entered the server's.
+
+        Returns False, with nothing done, if the model has no room for all.
+        """
+        entered = self._model.enter_all(num)
+        if entered:
+            self._stats.begin_all(num)
+        return entered
+
+    def end(
+        self,
+        call: Call,
+        begun_s: float,
+        output_filter: tuple[str, ...],
+        outcome: Outcome,
+    ) -> None:
+        """Ends one request. Any thread."""
+        code = Code.OK
+        # Before the reply: a client that keeps as many in flight as it may sends the
+        # next one as soon as it has this one's.
+        self._model.leave()
+        self._gate.leave()
+        try:
+            if isinstance(outcome, ServingError):
+                code = outcome.code
+                call.fail(outcome)
+                return
+            if output_filter:
+                outcome = {name: outcome[name] for name in output_filter}
+            response = write_predict_reply(
+                self._id.name,
+                self._id.version,
+                self._signature_name,
+                outcome,
+                as_tensor_content=self._as_tensor_content,
+            )
+            if self._logs:
+                if not isinstance(response, bytes):
+                    response = b"".join(response)
+                for each in self._logs:
+                    each.log(
+                        PREDICT,
+                        self._id.name,
+                        self._id.version,
+                        self._signature_name,
+                        call.message,
+                        response,
+                    )
+            if isinstance(response, bytes):
+                call.reply(response)
+            else:
+                call.reply_parts(response)
+        except Exception as error:
+            failure = serving_error(error, f"{self._id.slashed}: Predict")
+            code = failure.code
+            call.fail(failure)
+        finally:
+            if call.cancel.error is not None:
+                code = call.cancel.error.code
+            self._stats.end(code, begun_s)
+            self._handle.release()
+
+    def end_all(self, asked: Sequence[Asked], outputs: Tensors, num_rows: int) -> None:
+        """Ends requests that were computed together, as ``end`` would each. On the loop.
+
+        Args:
+            asked: The requests, in the order of their rows and of their arrival.
+            outputs: Of them all; rows beyond theirs are padding.
+            num_rows: Rows of each request.
+
+        """
+        num = len(asked)
+        calls = [each.call for each in asked]
+        try:
+            replies = write_predict_replies(
+                self._id.name,
+                self._id.version,
+                self._signature_name,
+                outputs,
+                num_rows,
+                num,
+                as_tensor_content=self._as_tensor_content,
+            )
+        except Exception:
+            replies = None  # one by one it shows whose fault it is
+        if replies is None:
+            for index, each in enumerate(asked):
+                start, stop = index * num_rows, (index + 1) * num_rows
+                own = {name: view.rows(start, stop) for name, view in outputs.items()}
+                self.end(each.call, each.begun_s, (), own)
+            return
+        self._model.leave_all(num)
+        self._gate.leave_all(num)
+        try:
+            calls[0].reply_all(calls, replies)
+        finally:
+            self._count(asked)
+            release = self._handle.release
+            for _ in asked:
+                release()
+
+    def _count(self, asked: Sequence[Asked]) -> None:
+        first_s = asked[0].begun_s
+        came_together = asked[-1].begun_s == first_s
+        gone = [each for each in asked if each.cancel.error is not None]
+        if came_together and not gone:
+            self._stats.end_all(Code.OK, first_s, len(asked))
+            return
+        for each in asked:
+            error = each.cancel.error
+            self._stats.end(Code.OK if error is None else error.code, each.begun_s)

@@ -1,0 +1,140 @@
+"""How requests like one seen before are answered: everything but their elements.
+
+Requests of one client differ in their tensors' elements and in nothing else. What
+their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; what a
+version makes of it is a plan. It settles once what decoding, signature, checks, gate
+and counters come to, so that requests that come together are pinned, queued, answered
+and counted together.
+
+A plan says nothing that could change: it belongs to one handle, which is one loaded
+version, and to one model gate, and whoever uses it looks both up anew. A label that
+moved, a swap, a rollback or an unload bring another handle and with it another plan.
+What a plan does not know is left to the ordinary way, errors included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from tfs.core.call import BurstCall
+from tfs.core.dtype import DType
+from tfs.core.servable import InferenceTask, Outcome, TaskForm, Tensors
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.handlers.predict_answers import PredictAnswers
+
+
+class RequestPlan:
+    """What a version makes of requests that differ in their elements alone.
+
+    A :class:`~tfs.core.servable.TaskForm`. Immutable.
+
+    Attributes:
+        inputs: Name, dtype and shape of each tensor.
+        num_rows: Rows of each request.
+        signature: Which they ask for, without defaults; they fit it.
+        signature_name: Its key.
+        answers: How their tasks end.
+
+    """
+
+    __slots__ = ("answers", "inputs", "num_rows", "signature", "signature_name")
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[str, DType, tuple[int, ...]]],
+        signature_name: str,
+        signature: Signature,
+        answers: PredictAnswers,
+    ) -> None:
+        """Checks the inputs against the signature.
+
+        Raises:
+            InvalidArgument: They do not fit.
+
+        """
+        self.inputs = inputs
+        self.num_rows = signature.check_inputs(
+            {name: TensorView(dtype, shape, b"") for name, dtype, shape in inputs}
+        )
+        self.signature = signature
+        self.signature_name = signature_name
+        self.answers = answers
+
+    def tasks(
+        self,
+        calls: Sequence[BurstCall],
+        elements: Sequence[tuple[Buffer, ...]],
+        begun_s: float,
+    ) -> list[PlannedTask]:
+        """Returns a task for each call with its elements."""
+        return [
+            PlannedTask(self, call, own, begun_s)
+            for call, own in zip(calls, elements, strict=True)
+        ]
+
+    def end_all(self, tasks: Sequence[InferenceTask], outputs: Tensors) -> None:
+        """Ends tasks made by this plan; see ``TaskForm``."""
+        planned = cast("Sequence[PlannedTask]", tasks)  # nothing else has this form
+        self.answers.end_all(planned, outputs, self.num_rows)
+
+
+class PlannedTask(InferenceTask):
+    """One request of a plan. Its views are made when somebody looks at them."""
+
+    __slots__ = ("_inputs", "_on_done", "begun_s", "call", "plan")
+
+    def __init__(
+        self,
+        plan: RequestPlan,
+        call: BurstCall,
+        elements: tuple[Buffer, ...],
+        begun_s: float,
+    ) -> None:
+        # In the place of super().__init__: there is one of these per request.
+        self.plan = plan
+        self.form: TaskForm | None = plan
+        self.call = call
+        self.elements = elements
+        self.begun_s = begun_s
+        self.deadline_s = call.deadline_s
+        self.cancel = call.cancel
+        self.num_rows = plan.num_rows
+        self.signature_name = plan.signature_name
+        self.signature = plan.signature
+        self.output_filter = ()
+        self.is_low = False
+        self._inputs: Tensors | None = None
+        self._on_done: Callable[[Outcome], None] | None = None
+
+    @property
+    def inputs(self) -> Tensors:
+        """Named tensors over ``elements``."""
+        inputs = self._inputs
+        if inputs is None:
+            inputs = self._inputs = {
+                name: TensorView(dtype, shape, data)
+                for (name, dtype, shape), data in zip(
+                    self.plan.inputs, self.elements, strict=True
+                )
+            }
+        return inputs
+
+    @inputs.setter
+    def inputs(self, inputs: Tensors) -> None:
+        self._inputs = inputs
+        self.form = None  # its elements say something else now
+
+    @property
+    def on_done(self) -> Callable[[Outcome], None]:
+        """Takes the outcome of this task alone."""
+        return self._on_done or self._end
+
+    @on_done.setter
+    def on_done(self, on_done: Callable[[Outcome], None]) -> None:
+        self._on_done = on_done
+        self.form = None  # it ends its own way now
+
+    def _end(self, outcome: Outcome) -> None:
+        self.plan.answers.end(self.call, self.begun_s, (), outcome)
