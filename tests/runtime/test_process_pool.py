@@ -9,7 +9,14 @@ import pytest
 from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import until
-from tests.runtime.zoo import DiesWhenLoaded, FailsAgain, MeetsWhenLoaded, Scale
+from tests.runtime.zoo import (
+    DiesWhenLoaded,
+    FailsAgain,
+    LeavesAFileAndFails,
+    MeetsWhenLoaded,
+    Scale,
+    WaitsWhenLoaded,
+)
 from tfs.core.errors import (
     FailedPrecondition,
     Internal,
@@ -118,6 +125,44 @@ def test_all_but_the_first_load_at_once(
     assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
     assert len(list((tmp_path / "here").iterdir())) == 3
     model.unload()
+
+
+def test_a_slow_load_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    """While the first is still unpickled, the others load too: it waits for them."""
+    loop = ServingLoop(name="slow-loop")
+    loop.start()
+    backend = ProcessBackend(loop, ProcessOptions(slow_load_s=0.01))
+    try:
+        waiting = WaitsWhenLoaded(str(tmp_path / "here"))
+        source = package(tmp_path, waiting, {"serving_default": signature()})
+        pool = backend.pool(3)
+        model = pool.load(source)
+        assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
+        assert len(list((tmp_path / "here").iterdir())) == 3
+        assert model.members[0][0] is pool.interpreters[0]
+        model.unload()
+        until(lambda: pool.is_spent, "the end of all processes")
+    finally:
+        backend.close(time.monotonic() + WAIT_S)
+        loop.close(time.monotonic() + WAIT_S)
+
+
+def test_a_load_that_fails_at_once_is_tried_in_one_only(tmp_path: Path) -> None:
+    """What crashes while it is loaded does so once, however many interpreters wait."""
+    loop = ServingLoop(name="failing-loop")
+    loop.start()
+    backend = ProcessBackend(loop, ProcessOptions(slow_load_s=WAIT_S))
+    try:
+        failing = LeavesAFileAndFails(str(tmp_path / "here"))
+        source = package(tmp_path, failing, {"serving_default": signature()})
+        pool = backend.pool(3)
+        with pytest.raises(ServingError, match="scale/1"):
+            pool.load(source)
+        assert len(list((tmp_path / "here").iterdir())) == 1
+        until(lambda: pool.is_spent, "the end of all processes")
+    finally:
+        backend.close(time.monotonic() + WAIT_S)
+        loop.close(time.monotonic() + WAIT_S)
 
 
 def test_a_load_that_fails_in_a_later_one_leaves_none(

@@ -260,6 +260,46 @@ class MeetsWhenLoaded(torch.nn.Module):
         return x
 
 
+class WaitsWhenLoaded(torch.nn.Module):
+    """Leaves a file when it is unpickled, and waits until there are three."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        os.makedirs(self.folder, exist_ok=True)
+        with open(f"{self.folder}/{os.getpid()}", "w"):
+            pass
+        limit_s = time.monotonic() + 30
+        while len(os.listdir(self.folder)) < 3:
+            if time.monotonic() > limit_s:
+                raise TimeoutError("nobody else comes")
+            time.sleep(0.002)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class LeavesAFileAndFails(torch.nn.Module):
+    """Leaves a file when it is unpickled, which then fails."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        os.makedirs(self.folder, exist_ok=True)
+        with open(f"{self.folder}/{os.getpid()}", "w"):
+            pass
+        raise ValueError("no such model")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 class FailsAgain(torch.nn.Module):
     """Can be unpickled once."""
 

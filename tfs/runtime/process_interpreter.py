@@ -166,7 +166,7 @@ class ProcessInterpreter:
         self.hold()
         staged: VersionFiles | None = None
         try:
-            staged = files.duplicate() if files is not None else self._stage(source)
+            staged = files.duplicate() if files is not None else self.stage(source)
             return self._load(source, staged, health)
         except BaseException:
             if staged is not None:
@@ -335,8 +335,15 @@ class ProcessInterpreter:
 
     # -- loading, on a manager thread ------------------------------------------------
 
-    def _stage(self, source: ModelSource) -> VersionFiles:
-        """Has the worker copy the payload into memory, at its lowest priority."""
+    def stage(self, source: ModelSource) -> VersionFiles:
+        """Has the worker copy the payload into memory, at its lowest priority.
+
+        Blocks, and only within a ``hold``. The caller closes what it gets.
+
+        Raises:
+            ServingError: The payload cannot be read, or the worker died.
+
+        """
         opened: list[int] = []
         staged: dict[str, int] = {}
         try:

@@ -29,6 +29,8 @@ class ProcessOptions:
         call_timeout_s: A call that takes longer (or 10 times what calls of its size
             took, if that is more) ends its interpreter.
         load_timeout_s: The same for loading a version.
+        slow_load_s: When the first interpreter of a version has loaded it for so long,
+            the others begin to as well, instead of after it.
         crashes: When a crash is one too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
         keeps_spare: Whether one worker more than are used is kept ready, for some
@@ -42,6 +44,7 @@ class ProcessOptions:
     max_queued: int = 256
     call_timeout_s: float = 30.0
     load_timeout_s: float = 600.0
+    slow_load_s: float = 0.3
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     keeps_spare: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process_interpreter import ProcessInterpreter
@@ -55,53 +56,32 @@ class ProcessPool:
     def load(
         self, source: ModelSource
     ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
-        """Loads on one interpreter, then from its bytes on all others at once.
+        """Loads on one interpreter, then from the same bytes on all others at once.
 
-        What crashes while it is loaded does so once. Blocks.
+        What crashes while it is loaded does so once. But what imports for seconds is
+        not to do so twice in a row: the others begin when the first has taken
+        ``slow_load_s``. Blocks until the version is on all interpreters, or on none.
         """
         health = VersionHealth(self._options.crashes)
         first, *others = self._interpreters
         if source.concurrency > 1:
             others = []  # its requests are to meet in one interpreter
         try:
-            model = first.load(source, None, health)
-            rest = self._load_others(others, model, health)
+            if not others:
+                return SpreadModel([(first, first.load(source, None, health))])
+            first.hold()
+            try:
+                files = first.stage(source)
+                try:
+                    return _Spread(source, files, health).load(
+                        first, others, self._options.slow_load_s
+                    )
+                finally:
+                    files.close()
+            finally:
+                first.let_go()
         finally:
             self._was_used = True
-        return SpreadModel([(first, model), *rest])
-
-    def _load_others(
-        self,
-        others: Sequence[ProcessInterpreter],
-        first: ProcessModel,
-        health: VersionHealth,
-    ) -> list[tuple[ProcessInterpreter, ProcessModel]]:
-        """Loads on each by a thread that waits for it; on all, or on none."""
-        loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
-
-        def load(interpreter: ProcessInterpreter) -> None:
-            try:
-                loaded[interpreter] = interpreter.load(
-                    first.source, first.files, health
-                )
-            except Exception as error:
-                loaded[interpreter] = error
-
-        threads = [
-            threading.Thread(target=load, args=(each,), name=f"load-{each.name}")
-            for each in others
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        models = {i: m for i, m in loaded.items() if isinstance(m, ProcessModel)}
-        for error in loaded.values():
-            if isinstance(error, Exception):
-                for model in (first, *models.values()):
-                    model.unload()
-                raise error
-        return [(each, models[each]) for each in others]
 
     def stats(self) -> InterpreterStats:
         """Returns the sums; of the models, one interpreter's number."""
@@ -110,3 +90,63 @@ class ProcessPool:
     def close(self, deadline_s: float | None = None) -> None:
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
+
+
+class _Spread:
+    """One version on its way to several interpreters. Confined to the loading thread.
+
+    Args:
+        source: The version.
+        files: Its bytes in memory; stay the caller's.
+        health: Shared by all interpreters.
+
+    """
+
+    def __init__(
+        self, source: ModelSource, files: VersionFiles, health: VersionHealth
+    ) -> None:
+        self._source = source
+        self._files = files
+        self._health = health
+        # Each written by the thread of its interpreter, read when that has ended.
+        self._loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
+
+    def load(
+        self,
+        first: ProcessInterpreter,
+        others: Sequence[ProcessInterpreter],
+        patience_s: float,
+    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
+        """Loads on each by a thread that waits for it; on all, or on none."""
+        threads = [self._begin(first)]
+        threads[0].join(patience_s)
+        # Undecided, or well: if it has failed already, the others need not try.
+        if not isinstance(self._loaded.get(first), Exception):
+            threads += [self._begin(each) for each in others]
+        for thread in threads:
+            thread.join()
+        outcomes = [(i, self._loaded[i]) for i in (first, *others) if i in self._loaded]
+        models = [
+            (i, model) for i, model in outcomes if isinstance(model, ProcessModel)
+        ]
+        errors = [error for _, error in outcomes if isinstance(error, Exception)]
+        if errors:
+            for _, model in models:
+                model.unload()
+            raise errors[0]
+        return SpreadModel(models)
+
+    def _begin(self, interpreter: ProcessInterpreter) -> threading.Thread:
+        thread = threading.Thread(
+            target=self._load_on, args=(interpreter,), name=f"load-{interpreter.name}"
+        )
+        thread.start()
+        return thread
+
+    def _load_on(self, interpreter: ProcessInterpreter) -> None:
+        try:
+            self._loaded[interpreter] = interpreter.load(
+                self._source, self._files, self._health
+            )
+        except Exception as error:
+            self._loaded[interpreter] = error
