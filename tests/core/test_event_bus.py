@@ -73,5 +73,10 @@ def test_events_of_many_threads_are_seen_in_one_order() -> None:
 
 
 def test_bus_without_subscribers_takes_events() -> None:
-    """Publishing to nobody is no fault."""
-    EventBus[str]().publish("a")
+    """Publishing to nobody is no fault, and nobody hears of it later."""
+    bus = EventBus[str]()
+    bus.publish("a")
+    heard: list[str] = []
+    bus.subscribe(lambda published: heard.append(published.event))
+    bus.publish("b")
+    assert heard == ["b"]

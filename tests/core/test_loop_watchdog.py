@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
 
+from tfs.core import loop_watchdog
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.serving_loop import ServingLoop
 from tfs.testing.fake_clock import FakeClock
@@ -68,16 +70,20 @@ def test_the_thread_looks_by_itself_and_ends(
     loop.start()
     watchdog = LoopWatchdog(loop, 0.01)
     watchdog.start()
-    go_on = threading.Event()
+    go_on, reported = threading.Event(), threading.Event()
 
     def blocks() -> None:
         go_on.wait(PATIENCE_S)
 
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            reported.set()
+
+    listener = Listener()
+    logging.getLogger(loop_watchdog.__name__).addHandler(listener)
     loop.post(blocks)
-    for _ in range(2000):
-        if watchdog.num_reports:
-            break
-        threading.Event().wait(0.01)
+    assert reported.wait(PATIENCE_S)
+    logging.getLogger(loop_watchdog.__name__).removeHandler(listener)
     go_on.set()
     watchdog.close()
     watchdog.close()

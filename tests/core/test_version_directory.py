@@ -320,10 +320,15 @@ def test_a_store_that_does_not_answer_may_do_so_later(
 
 
 def test_files_nobody_promised_do_not_matter(tmp_path: Path) -> None:
-    """An added file is not damage."""
+    """An added file is not damage, while one that is missing is."""
     path = write_version(tmp_path)
     (path / "README").write_text("hello")
-    verify_files(str(path), read_manifest(str(path)))
+    manifest = read_manifest(str(path))
+    verify_files(str(path), manifest)
+    assert "README" not in manifest.files
+    (path / next(iter(manifest.files))).unlink()
+    with pytest.raises(DataLoss):
+        verify_files(str(path), manifest)
 
 
 def test_a_digest_is_sha256(tmp_path: Path) -> None:
