@@ -13,6 +13,7 @@ the last version. (sources/storage_path/file_system_storage_path_source.h.)
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,15 +24,17 @@ from typing import Final, Self
 from sources.decision import Versions, decide
 from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
 from sources.file_system_options import FileSystemSourceOptions, by_name
+from sources.look import Look, take_look
 from sources.model_repository import ModelRepository
 from sources.path_index import PathIndex
 from sources.remote_storage import AnyFileSystem, is_remote, local_path
-from sources.scan import Scan, ServableToMonitor, Sighting, scan, why
+from sources.scan import ServableToMonitor, Sighting
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.version_policy import list_versions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
+from tfs.core.executor import Executor
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
@@ -60,6 +63,11 @@ class _Record:
     problems: tuple[str, ...] = ()
     is_new: bool = True  # not looked at under this configuration yet
     watched: bool = False
+    # Guarded by _changed: whether another thread looks, whether somebody asked for a
+    # look since it began, and what it showed.
+    is_looking: bool = False
+    is_outdated: bool = False
+    look: Look | None = None
 
 
 class FileSystemSource:
@@ -81,6 +89,7 @@ class FileSystemSource:
         clock: Clock | None = None,
         watcher: DirectoryWatcher | None = None,
         on_looked: Callable[[], None] = lambda: None,
+        remote_looks: Executor | None = None,
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -91,6 +100,9 @@ class FileSystemSource:
             watcher: Where events come from; None is watchdog, when started.
             on_looked: Called after each round of looks, with ``problems`` up to
                 date, on the scanning thread; quick.
+            remote_looks: Where base paths behind URLs are looked at, so that a store
+                that does not answer holds up no other base path; None is the
+                scanning thread.
 
         """
         self._options = options
@@ -98,6 +110,7 @@ class FileSystemSource:
         self._clock = clock or MonotonicClock()
         self._watcher = watcher
         self._on_looked = on_looked
+        self._remote_looks = remote_looks
         self._outlet: Outlet[StoragePath] = Outlet()
         # Held by whoever scans, for as long as that takes; it orders the calls for
         # each name. Guards _records, _watching, _pulse_s. Rank: before _changed and before
@@ -117,6 +130,7 @@ class FileSystemSource:
         self._asked = 0  # configurations accepted
         self._applied = 0  # configurations whose servables were all looked at
         self._published: Mapping[str, tuple[str, ...]] = {}
+        self._at_hand: Mapping[str, tuple[int, ...]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
         self._repository: ModelRepository | None = None
@@ -265,6 +279,13 @@ class FileSystemSource:
         """
         return self._published
 
+    def at_hand(self, name: str) -> Sequence[int]:
+        """Returns the versions that the last look at a base path showed, lowest first.
+
+        Ready or not; none before the first look.
+        """
+        return self._at_hand.get(name, ())
+
     @property
     def repository_problem(self) -> str:
         """What is wrong with the directory of models; empty if nothing."""
@@ -337,8 +358,10 @@ class FileSystemSource:
                 if name in servables:
                     self._look(servables[name])
             published = {n: r.problems for n, r in self._records.items() if r.problems}
+            at_hand = {n: r.at_hand for n, r in self._records.items()}
             with self._changed:
                 self._published = published
+                self._at_hand = at_hand
                 self._applied = max(self._applied, asked)
                 self._changed.notify_all()
                 next_due_s = self._next_due_s_locked()
@@ -423,43 +446,78 @@ class FileSystemSource:
         self._due_s = dict.fromkeys(self._servables, now_s)
 
     def _look(self, servable: ServableToMonitor) -> None:
-        """Scans one servable and says what follows. Whatever fails is its own."""
-        name = servable.name
-        record = self._records.get(name)
+        """Looks at one servable, or takes the look that another thread has taken."""
+        record = self._record_of(servable)
+        # Watched before it is read: what changes in between raises an event.
+        record.watched = self._watching and self._wants_watch(servable.base_path)
+        if record.watched and self._watcher is not None:
+            record.watched = self._watcher.ensure(local_path(servable.base_path))
+        if self._remote_looks is not None and is_remote(servable.base_path):
+            self._look_elsewhere(self._remote_looks, record)
+        else:
+            self._follow(record, self._look_of(record)())
+
+    def _look_elsewhere(self, executor: Executor, record: _Record) -> None:
+        """Follows the look that another thread has taken, or has it begin one."""
+        with self._changed:
+            if record.is_looking:
+                record.is_outdated = True
+                self._due_s.pop(record.servable.name, None)  # due when that has ended
+                return
+            look, record.look = record.look, None
+            is_outdated, record.is_outdated = record.is_outdated, False
+        is_current = look is not None and look.servable == record.servable
+        if look is not None and is_current:
+            self._follow(record, look)
+        if is_outdated or not is_current:
+            self._begin_look(executor, record)
+
+    def _begin_look(self, executor: Executor, record: _Record) -> None:
+        take = self._look_of(record)
+        with self._changed:
+            record.is_looking = True
+            self._due_s.pop(record.servable.name, None)
+
+        def run() -> None:
+            look = take()
+            with self._changed:
+                record.look, record.is_looking = look, False
+                if look.servable.name in self._servables:
+                    self._due_s[look.servable.name] = self._clock.now()
+                    self._changed.notify_all()
+
+        try:
+            executor.submit(run)
+        except RuntimeError:  # closing
+            log.debug("event=look_not_begun servable=%s", record.servable.name)
+
+    def _look_of(self, record: _Record) -> Callable[[], Look]:
+        """Returns what looks; it keeps what it needs of the record, for any thread."""
+        return functools.partial(
+            take_look,
+            self._file_system,
+            record.servable,
+            record.sightings,
+            [data.id.version for data in record.emitted or ()],
+            self._options,
+            self._clock,
+        )
+
+    def _record_of(self, servable: ServableToMonitor) -> _Record:
+        record = self._records.get(servable.name)
         if record is None:
-            record = self._records[name] = _Record(servable)
+            record = self._records[servable.name] = _Record(servable)
         elif record.servable != servable:
             if record.servable.base_path != servable.base_path:
                 record.sightings = {}
             record.servable = servable
             record.is_new = True
-        # Watched before it is read: what changes in between raises an event.
-        watched = self._watching and self._wants_watch(servable.base_path)
-        if watched and self._watcher is not None:
-            watched = self._watcher.ensure(local_path(servable.base_path))
-        now_s = self._clock.now()
-        found: Scan | None = None
-        problems: tuple[str, ...]
-        try:
-            found = scan(
-                self._file_system,
-                servable,
-                record.sightings,
-                aspired=[data.id.version for data in record.emitted or ()],
-                now_s=now_s,
-                wall_s=self._clock.wall_s(),
-                settle_s=self._options.settle_s,
-                self_describing=self._options.self_describing,
-            )
-        except FileNotFoundError:
-            problems = (f"base path {servable.base_path} of {name} does not exist",)
-        except OSError as error:
-            problems = (
-                f"cannot read base path {servable.base_path} of {name}: {why(error)}",
-            )
-        except Exception as error:  # a file system's fault must not stop the others
-            log.exception("event=scan_failed servable=%s", name)
-            problems = (f"cannot scan {servable.base_path} of {name}: {error}",)
+        return record
+
+    def _follow(self, record: _Record, look: Look) -> None:
+        """Says what follows from a look, and sets the next one."""
+        servable, found, problems = record.servable, look.found, look.problems
+        name, now_s = servable.name, self._clock.now()
         if found is None:
             # Nothing is known, so nothing changes: a storage outage unloads nothing.
             if record.emitted is None:
@@ -484,10 +542,8 @@ class FileSystemSource:
                 log.warning("event=source_problem servable=%s %s", name, problem)
         record.problems = problems
         settled_at_s = found.settled_at_s if found else None
-        record.watched = watched
-        # No event says that permissions were mended.
-        is_blind = found is None or found.is_blind
-        self._schedule(servable, now_s, settled_at_s, watched and not is_blind)
+        has_events = record.watched and not look.is_blind
+        self._schedule(servable, now_s, settled_at_s, has_events)
 
     def _say(
         self, record: _Record, aspired: AspiredVersions[StoragePath], now_s: float
@@ -574,18 +630,10 @@ class FileSystemSource:
         if not self._options.require_versions:
             return
         for servable in servables:
-            try:
-                found = scan(
-                    self._file_system,
-                    servable,
-                    {},
-                    now_s=0.0,
-                    wall_s=self._clock.wall_s(),
-                    settle_s=0.0,
-                    self_describing=self._options.self_describing,
-                ).versions
-            except OSError:
-                found = ()
+            look = take_look(
+                self._file_system, servable, {}, (), self._options, self._clock
+            )
+            found = look.found.versions if look.found is not None else ()
             if not found:
                 raise NotFound(
                     f"Unable to find a numerical version path for servable "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.scan import ServableToMonitor
+from sources.storage import Contents
 from sources.storage_path import StoragePath
 from sources.version_policy import All, Latest, Specific, VersionPolicy
 from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.executor import ThreadExecutor
 from tfs.core.source import connect
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
@@ -858,3 +861,112 @@ def test_a_base_path_that_became_another_directory_is_looked_at() -> None:
         watcher.paths.clear()
         clock.advance(5)
         assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+# -- base paths behind URLs --------------------------------------------------------------
+
+
+class SlowStore:
+    """A file system whose URLs answer when the test lets them. Thread-safe."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.files = FakeFileSystem(clock)
+        self.answers = threading.Event()
+        self.is_asked = threading.Event()
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        if path.startswith("s3://"):
+            self.is_asked.set()
+            assert self.answers.wait(20)
+            return self.files.list_directories(path.removeprefix("s3:/"))
+        return self.files.list_directories(path)
+
+    def is_file(self, path: str) -> bool:
+        return self.files.is_file(path.removeprefix("s3:/"))
+
+    def contents(self, path: str) -> Contents:
+        return self.files.contents(path.removeprefix("s3:/"))
+
+    def gives_events(self, path: str) -> bool:
+        return False
+
+
+@dataclass
+class SlowWorld:
+    """A source of base paths, some of them in a store that hangs."""
+
+    store: SlowStore
+    source: FileSystemSource
+    clock: FakeClock
+    lookers: ThreadExecutor
+    target: RecordingTarget[StoragePath] = field(default_factory=RecordingTarget)
+
+    def __post_init__(self) -> None:
+        connect(self.source, self.target)
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowWorld]:
+    """A model "far" in the store, and "near" on the disk."""
+    clock = FakeClock()
+    store = SlowStore(clock)
+    for path in ("/bucket/far", "/models/near"):
+        store.files.write(f"{path}/1/servable.json")
+    lookers = ThreadExecutor(1, "look")
+    source = FileSystemSource(
+        FileSystemSourceOptions(poll_wait_s=5),
+        file_system=store,
+        clock=clock,
+        remote_looks=lookers,
+    )
+    yield SlowWorld(store, source, clock, lookers)
+    store.answers.set()
+    source.close()
+    assert lookers.close()
+
+
+def test_a_store_that_hangs_holds_up_no_other_base_path(
+    slow: SlowWorld,
+) -> None:
+    """What lies on the disk is found and swapped; the store is asked once meanwhile."""
+    far = ServableToMonitor("far", "s3://bucket/far")
+    slow.source.update_config([far, ServableToMonitor("near", "/models/near")])
+    slow.source.start()
+    assert slow.store.is_asked.wait(20)
+    slow.store.files.write("/models/near/2/servable.json")
+    slow.clock.block_until_sleepers(1)
+    slow.clock.advance(5)
+    assert slow.target.wait_for(lambda calls: len(calls) == 2)
+    assert [call.name for call in slow.target.calls] == ["near", "near"]
+    assert slow.source.problems() == {}
+    assert slow.source.at_hand("far") == ()
+    slow.store.answers.set()
+    assert slow.target.wait_for(lambda calls: calls[-1].name == "far")
+    assert slow.source.wait_applied()
+    assert slow.source.at_hand("far") == (1,)
+
+
+def test_a_look_that_began_under_another_configuration_is_not_followed(
+    slow: SlowWorld,
+) -> None:
+    """What counts is the base path that is configured when it ends."""
+    slow.source.update_config([ServableToMonitor("far", "s3://bucket/none")])
+    slow.source.start()
+    assert slow.store.is_asked.wait(20)
+    slow.source.update_config([ServableToMonitor("far", "s3://bucket/far")])
+    slow.store.answers.set()
+    assert slow.target.wait_for(lambda calls: len(calls) == 1)
+    assert [data.id.version for data in slow.target.calls[0].versions] == [1]
+
+
+def test_a_model_that_left_while_it_was_looked_at_is_not_told(
+    slow: SlowWorld,
+) -> None:
+    """Nobody aspires what is not configured any more, and nothing spins for it."""
+    slow.source.update_config([ServableToMonitor("far", "s3://bucket/far")])
+    assert slow.store.is_asked.wait(20)
+    slow.source.update_config([])
+    slow.store.answers.set()
+    assert slow.lookers.wait_idle()
+    assert slow.source.step() is None
+    assert [list(call.versions) for call in slow.target.calls] == [[]]

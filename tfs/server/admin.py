@@ -398,7 +398,7 @@ class CoreAdmin:
                 name,
                 request.version if request.HasField("version") else None,
                 core.served.primary(name),
-                core.paths_at_hand(running.effective.models[name].base_path),
+                core.versions_at_hand(name, running.effective.models[name].base_path),
                 _available(states),
                 [state.id.version for state in states],
             )

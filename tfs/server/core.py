@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,7 @@ from sources.adapter import Convert, UnarySourceAdapter
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
-from sources.remote_storage import AnyFileSystem
+from sources.remote_storage import AnyFileSystem, is_remote
 from sources.router import DynamicSourceRouter
 from sources.scan import ServableToMonitor
 from sources.storage import FileSystem
@@ -101,6 +101,8 @@ class ServerCore:
             in memory.
         file_system: Where base paths lie; None is any that there is.
         fetching: Makes versions behind URLs local; None takes paths as they are.
+        remote_looks: Where base paths behind URLs are looked at; None is the source's
+            thread, which then waits for them.
 
     """
 
@@ -121,6 +123,7 @@ class ServerCore:
         state_dir: str = "",
         file_system: FileSystem | None = None,
         fetching: FetchingSourceAdapter | None = None,
+        remote_looks: Executor | None = None,
     ) -> None:
         self._manager = manager
         self._fetching = fetching
@@ -130,6 +133,7 @@ class ServerCore:
             file_system=self._file_system,
             clock=clock,
             on_looked=self._post_recheck,
+            remote_looks=remote_looks,
         )
         self._unload_when_empty = source_options.unload_when_empty
         self._clock = clock
@@ -597,6 +601,15 @@ class ServerCore:
     def repository_problem(self) -> str:
         """What is wrong with the directory of models, "" if nothing is."""
         return self._source.repository_problem
+
+    def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
+        """Returns the versions under a model's base path; blocks on the disk.
+
+        Of one behind a URL what was last seen there: no command waits for a store.
+        """
+        if is_remote(base_path):
+            return self._source.at_hand(name)
+        return self.paths_at_hand(base_path).keys()
 
     def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
         """Returns the version directories under a base path; blocks on the disk.

@@ -72,6 +72,7 @@ log = logging.getLogger(__name__)
 DEFAULT_LOAD_THREADS: Final = 4
 DEFAULT_UNLOAD_THREADS: Final = 4
 FETCH_THREADS: Final = 2
+LOOK_THREADS: Final = 4
 
 
 class ModelServer:
@@ -99,6 +100,7 @@ class ModelServer:
         self._clock = clock or MonotonicClock()
         self.stats = stats or Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
+        self._lookers = ThreadExecutor(LOOK_THREADS, "look", self._clock)
         self._num_warmed: dict[ServableId, int] = {}
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
@@ -134,6 +136,7 @@ class ModelServer:
             schedule=self._call_at,
             state_dir=options.state_dir,
             fetching=self._make_fetching(options),
+            remote_looks=self._lookers,
         )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
@@ -261,6 +264,8 @@ class ModelServer:
             log.warning("event=unload_incomplete at=deadline")
         self._endings.close()
         self._fleet.close(deadline_s)
+        # A look may hang with its store: nobody waits for what it sees.
+        self._lookers.close(self._clock.now())
         self._fetchers.close(deadline_s)
         if self._own_cache is not None:
             self._own_cache.cleanup()

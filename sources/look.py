@@ -1,0 +1,81 @@
+"""One look at a base path, whatever comes of it: a value, never an exception."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sources.file_system_options import FileSystemSourceOptions
+from sources.scan import Scan, ServableToMonitor, Sighting, scan, why
+from sources.storage import FileSystem
+from tfs.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look showed. Immutable.
+
+    Attributes:
+        servable: What was looked at, as it was configured then.
+        begun_s: When, by the monotonic clock.
+        found: What was seen; None if the base path could not be read.
+        problems: Why not, if so.
+
+    """
+
+    servable: ServableToMonitor
+    begun_s: float
+    found: Scan | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether something could not be read: no event tells when it can be again."""
+        return self.found is None or self.found.is_blind
+
+
+def take_look(
+    file_system: FileSystem,
+    servable: ServableToMonitor,
+    seen: Mapping[str, Sighting],
+    aspired: Collection[int],
+    options: FileSystemSourceOptions,
+    clock: Clock,
+) -> Look:
+    """Looks at a servable's base path once; blocks as long as the storage does.
+
+    Args:
+        file_system: Where the base path lies.
+        servable: Which one.
+        seen: What the look before remembered; not changed.
+        aspired: Versions that are aspired now.
+        options: How the source looks.
+        clock: Tells both times.
+
+    """
+    name, base_path = servable.name, servable.base_path
+    begun_s = clock.now()
+    problem = ""
+    try:
+        found = scan(
+            file_system,
+            servable,
+            seen,
+            aspired=aspired,
+            now_s=begun_s,
+            wall_s=clock.wall_s(),
+            settle_s=options.settle_s,
+            self_describing=options.self_describing,
+        )
+        return Look(servable, begun_s, found)
+    except FileNotFoundError:
+        problem = f"base path {base_path} of {name} does not exist"
+    except OSError as error:
+        problem = f"cannot read base path {base_path} of {name}: {why(error)}"
+    except Exception as error:  # a file system's fault must not stop the others
+        log.exception("event=scan_failed servable=%s", name)
+        problem = f"cannot scan {base_path} of {name}: {error}"
+    return Look(servable, begun_s, None, (problem,))
