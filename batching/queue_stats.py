@@ -40,6 +40,7 @@ class QueueStats:
         "_depth_counts",
         "_depth_total",
         "_exec_counts",
+        "_max_batch_rows",
         "_num_more_rows",
         "_wait_counts",
         "_wait_total_s",
@@ -52,6 +53,7 @@ class QueueStats:
     )
 
     def __init__(self, max_batch_rows: int) -> None:
+        self._max_batch_rows = max_batch_rows
         self.num_padding_rows = 0
         self.num_failures = 0
         self.num_failed_tasks = 0
@@ -85,6 +87,27 @@ class QueueStats:
         self._depth_counts[bisect_left(_DEPTH_BOUNDS, num_waiting)] += num
         self._depth_total += num * num_waiting
 
+    def add(self, other: QueueStats) -> None:
+        """Adds what another queue counted, whose largest batch may be another."""
+        missing = len(other.rows_counts) - len(self.rows_counts)
+        self.rows_counts.extend([0] * missing)
+        for mine, others in (
+            (self.rows_counts, other.rows_counts),
+            (self._wait_counts, other._wait_counts),
+            (self._exec_counts, other._exec_counts),
+            (self._depth_counts, other._depth_counts),
+        ):
+            for index, num in enumerate(others):
+                mine[index] += num
+        self.num_padding_rows += other.num_padding_rows
+        self.num_failures += other.num_failures
+        self.num_failed_tasks += other.num_failed_tasks
+        self.num_retries += other.num_retries
+        self.device_s += other.device_s
+        self._num_more_rows += other._num_more_rows
+        self._wait_total_s += other._wait_total_s
+        self._depth_total += other._depth_total
+
     @property
     def num_batches(self) -> int:
         """Batches that finished, retries included."""
@@ -107,7 +130,7 @@ class QueueStats:
 
     def batch_fill(self) -> HistogramSnapshot:
         """Rows per batch as a share of the largest, in tenths."""
-        most = len(self.rows_counts) - 1
+        most = self._max_batch_rows
         counts = [0] * 11
         total = 0.0
         for rows, num in enumerate(self.rows_counts):

@@ -132,6 +132,16 @@ class SharedQueue(Generic[TaskT]):
         """Whether nothing of it waits or runs."""
         return not (self.waiting.num_rows or self.num_in_flight or self.retries)
 
+    def take_over(self, other: SharedQueue[TaskT]) -> None:
+        """Counts on from another queue, which has drained and whose place this takes."""
+        self.stats.add(other.stats)
+        mine, others = self.waiting, other.waiting
+        mine.num_refused += others.num_refused
+        mine.num_expired += others.num_expired
+        mine.num_cancelled += others.num_cancelled
+        mine.num_evicted += others.num_evicted
+        mine.num_split += others.num_split
+
     def has_share(self, round_index: int) -> bool:
         """Adds the shares of the rounds that passed; returns whether any is left.
 

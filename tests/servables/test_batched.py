@@ -16,6 +16,7 @@ from batching.batching_options import BatchingOptions, options_from_parameters
 from batching.options import QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.core.conformance.servable import SERVABLE_CHECKS, ServableCheck
+from tfs.core import stat_names
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import (
@@ -1014,3 +1015,42 @@ def test_a_queue_that_cannot_be_made_is_the_requests_error(
     monkeypatch.setattr(at.scheduler, "add_queue", refuse)
     _, told = at.submit({"x": floats((1, 2), 0, 0)})
     assert "no room for a queue" in str(error_of(told))
+
+
+def test_numbers_go_on_when_a_version_gets_another_form() -> None:
+    """Re-placed, a version has new queues, which count on; totals never fall."""
+    at = Fixture()
+    stats = Stats()
+
+    def made(max_batch_rows: int) -> BatchedServable:
+        options = options_of(max_batch_rows=max_batch_rows)
+        return BatchedServable(at.inner, at.scheduler, at.loop, options, None, stats)
+
+    def numbers() -> tuple[int, int]:
+        (report,) = at.batched.report()
+        assert sum(report.batch_rows.counts) == report.num_batches
+        (total,) = (
+            value for name, _, value in stats.counters() if name == stat_names.BATCHES
+        )
+        assert total == report.num_batches
+        return report.num_completed_tasks, report.num_rows
+
+    at.batched = made(8)
+    at.submit({"x": floats((7, 2), *range(14))})
+    at.step()
+    assert numbers() == (1, 7)
+    for max_batch_rows in (4, 2):
+        before, at.batched = at.batched, made(max_batch_rows)
+        before.close(heir=at.batched)
+        at.step()
+        assert numbers() == (1, 7)
+    at.submit({"x": floats((2, 2), *range(4))})
+    at.step()
+    assert numbers() == (2, 9)
+    (histogram,) = (
+        snapshot
+        for name, _, snapshot in stats.histograms()
+        if name == stat_names.BATCH_ROWS
+    )
+    assert sum(histogram.counts) == 2
+    assert histogram.total == 9

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from batching.batch import Batch, FaultyTasks
@@ -137,7 +138,7 @@ class BatchedServable:
         }
         self._stats = stats
         self._numbers = BatchingStats(
-            inner.id, {name: plan.queues for name, plan in self._plans.items()}
+            inner.id, {name: plan.counted for name, plan in self._plans.items()}
         )
         if stats is not None:
             stats.add_source(self._numbers)
@@ -183,12 +184,18 @@ class BatchedServable:
         """Returns the numbers of the queues there are now. Thread-safe."""
         return [each for plan in self._plans.values() for each in plan.report()]
 
-    def close(self, on_drained: Callable[[], None] | None = None) -> None:
+    def close(
+        self,
+        on_drained: Callable[[], None] | None = None,
+        heir: BatchedServable | None = None,
+    ) -> None:
         """Answers what comes from now on UNAVAILABLE and computes what waits.
 
         ``on_drained`` runs on the loop when nothing of this is left there. Returns at
-        once; idempotent but for the callback. Its numbers are published no more.
+        once; idempotent but for the callback. Its numbers are published no more;
+        ``heir``, which answers for the version from now on, counts on from them.
         """
+        heirs = {} if heir is None else heir._plans
         if self._stats is not None:
             self._stats.remove_source(self._numbers)
 
@@ -203,8 +210,8 @@ class BatchedServable:
 
             if not plans and on_drained is not None:
                 on_drained()
-            for plan in plans:
-                plan.close(one_less)
+            for name, plan in self._plans.items():
+                plan.close(one_less, heirs.get(name))
 
         if self._loop.is_loop_thread:
             drain()
@@ -271,6 +278,10 @@ class _Plan:
         self._closed = False
         self._groups: dict[object, SharedQueue[InferenceTask]] = {}
         self._input_names: dict[object, tuple[str, ...]] = {}
+        # For their numbers alone: of the form before this, until a queue takes them
+        # over, and of shapes that are asked for no more.
+        self._inherited: dict[object, SharedQueue[InferenceTask]] = {}
+        self._dropped: SharedQueue[InferenceTask] | None = None
         masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
         self._fillers: dict[str, bytes | None] = {}
         for key, spec in signature.inputs.items():
@@ -344,26 +355,58 @@ class _Plan:
     def queues(self) -> list[SharedQueue[InferenceTask]]:
         return list(self._groups.values())
 
+    def counted(self) -> list[SharedQueue[InferenceTask]]:
+        """Returns all whose numbers count, also queues that are no more."""
+        queues = [*self._groups.values(), *list(self._inherited.values())]
+        if self._dropped is not None:
+            queues.append(self._dropped)
+        return queues
+
     def report(self) -> list[QueueReport]:
         return [
             report_queue(self._name, self._input_names.get(key, ()), queue)
-            for key, queue in list(self._groups.items())
+            for key, queue in [*self._groups.items(), *list(self._inherited.items())]
         ]
 
-    def close(self, on_drained: Callable[[], None]) -> None:
+    def close(self, on_drained: Callable[[], None], heir: _Plan | None) -> None:
         self._closed = True
-        groups, self._groups = self._groups, {}
+        groups = self._groups if heir is None else {**self._inherited, **self._groups}
+        self._groups = {}
         left = [len(groups)]
 
-        def one_less() -> None:
+        def one_less(key: object, queue: SharedQueue[InferenceTask]) -> None:
+            if heir is not None:
+                heir.inherit(key, self._input_names.get(key, ()), queue)
             left[0] -= 1
             if not left[0]:
                 on_drained()
 
+        if heir is not None and self._dropped is not None:
+            heir.drop(self._dropped)
         if not groups:
             on_drained()
-        for queue in groups.values():
-            self._scheduler.remove_queue(queue, one_less)
+        for key, queue in groups.items():
+            self._scheduler.remove_queue(queue, partial(one_less, key, queue))
+
+    def inherit(
+        self, key: object, names: tuple[str, ...], queue: SharedQueue[InferenceTask]
+    ) -> None:
+        """Counts on from a queue of the form before this, which has drained."""
+        mine = self._groups.get(key) or self._inherited.get(key)
+        if mine is not None:
+            mine.take_over(queue)
+        elif len(self._inherited) < _MAX_SHAPES:
+            self._inherited[key] = queue
+            self._input_names[key] = names
+        else:
+            self.drop(queue)
+
+    def drop(self, queue: SharedQueue[InferenceTask]) -> None:
+        """Keeps the numbers of a queue that is no more."""
+        if self._dropped is None:
+            self._dropped = queue
+        else:
+            self._dropped.take_over(queue)
 
     def _key(self, task: InferenceTask) -> object:
         """Returns what must be equal for requests to be joined; False: nothing is."""
@@ -422,6 +465,9 @@ class _Plan:
             join=_join_parts,
         )
         self._input_names[key] = tuple(task.inputs)
+        before = self._inherited.pop(key, None)
+        if before is not None:
+            queue.take_over(before)
         self._groups[key] = queue
         return queue
 
@@ -429,7 +475,9 @@ class _Plan:
         """Removes the queues of shapes that nobody asks for now."""
         idle = [key for key, queue in self._groups.items() if queue.is_idle]
         for key in idle:
-            self._scheduler.remove_queue(self._groups.pop(key))
+            queue = self._groups.pop(key)
+            self._scheduler.remove_queue(queue)
+            self.drop(queue)
             del self._input_names[key]
         return bool(idle)
 

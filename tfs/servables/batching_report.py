@@ -175,5 +175,10 @@ class BatchingStats:
 
 
 def _summed(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
-    counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
-    return HistogramSnapshot(parts[0].bounds, counts, sum(p.total for p in parts))
+    # One may have more bounds than others: it counts on from a queue of larger batches.
+    bounds = max((part.bounds for part in parts), key=len)
+    counts = [0] * (len(bounds) + 1)
+    for part in parts:
+        for bound, count in zip((*part.bounds, None), part.counts, strict=True):
+            counts[-1 if bound is None else bounds.index(bound)] += count
+    return HistogramSnapshot(bounds, tuple(counts), sum(p.total for p in parts))

@@ -228,7 +228,7 @@ class PlacedLoader:
                 )
                 return
             if before is not servable.target:
-                _drain(before)
+                _drain(before, servable.target)
 
 
 class _Entrance:
@@ -261,11 +261,14 @@ class _Entrance:
         """Does nothing: the backends are the server's."""
 
 
-def _drain(target: Servable) -> None:
-    """Waits until the batch queues of a target are empty, if it has any."""
+def _drain(target: Servable, heir: Servable | None = None) -> None:
+    """Waits until the batch queues of a target are empty, if it has any.
+
+    ``heir`` counts on from its numbers.
+    """
     if not isinstance(target, BatchedServable):
         return
     drained = threading.Event()
-    target.close(drained.set)
+    target.close(drained.set, heir if isinstance(heir, BatchedServable) else None)
     if not drained.wait(_MOVE_S):
         log.warning("event=queues_not_drained servable=%s", target.id.slashed)
