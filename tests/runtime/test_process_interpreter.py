@@ -171,6 +171,25 @@ def test_a_worker_killed_while_idle_is_replaced_unseen(
     assert pid_of(interpreter) != pid
 
 
+@pytest.mark.parametrize("num_calls", [0, 100])
+def test_a_kill_from_outside_is_no_crash_of_a_model_that_worked_well(
+    host: ProcessHost, tmp_path: Path, num_calls: int
+) -> None:
+    """Whoever is killed again before it has done anything, is."""
+    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    for _ in range(num_calls):
+        ask(loaded, X).outputs()
+    running = ask(loaded, {"x": floats((60, 0))}, "slow")
+    until(lambda: interpreter.num_pending == 1, "the call")
+    os.kill(pid_of(interpreter), signal.SIGKILL)
+    assert isinstance(running.error(), Internal)
+    if num_calls:
+        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    else:
+        assert isinstance(ask(loaded, X).error(), FailedPrecondition)
+
+
 def test_a_version_that_keeps_crashing_is_quarantined_alone(
     host: ProcessHost, tmp_path: Path
 ) -> None:

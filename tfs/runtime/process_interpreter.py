@@ -50,6 +50,7 @@ from tfs.runtime.zygote_client import ZygoteClient
 
 log = logging.getLogger(__name__)
 
+_WORKED_WELL_CALLS: Final = 100
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
 
 T = TypeVar("T")
@@ -94,6 +95,7 @@ class ProcessInterpreter:
         self._models: dict[int, ProcessModel] = {}
         self._next_model_id = 0
         self._mapping: ProcessModel | None = None  # being loaded again
+        self._num_calls_before = 0  # when the worker that runs was new
         self._failed: list[Call] = []  # a dead worker was in, to be answered
 
     @property
@@ -558,6 +560,7 @@ class ProcessInterpreter:
 
     def begin_calls(self, link: WorkerLink) -> None:
         """Hands tasks to a ready worker."""
+        self._num_calls_before = self._lanes.stats().num_calls
         self._lanes.open(link.calls)
 
     def read_replies(self, link: WorkerLink) -> None:
@@ -572,8 +575,15 @@ class ProcessInterpreter:
         """Hands no more to a worker that is gone; keeps what it was in."""
         self._failed += self._lanes.close()
 
-    def blame(self, how: str, *, is_innocent: bool) -> None:
-        """Holds a death against the model whose call or load it came in."""
+    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
+        """Holds a death against the model whose call or load it came in.
+
+        Not if somebody else killed a worker that had worked well: an operator, or a
+        kernel out of memory. The next one may work as well.
+        """
+        num_calls = self._lanes.stats().num_calls - self._num_calls_before
+        if was_killed and num_calls >= _WORKED_WELL_CALLS:
+            is_innocent = True
         for health in {model.health for model in self._models.values()}:
             health.note_death(how)
         mapping, self._mapping = self._mapping, None

@@ -8,6 +8,8 @@ interpreter's to know: it is told by the methods of :class:`WorkerUser`.
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -65,8 +67,15 @@ class WorkerUser(Protocol):
         """Hands no more to a worker that is gone, while its slab can still be read."""
         ...
 
-    def blame(self, how: str, *, is_innocent: bool) -> None:
-        """Takes note of how the worker ended, before another one is started."""
+    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
+        """Takes note of how the worker ended, before another one is started.
+
+        Args:
+            how: For people.
+            is_innocent: Whether no model can have been the reason.
+            was_killed: Whether a SIGKILL that was not ours ended it.
+
+        """
         ...
 
     def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
@@ -300,14 +309,21 @@ class WorkerLife:
             if status is None and self._zygote.pid != link.zygote_pid:
                 self._on_death(link, "ended with the zygote", is_innocent=True)
             else:
-                self._on_death(link, describe_status(status))
+                was_killed = status is not None and os.WIFSIGNALED(status)
+                was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
+                self._on_death(link, describe_status(status), was_killed=was_killed)
 
         when_s = self._loop.clock.now() + _STATUS_WAIT_S
         timer = self._loop.call_at(when_s, lambda: on_status(None))
         self._zygote.watch_death(link.pid, on_status)
 
     def _on_death(
-        self, link: WorkerLink, how: str, *, is_innocent: bool = False
+        self,
+        link: WorkerLink,
+        how: str,
+        *,
+        is_innocent: bool = False,
+        was_killed: bool = False,
     ) -> None:
         """Fails what ran, blames the model for it unless innocent, and starts anew."""
         self._user.read_replies(link)  # what it had finished is good
@@ -326,7 +342,7 @@ class WorkerLife:
         awaited = self.conversation.end() if self.conversation is not None else []
         self._drop_link()
         self._move(WorkerState.DEAD)
-        self._user.blame(how, is_innocent=is_innocent)
+        self._user.blame(how, is_innocent=is_innocent, was_killed=was_killed)
         self._respawn()
         self._user.mourn(how, awaited)
 
