@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.runtime.answers import ask
+from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import ProcessHost, process_host, until
 from tests.runtime.zoo import Scale
@@ -20,6 +20,7 @@ from tfs.runtime.process_backend import ProcessBackend
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.spare_worker import SpareWorker
+from tfs.runtime.worker_link import WorkerLink
 from tfs.runtime.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
@@ -82,6 +83,23 @@ def test_without_a_warm_spare_a_worker_is_forked(
     assert interpreter.pid != pid
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     warm(spare)
+
+
+def test_a_spare_that_has_just_died_is_not_taken(
+    host: ProcessHost, spare: SpareWorker
+) -> None:
+    """Also where its death was not told yet: whoever asks gets another worker."""
+    host.interpreter(spare=spare).hold()
+    pid = warm(spare)
+    taken: list[WorkerLink | None] = []
+
+    def kill_and_take() -> None:
+        os.kill(pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(pid)], timeout=WAIT_S)
+        taken.append(spare.take())
+
+    host.on_loop(kill_and_take)
+    assert taken == [None]
 
 
 def test_a_spare_holds_no_descriptor_but_its_own(

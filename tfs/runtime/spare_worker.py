@@ -9,6 +9,7 @@ loaded, takes it; the next spare is made when nobody asked for a worker for a se
 from __future__ import annotations
 
 import logging
+import select
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
@@ -62,6 +63,9 @@ class SpareWorker:
         self._note_use()
         link = self._link
         if link is None or not self._is_warm:
+            return None
+        if _has_ended(link.pidfd):  # in this very round, with its zygote perhaps
+            self._drop()
             return None
         self._unwatch(link)
         self._link = None
@@ -141,3 +145,9 @@ class SpareWorker:
             return
         self._unwatch(link)
         link.close()
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
