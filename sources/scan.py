@@ -264,7 +264,8 @@ class _Look:
             )
         if "saved_model.pb" in names or "saved_model.pbtxt" in names:
             return "it is a TensorFlow SavedModel; export the model from PyTorch"
-        return f"no {MANIFEST} and no payload file (is it still being written?)"
+        wanted = ", ".join(sorted(PLATFORM_BY_FILE))
+        return f"no {MANIFEST} and none of {wanted} (is it still being written?)"
 
 
 def why(error: OSError) -> str:

@@ -38,6 +38,16 @@ def test_module_is_packaged_and_its_path_printed(
     assert signature.labels == ("a", "b")
 
 
+def test_sizes_that_callers_choose_are_told_by_input(tmp_path: Path) -> None:
+    """A model of sequences needs no script to be packaged."""
+    base = str(tmp_path / "base")
+    spec = "tests.models.for_command_line:net"
+    assert packaged(spec, "--out", base, "--dynamic=x=1", "--pad=x=0.5") == 0
+    (signature,) = read_manifest(f"{base}/1").signatures.values()
+    assert signature.inputs["x"].shape == (-1, -1)
+    assert signature.inputs["x"].pad == 0.5
+
+
 def test_explain_shows_the_tree_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +117,11 @@ def test_edit_that_breaks_the_model_is_refused(
         (["tests.models.for_command_line:absent", "--out=base"], "absent"),
         (["tests.models.for_command_line:number", "--out=base"], "no nn.Module"),
         (["tests.models.for_command_line:net", "--explain", "--resource=a"], "NAME="),
+        (
+            ["tests.models.for_command_line:net", "--out=base", "--dynamic=x=one"],
+            "'one' is no number",
+        ),
+        ([str(SORTING), "--explain"], "--explain is about an nn.Module"),
     ],
 )
 def test_mistake_is_one_line_and_status_one(

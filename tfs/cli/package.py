@@ -6,13 +6,16 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfs.core.errors import InvalidArgument, ServingError
 
 if TYPE_CHECKING:
     from tfs.export import DependencyReport
+
+N = TypeVar("N", int, float)
 
 _EPILOG = """\
 SPEC is one of
@@ -71,6 +74,18 @@ def add_parser(
     model.add_argument(
         "--unbatched", action="store_true", help="dimension 0 is not the batch"
     )
+    for option, value, meaning in (
+        ("dynamic", "DIMS", "dimensions besides 0 that callers may size: tokens=1"),
+        ("pad", "NUMBER", "what fills up shorter rows: tokens=0"),
+        ("mask", "INPUT", "the input that tells where: tokens=attention"),
+    ):
+        model.add_argument(
+            f"--{option}",
+            action="append",
+            default=[],
+            metavar=f"NAME={value}",
+            help=meaning,
+        )
     for rule, meaning in (
         ("intern", "put the source of these modules into the archive"),
         ("extern", "import these from the server's environment"),
@@ -105,6 +120,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     if args.explain:
+        if os.path.exists(args.spec):
+            raise InvalidArgument(
+                f"--explain is about an nn.Module, MODULE:NAME; {args.spec} is a file "
+                "or folder, packaged as it is"
+            )
         from tfs.export import PackageRules, explain
 
         module, _ = _module(args.spec)
@@ -154,6 +174,15 @@ def _write(args: argparse.Namespace) -> str:
         labels=_names(args.labels) or (),
         output_names=_names(args.output_names),
         batched=not args.unbatched,
+        dynamic={
+            name: [_number(int, "dynamic", each) for each in dimensions.split(",")]
+            for name, dimensions in _pairs(args.dynamic, "dynamic").items()
+        },
+        pad={
+            name: _number(float, "pad", number)
+            for name, number in _pairs(args.pad, "pad").items()
+        },
+        mask=_pairs(args.mask, "mask"),
         assets=args.assets,
         batching_parameters=batching_parameters,
         platform=args.form,
@@ -186,14 +215,11 @@ def _print_report(report: DependencyReport) -> None:
 
 def _rules(args: argparse.Namespace) -> dict[str, Any]:
     resources: dict[str, bytes] = {}
-    for each in args.resource:
-        name, separator, file = each.partition("=")
-        if not separator:
-            raise InvalidArgument(f"--resource {each}: write NAME=FILE")
+    for name, file in _pairs(args.resource, "resource").items():
         try:
             resources[name] = Path(file).read_bytes()
         except OSError as error:
-            raise InvalidArgument(f"--resource {each}: {error.strerror}") from error
+            raise InvalidArgument(f"--resource {name}: {error.strerror}") from error
     return {
         "intern": args.intern,
         "extern": args.extern,
@@ -201,6 +227,24 @@ def _rules(args: argparse.Namespace) -> dict[str, Any]:
         "include": args.include,
         "resources": resources,
     }
+
+
+def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """Returns what NAME=VALUE says, by name."""
+    pairs = {}
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not separator:
+            raise InvalidArgument(f"--{option} {each}: write NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _number(kind: Callable[[str], N], option: str, text: str) -> N:
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidArgument(f"--{option}: {text!r} is no number") from None
 
 
 def _module(spec: str) -> tuple[Any, str]:

@@ -133,9 +133,9 @@ class PlatformRegistry:
             platform = self.get(model_platform)
         if not self._allow_model_code and platform.runs_code(path):
             raise FailedPrecondition(
-                f"platform {platform.name} runs code that comes with the version, "
-                "which --allow_model_code=false forbids; serve it as torch_export or "
-                "torchscript, or allow model code"
+                f"this version of platform {platform.name} brings code to run, which "
+                "--allow_model_code=false forbids; save it as torch_export (a graph, "
+                "not compiled) or torchscript, or allow model code"
             )
         return platform.loader(path, context)
 
