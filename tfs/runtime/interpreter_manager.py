@@ -22,7 +22,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, Self, cast
 
@@ -37,14 +37,14 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime import dlmopen_probe
 from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.value_codec import Ref, decode, encode
+from tfs.runtime.guest.value_codec import Ref
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.session_channel import (
-    DirectChannel,
     InlineSessionChannel,
     SessionChannel,
 )
+from tfs.runtime.session_interpreter import SessionInterpreter
 from tfs.runtime.zygote_client import ZygoteClient
 
 _CLOSE_S = 30.0
@@ -102,7 +102,7 @@ class InterpreterManager:
             ]
             channels += self._processes
             self._loop.start()
-        self._interpreters = [_Interpreter(channel) for channel in channels]
+        self._interpreters = [SessionInterpreter(channel) for channel in channels]
         # Guards num_users of every interpreter; leaf lock.
         self._lock = threading.Lock()
 
@@ -169,7 +169,7 @@ class InterpreterManager:
         return next(self._ids)
 
     @contextmanager
-    def least_used(self) -> Iterator[_Interpreter]:
+    def least_used(self) -> Iterator[SessionInterpreter]:
         """Lends an interpreter, counted while it is lent."""
         interpreter = self.take()
         try:
@@ -177,7 +177,7 @@ class InterpreterManager:
         finally:
             self.give_back(interpreter)
 
-    def take(self) -> _Interpreter:
+    def take(self) -> SessionInterpreter:
         """Returns the least used interpreter, one use more on its count."""
         self._check_open()
         with self._lock:
@@ -190,7 +190,7 @@ class InterpreterManager:
             raise
         return interpreter
 
-    def give_back(self, interpreter: _Interpreter) -> None:
+    def give_back(self, interpreter: SessionInterpreter) -> None:
         """Takes one use off an interpreter's count."""
         with self._lock:
             interpreter.num_users -= 1
@@ -231,77 +231,6 @@ class InterpreterManager:
             raise Unavailable("this InterpreterManager is closed")
 
 
-class _Interpreter:
-    """An interpreter and what was materialised there. Thread-safe."""
-
-    def __init__(self, channel: SessionChannel) -> None:
-        self.channel = channel
-        self._direct = channel if isinstance(channel, DirectChannel) else None
-        self.num_users = 0  # the manager's
-        # Guards the fields below and makes materialising happen once. Held during an
-        # exchange with the interpreter; rank: before the manager's lock.
-        self._lock = threading.Lock()
-        self._generation = -1
-        self._present: set[int] = set()
-        self._held = False
-
-    def make_ready(self) -> None:
-        """Starts the interpreter at its first use."""
-        with self._lock:
-            if not self._held:
-                self.channel.hold()
-                self._held = True
-
-    def materialise(self, thing: Package | MovableObject) -> None:
-        """Makes sure that the interpreter has ``thing``, and what it builds on."""
-        if isinstance(thing, MovableObject):
-            for package in thing.packages:
-                self.materialise(package)
-        with self._lock:
-            if self.channel.generation != self._generation:
-                self._present.clear()  # a new process: everything anew
-                self._generation = self.channel.generation
-            if thing.number in self._present:
-                return
-            op, fields, fds = thing.materialising()
-            self._exchange(op, fields, fds)
-            self._present.add(thing.number)
-
-    def ask(self, op: str, **fields: object) -> object:
-        """Sends one request; returns the reply's value."""
-        return self._exchange(op, fields, ())[0]
-
-    def run(
-        self, movable: int, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
-        """Calls a materialised object; returns its value."""
-        if self._direct is not None:
-            return self._direct.run(movable, args, kwargs)
-        return self.ask("run", movable=movable, args=args, kwargs=kwargs)
-
-    def ask_for_fd(self, op: str, **fields: object) -> tuple[object, int]:
-        """Sends one request whose reply carries a descriptor, the caller's."""
-        value, fds = self._exchange(op, fields, ())
-        return value, fds[0]
-
-    def forget(self, op: str, key: str, number: int) -> None:
-        """Drops a thing if it is here."""
-        with self._lock:
-            if number not in self._present:
-                return
-            self._present.discard(number)
-        try:
-            self.ask(op, **{key: number})
-        except ServingError:
-            return  # the interpreter is gone, and the thing with it
-
-    def _exchange(
-        self, op: str, fields: Mapping[str, object], fds: tuple[int, ...]
-    ) -> tuple[object, list[int]]:
-        reply, reply_fds = self.channel.exchange(encode({"op": op, **fields}), fds)
-        return decode(reply), reply_fds
-
-
 class Package:
     """An archive of ``torch.package``, for all interpreters. Thread-safe."""
 
@@ -312,6 +241,7 @@ class Package:
         self._file = file
         self.number = number
         self.name = name
+        self.packages: tuple[Package, ...] = ()  # it builds on no other
 
     def load_pickle(self, module: str, resource: str) -> MovableObject:
         """Returns a pickled object of the archive, for any interpreter.
@@ -415,13 +345,13 @@ class InterpreterSession:
     def __init__(
         self,
         manager: InterpreterManager,
-        interpreter: _Interpreter,
+        interpreter: SessionInterpreter,
         session_id: int,
         about: Ref,
         packages: list[Package],
     ) -> None:
         self._manager = manager
-        self._interpreter: _Interpreter | None = interpreter
+        self._interpreter: SessionInterpreter | None = interpreter
         self._session_id = session_id
         self._packages = packages
         self.self = RemoteObject(self, about)
@@ -515,7 +445,7 @@ class InterpreterSession:
     def _object(self, ref: object) -> RemoteObject:
         return RemoteObject(self, cast("Ref", ref))
 
-    def _lent(self) -> _Interpreter:
+    def _lent(self) -> SessionInterpreter:
         if self._interpreter is None:
             raise FailedPrecondition("this session has ended, and its values with it")
         return self._interpreter

@@ -1,0 +1,105 @@
+"""One interpreter as library use sees it: what was made there, and what it is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tfs.core.errors import ServingError
+from tfs.runtime.guest.value_codec import decode, encode
+from tfs.runtime.session_channel import DirectChannel, SessionChannel
+
+
+class Materialised(Protocol):
+    """What an interpreter gets at its first use there."""
+
+    @property
+    def number(self) -> int:
+        """Nobody else's of this manager."""
+        ...
+
+    @property
+    def packages(self) -> Sequence[Materialised]:
+        """What must be there before."""
+        ...
+
+    def materialising(self) -> tuple[str, dict[str, object], tuple[int, ...]]:
+        """Returns the request that makes it: operation, fields and descriptors."""
+        ...
+
+
+class SessionInterpreter:
+    """An interpreter and what was materialised there. Thread-safe.
+
+    Attributes:
+        channel: The way to it.
+        num_users: How often it is lent now; the manager's.
+
+    """
+
+    def __init__(self, channel: SessionChannel) -> None:
+        self.channel = channel
+        self._direct = channel if isinstance(channel, DirectChannel) else None
+        self.num_users = 0
+        # Guards the fields below and makes materialising happen once. Held during an
+        # exchange with the interpreter; rank: before the manager's lock.
+        self._lock = threading.Lock()
+        self._generation = -1
+        self._present: set[int] = set()
+        self._held = False
+
+    def make_ready(self) -> None:
+        """Starts the interpreter at its first use."""
+        with self._lock:
+            if not self._held:
+                self.channel.hold()
+                self._held = True
+
+    def materialise(self, thing: Materialised) -> None:
+        """Makes sure that the interpreter has ``thing``, and what it builds on."""
+        for package in thing.packages:
+            self.materialise(package)
+        with self._lock:
+            if self.channel.generation != self._generation:
+                self._present.clear()  # a new process: everything anew
+                self._generation = self.channel.generation
+            if thing.number in self._present:
+                return
+            op, fields, fds = thing.materialising()
+            self._exchange(op, fields, fds)
+            self._present.add(thing.number)
+
+    def ask(self, op: str, **fields: object) -> object:
+        """Sends one request; returns the reply's value."""
+        return self._exchange(op, fields, ())[0]
+
+    def run(
+        self, movable: int, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        """Calls a materialised object; returns its value."""
+        if self._direct is not None:
+            return self._direct.run(movable, args, kwargs)
+        return self.ask("run", movable=movable, args=args, kwargs=kwargs)
+
+    def ask_for_fd(self, op: str, **fields: object) -> tuple[object, int]:
+        """Sends one request whose reply carries a descriptor, the caller's."""
+        value, fds = self._exchange(op, fields, ())
+        return value, fds[0]
+
+    def forget(self, op: str, key: str, number: int) -> None:
+        """Drops a thing if it is here."""
+        with self._lock:
+            if number not in self._present:
+                return
+            self._present.discard(number)
+        try:
+            self.ask(op, **{key: number})
+        except ServingError:
+            return  # the interpreter is gone, and the thing with it
+
+    def _exchange(
+        self, op: str, fields: Mapping[str, object], fds: tuple[int, ...]
+    ) -> tuple[object, list[int]]:
+        reply, reply_fds = self.channel.exchange(encode({"op": op, **fields}), fds)
+        return decode(reply), reply_fds
