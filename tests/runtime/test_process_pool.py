@@ -15,6 +15,7 @@ from tests.runtime.zoo import (
     LeavesAFileAndFails,
     MeetsWhenLoaded,
     Scale,
+    SeesImports,
     WaitsWhenLoaded,
 )
 from tfs.core.errors import (
@@ -176,6 +177,18 @@ def test_a_load_that_fails_in_a_later_one_leaves_none(
     with pytest.raises(ServingError, match="scale/1"):
         pool.load(source)
     until(lambda: pool.is_spent, "the end of all processes")
+
+
+def test_a_worker_has_imported_what_model_authors_do(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """A module that exports its own model loads as fast; of the servers nothing."""
+    pool = backend.pool(1)
+    model = pool.load(
+        package(tmp_path, SeesImports(), {"serving_default": signature()})
+    )
+    assert values(ask(model, X).outputs()["y"]) == [[1, 0]]
+    model.unload()
 
 
 def test_a_pool_needs_an_interpreter(backend: ProcessBackend) -> None:
