@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server import admin
 from tfs.server.admin import CoreAdmin, ProcessFacts
 from tfs.server.admin_reports import fill_load
-from tfs.server.config import parse_config_text
+from tfs.server.config import Message, parse_config_text
 from tfs.server.running_config import Origin
 
 ALL = "model_version_policy { all {} }"
@@ -163,6 +165,25 @@ def test_a_directory_of_models_that_is_gone_is_noted() -> None:
     env.look()
     assert any("/models" in note for note in operator.show().notes)
     assert env.served("a") == 1
+
+
+def test_the_text_of_a_configuration_is_read_off_the_serving_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes a second for some thousand models, which no request may wait for."""
+    readers: list[str] = []
+
+    def read(text: str, where: str) -> Message:
+        readers.append(threading.current_thread().name)
+        return parse_config_text(text, where)
+
+    monkeypatch.setattr(admin, "parse_config_text", read)
+    env = Environment(has_threads=True)
+    env.add_version("a", 1)
+    env.start(config(model("a")))
+    request = pb.ApplyConfigRequest(text=config(model("a")))
+    assert Operator(env).ask("apply_config", request).applied
+    assert [name.rpartition("-")[0] for name in readers] == ["config"]
 
 
 def test_a_base_path_that_is_missing_is_the_models_error() -> None:

@@ -50,12 +50,12 @@ from tfs.server.canary_change import (
     rollback_target,
     with_traffic,
 )
-from tfs.server.config import parse_config_text
+from tfs.server.config import Message, parse_config_text
 from tfs.server.config_outcome import ConfigOutcome
 from tfs.server.core import ServerCore
 from tfs.server.overrides import Override
 from tfs.server.resident_memory import tree_resident_bytes
-from tfs.server.running_config import Origin, RunningConfig, require_model
+from tfs.server.running_config import Origin, RunningConfig, require_configured
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class CoreAdmin:
         running = self._running()
         names = sorted(set(request.models)) or sorted(running.effective.models)
         for name in names:
-            require_model(running, name)
+            require_configured(running, name)
         return pb.ListModelsResponse(
             server=self._server_report(request.include_stats),
             models=[
@@ -289,26 +289,31 @@ class CoreAdmin:
         done: Done[pb.ApplyConfigResponse],
     ) -> None:
         """Makes a configuration the base."""
-        try:
+
+        def read() -> Message:
             match request.WhichOneof("source"):
                 case "config":
-                    message = request.config
+                    return request.config
                 case "text":
-                    message = parse_config_text(request.text, "text")
-                case _:
-                    raise InvalidArgument("the request holds no configuration")
-        except ServingError as error:
-            done(apply_reply(ConfigOutcome(error, False)))
-            return
-        self._core.apply(
-            message,
-            Origin.APPLY_CONFIG,
-            f"ApplyConfig from {caller}",
-            lambda outcome: done(apply_reply(outcome)),
-            deadline_s=deadline_s,
-            waits_for_all=True,
-            validate_only=request.validate_only,
-        )
+                    return parse_config_text(request.text, "text")
+            raise InvalidArgument("the request holds no configuration")
+
+        def apply(message: Message | ServingError) -> None:
+            if isinstance(message, ServingError):
+                done(apply_reply(ConfigOutcome(message, False)))
+                return
+            self._core.apply(
+                message,
+                Origin.APPLY_CONFIG,
+                f"ApplyConfig from {caller}",
+                lambda outcome: done(apply_reply(outcome)),
+                deadline_s=deadline_s,
+                waits_for_all=True,
+                validate_only=request.validate_only,
+            )
+
+        # Not here, on the serving loop: text takes a second for a few thousand models.
+        self._run(read, apply)
 
     def set_canary(
         self,
@@ -392,7 +397,7 @@ class CoreAdmin:
             if request.end:
                 _check_rolled_back(running, name)
                 return None
-            require_model(running, name)
+            require_configured(running, name)
             states = core.version_states(name)
             version = rollback_target(
                 name,
@@ -436,7 +441,7 @@ class CoreAdmin:
 
         def make(running: RunningConfig) -> None:
             if name not in running.overrides:
-                require_model(running, name)
+                require_configured(running, name)
 
         self._override(
             name,
@@ -532,7 +537,7 @@ class CoreAdmin:
 def _check_rolled_back(running: RunningConfig, name: str) -> None:
     override = running.overrides.get(name)
     if override is None:
-        require_model(running, name)
+        require_configured(running, name)
         raise FailedPrecondition(f"{name} is not rolled back: it has no override")
     if override.made_by not in (ROLLBACK, ""):
         raise FailedPrecondition(

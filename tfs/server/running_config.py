@@ -246,7 +246,20 @@ def find_model(message: Message, name: str) -> ModelConfig | None:
 
 
 def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
-    """Returns a model's effective config.
+    """Returns a model's effective config; takes as long as there are models.
+
+    Raises:
+        InvalidArgument: No name.
+        NotFound: It is not configured.
+
+    """
+    found = require_configured(running, name).model_message(name)
+    assert found is not None  # the message is what the models were read from
+    return found
+
+
+def require_configured(running: RunningConfig | None, name: str) -> RunningConfig:
+    """Returns the config, in which the model is; takes no time.
 
     Raises:
         InvalidArgument: No name.
@@ -257,10 +270,9 @@ def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
         raise InvalidArgument("the request names no model")
     if running is None:
         raise FailedPrecondition("the server has no configuration yet")
-    found = running.model_message(name)
-    if found is None:
+    if name not in running.effective.models:
         raise NotFound(f"no model {name} in the configuration")
-    return found
+    return running
 
 
 def _by_name(message: Message) -> dict[str, ModelConfig]:
