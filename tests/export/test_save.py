@@ -400,7 +400,8 @@ def test_extern_own_code_may_import_more_of_it(tmp_path: Path, own_code: Path) -
         "    def forward(self, x):\n"
         "        return late(x)\n"
     )
-    save(_own_net(), torch.rand(2, 3), tmp_path, extern=["own_library.**"])
+    path = save(_own_net(), torch.rand(2, 3), tmp_path, extern=["own_library.**"])
+    assert "serving_default" in read_manifest(path).signatures
 
 
 def test_imported_object_can_be_exported_again(tmp_path: Path) -> None:
@@ -591,7 +592,7 @@ def test_base_path_may_be_relative(
     spec = TensorSpec(FLOAT32, (-1, 1))
     signature = Signature(Method.PREDICT, {"x": spec}, {"y": spec})
     examples = {"x": torch.ones(2, 1)}
-    for path in (
+    paths = (
         save(AddsOne(), examples, "models/adds"),
         save_python(
             source,
@@ -599,8 +600,10 @@ def test_base_path_may_be_relative(
             signatures={"serving_default": signature},
             example_inputs=examples,
         ),
-    ):
+    )
+    for path in paths:
         verify_files(path, read_manifest(path))
+    assert [Path(path).parent.name for path in paths] == ["adds", "doubles"]
 
 
 def test_file_of_the_authors_machine_is_told_of(

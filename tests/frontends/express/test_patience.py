@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
@@ -23,6 +25,7 @@ def test_a_client_that_gets_answers_may_cancel_as_often() -> None:
     patience = Patience(0.0)
     for num_answered in range(1, 20_000):
         patience.spend(Annoyance.RST_STREAM, 0.0, num_answered)
+    assert _num_left(patience, Annoyance.RST_STREAM, 0.0, 19_999) == 399
 
 
 def test_time_restores_patience() -> None:
@@ -31,6 +34,17 @@ def test_time_restores_patience() -> None:
     for second in range(5000):
         for _ in range(20):
             patience.spend(Annoyance.PING, float(second), 0)
+    assert _num_left(patience, Annoyance.PING, 4999.0, 0) == 380
+
+
+def _num_left(patience: Patience, what: Annoyance, now_s: float, num_sent: int) -> int:
+    """Returns how many more at once are put up with."""
+    num = 0
+    with contextlib.suppress(ConnectionFault):
+        while True:
+            patience.spend(what, now_s, num_sent)
+            num += 1
+    return num
 
 
 def test_long_silence_earns_no_more_than_the_bucket() -> None:
