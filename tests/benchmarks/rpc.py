@@ -8,6 +8,7 @@ process tree. What is compared takes turns, round by round.
     reference   tests/benchmarks/reference_server.py: grpcio.aio, uvloop, numpy
     grpcio      TFS with --grpc_transport=grpcio
     echo        express alone, which returns what it gets
+    alone       the same client without the others
 
 A row's name says where the model ran: "front", on the serving loop
 (--interpreter_backend=front), or "process". Left to `auto`, a server decides by
@@ -38,10 +39,12 @@ import torch
 
 import tfs.export
 from tests.benchmarks import h2load
+from tests.benchmarks.fairness import PAUSE_S, flooding, latency_measurer
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
 from tests.benchmarks.load import run_closed_loop
 from tests.benchmarks.models.identity import Identity
 from tests.benchmarks.process_cpu import ProcessTreeCpu
+from tests.benchmarks.quiet_client import QuietClient
 from tests.benchmarks.row import Goal, Row
 from tests.benchmarks.server_process import ServerProcess
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -99,6 +102,10 @@ ROWS = (
     # kernel's copies in and out included.
     Row("rpc/image-echo-cpu-vs-reference/602kb", "us"),
     Row("rpc/large-echo-cpu-vs-reference/10mb", "us"),
+    # One flooding connection moves another's p99 by at most 2x: beside the same quiet
+    # client's without the flood.
+    Row("rpc/quiet-p99/beside-128-small", "us", Goal("ratio", "<=", 2)),
+    Row("rpc/quiet-p99/beside-8-images", "us", Goal("ratio", "<=", 2)),
 )
 
 
@@ -235,6 +242,28 @@ class Servers:
             f"--interpreter_backend={backend}",
         ]
         return self._start(command, r"(127\.0\.0\.1:\d+)")
+
+    def tfs_with(self, shape: Sequence[int]) -> tuple[Server, Server]:
+        """Starts TFS with a second model, for inputs of `shape`; both as servers."""
+        inputs = torch.randn(*shape)
+        second = self._base_path.parent / "second"
+        examples = torch.cat([inputs, inputs + 1])
+        tfs.export.save(Identity().eval(), examples, second, version=1)
+        config = self._base_path.parent / "models.config"
+        entries = "".join(
+            f'config {{ name: "{path.name}" base_path: "{path}" }} '
+            for path in (self._base_path, second)
+        )
+        config.write_text(f"model_config_list {{ {entries}}}")
+        command = [
+            *("tfs", "serve", "--log_level=warning", "--grpc_host=127.0.0.1"),
+            *("--any_port=true", "--num_interpreters=1", "--grpc_transport=express"),
+            *("--interpreter_backend=front", f"--model_config_file={config}"),
+        ]
+        first = self._start(command, r"(127\.0\.0\.1:\d+)")
+        body = request_body(inputs, second.name)
+        size = wait_until_right(first.process.target, body, inputs)
+        return first, Server(first.process, body, inputs, size)
 
     def reference(self) -> Server:
         """Starts the reference server."""
@@ -455,6 +484,39 @@ def measure_process(report: Report, effort: Effort) -> None:
     report.record(ROWS[9].name, runs["tfs"]["cpu_us"], runs["reference"]["cpu_us"])
 
 
+def measure_fairness(report: Report, effort: Effort) -> None:
+    """A quiet client's p99 beside a connection that floods the same server."""
+    program = h2load.find()
+    with Servers(SMALL) as servers:
+        small, image = servers.tfs_with(IMAGE)
+        target = small.process.target
+        num_requests = max(100, int(effort.round_s / (2 * PAUSE_S)))
+        with QuietClient(target, PREDICT, small.body) as client:
+            if not is_right(client.ask(), small.inputs):
+                raise ValueError("the quiet client got a wrong reply")
+            measure = latency_measurer(client, num_requests)
+
+            def beside(server: Server, num_in_flight: int) -> Callable[[], Sample]:
+                def measure_beside() -> Sample:
+                    with flooding(program, target, PREDICT, server.body, num_in_flight):
+                        return measure()
+
+                return measure_beside
+
+            runs = interleave(
+                {
+                    "alone": measure,
+                    "small": beside(small, 128),
+                    "images": beside(image, 8),
+                },
+                num_rounds=effort.num_rounds,
+            )
+        ok = not servers.left_front()
+    for row, name in ((ROWS[12], "small"), (ROWS[13], "images")):
+        alone, flooded = runs["alone"]["p99_us"], runs[name]["p99_us"]
+        report.record(row.name, flooded, alone, results_ok=ok)
+
+
 def resident_mb(pid: int) -> float:
     """Returns what the process has in memory."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -479,7 +541,10 @@ def build_area(effort: Effort) -> Area:
     def process(report: Report) -> None:
         measure_process(report, effort)
 
-    return Area("rpc", ROWS, (small, aio_client, large, process))
+    def fairness(report: Report) -> None:
+        measure_fairness(report, effort)
+
+    return Area("rpc", ROWS, (small, aio_client, large, process, fairness))
 
 
 if __name__ == "__main__":

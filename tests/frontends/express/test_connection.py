@@ -754,6 +754,38 @@ def test_a_round_takes_a_bounded_number_of_requests() -> None:
     assert len([event for event in wire.events if event[0] == "request"]) == 15
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+def test_bodies_that_come_after_all_heads_are_bounded_too(padding: int) -> None:
+    """Some clients open every stream before they send the first message."""
+    wire = Wire(ConnectionLimits(max_requests_per_round=10))
+    ids = range(1, 41, 2)
+    flags = END_STREAM | (PADDED if padding else 0)
+    payload = b"\0" * padding + prefixed(b"x")
+    wire.feed_all(b"".join(headers_frame(stream_id) for stream_id in ids))
+    assert wire.connection.num_begun == 10
+    assert len(wire.events) == 20
+    assert wire.feed(b"".join(data_frame(n, payload, flags) for n in ids))
+    wire.feed(b"")
+    ends = [event[0] for event in wire.events if event[0] in ("request", "end")]
+    assert len(ends) == 20
+
+
+def test_large_requests_are_bounded_apart() -> None:
+    """One image may be as much work as many small requests."""
+    wire = Wire()
+    wire.connection.max_large = 1
+    body = prefixed(b"x" * 100_000)
+    halves = b"".join(
+        headers_frame(n) + data_frame(n, body[:50_000], 0) for n in (1, 3, 5)
+    )
+    wire.feed(halves)
+    assert wire.feed(b"".join(data_frame(n, body[50_000:]) for n in (1, 3, 5)))
+    assert [event[0] for event in wire.events].count("end") == 1
+    assert wire.feed(b"")
+    assert not wire.feed(b"")
+    assert [event[0] for event in wire.events].count("end") == 2
+
+
 def test_requests_by_the_long_path_are_bounded_too() -> None:
     """Padding or trailers do not buy more work per round."""
     wire = Wire(ConnectionLimits(max_requests_per_round=10))

@@ -28,6 +28,7 @@ from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.turns import SHARED_S, SHORT
 
 WIDE = frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(
     0, 1 << 30
@@ -391,7 +392,7 @@ def test_bad_compression_fails_the_call(
 
 
 def test_a_flooding_connection_gets_its_turn_and_no_more(tmp_path: Path) -> None:
-    """Its surplus waits, and others are served in every round."""
+    """Its surplus waits, others are served in every round, and it in every other."""
     options = ExpressOptions(limits=ConnectionLimits(max_requests_per_round=10))
     with running(tmp_path, options) as rig:
         flood, other = rig.connect(), rig.connect()
@@ -400,9 +401,59 @@ def test_a_flooding_connection_gets_its_turn_and_no_more(tmp_path: Path) -> None
             other.send(request(2 * index + 1, b"other"))
             rig.step()
             assert other.answer(2 * index + 1).messages == [b"other"]
-            assert rig.served.count(b"flood") == 10 * (index + 1)
+            assert rig.served.count(b"flood") == 10 * (index // 2 + 1)
         rig.settle()
         assert rig.served.count(b"flood") == 100
+
+
+def test_turns_are_short_beside_one_with_little_to_do(tmp_path: Path) -> None:
+    """A flood may take a whole round alone; not where another would wait for it."""
+    with running(tmp_path) as rig:
+        flood = rig.connect()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(100)))
+        rig.step()
+        assert rig.served.count(b"flood") == 100
+        other = rig.connect()
+        other.send(request(1, b"other"))
+        rig.step()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(100, 200)))
+        rig.step()
+        assert rig.served.count(b"flood") == 100 + SHORT.num_requests
+        rig.settle()
+        rig.clock.advance(SHARED_S + 1)
+        rig.step()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(200, 300)))
+        rig.step()
+        assert rig.served.count(b"flood") == 300
+
+
+def test_two_floods_keep_their_long_turns(tmp_path: Path) -> None:
+    """Nobody would gain by short ones."""
+    with running(tmp_path) as rig:
+        floods = [rig.connect(), rig.connect()]
+        for start in (0, 100):
+            for flood in floods:
+                flood.send(
+                    b"".join(request(2 * n + 1) for n in range(start, start + 100))
+                )
+            rig.step()
+            assert len(rig.served) == 2 * (start + 100)
+
+
+def test_a_reply_goes_before_the_rest_of_a_large_one(tmp_path: Path) -> None:
+    """Who has more to write than one round takes comes last in the next."""
+    with running(tmp_path) as rig:
+        large, other = rig.connect(HELLO + WIDE), rig.connect()
+        large.send(request(1, b"x" * 200_000))
+        other.send(request(1, b"other"))
+        rig.step()
+        other.send(request(3, b"other"))
+        rig.step()
+        assert other.answer(3).messages == [b"other"]
+        for _ in range(10):
+            large.read()
+            rig.settle()
+        assert len(large.answer(1).messages[0]) == 200_000
 
 
 def test_a_round_reads_a_bounded_number_of_bytes(tmp_path: Path) -> None:

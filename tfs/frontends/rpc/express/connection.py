@@ -80,6 +80,7 @@ _TINY_INCREMENT: Final = 64
 _SMALL_MESSAGE: Final = 4096  # is sent in one part with its prefix
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
+_LARGE_REQUEST: Final = 65_536
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
 
@@ -95,6 +96,8 @@ class Connection:
         is_closed: GOAWAY is queued with an error, or the drain is over: send what
             is in ``out``, then close the socket.
         fault: Why the peer was cut off, if it was.
+        max_requests: Begun, and made whole, in one ``receive``; the owner's to change.
+        max_large: Of these, how many may be large.
         num_cut_off: Calls that ended early whose work still runs; they count
             against ``max_concurrent_streams``. Kept by the owner.
         num_resets: Streams that the peer reset.
@@ -113,6 +116,7 @@ class Connection:
     __slots__ = (
         "_accept_limit",
         "_announced",
+        "_begun_after",
         "_block",
         "_block_ends",
         "_block_frames",
@@ -133,6 +137,7 @@ class Connection:
         "_max_message_bytes",
         "_max_request_bytes",
         "_now_s",
+        "_num_large",
         "_num_tiny_updates",
         "_pad_left",
         "_patience",
@@ -149,6 +154,8 @@ class Connection:
         "fault",
         "has_large_output",
         "is_closed",
+        "max_large",
+        "max_requests",
         "num_answered",
         "num_cut_off",
         "num_resets",
@@ -177,6 +184,7 @@ class Connection:
         self._budget = budget
         self._buffers = buffers
         self._limits = limits
+        self.max_requests = self.max_large = limits.max_requests_per_round
         self._max_message_bytes = limits.max_message_bytes
         self._max_request_bytes = min(
             limits.max_message_bytes, budget.largest_request_bytes
@@ -206,11 +214,13 @@ class Connection:
         self._block_frames = 0
         self._block_since_s = now_s
         self._last_stream_id = 0
+        self._begun_after = 0
         self._accept_limit = LARGEST_WINDOW  # the GOAWAY we sent
         self._is_draining = False
         self._resets: OrderedDict[int, None] = OrderedDict()
         self._blocked: dict[int, Stream] = {}
         self._sent_chunks = 0
+        self._num_large = 0  # made whole in this ``receive``
         self._num_tiny_updates = 0
         self._ping_mark = -1
         self.out: Output = [
@@ -245,6 +255,11 @@ class Connection:
     def num_decoded_heads(self) -> int:
         """Request heads that were not in the cache of header blocks."""
         return self._cache.num_decoded
+
+    @property
+    def num_begun(self) -> int:
+        """Requests begun in the last ``receive``."""
+        return (self._last_stream_id + 1) // 2 - (self._begun_after + 1) // 2
 
     @property
     def is_idle(self) -> bool:
@@ -334,7 +349,10 @@ class Connection:
                 self._reject_preface(data)
             self._saw_preface = True
             index = len(PREFACE)
-        num_left = self._limits.max_requests_per_round
+        # Some clients send many heads and then what belongs to them: both are counted.
+        num_left = num_whole_left = self.max_requests
+        self._num_large = 0
+        self._begun_after = self._last_stream_id
         streams = self.streams
         by_block = self._by_block
         events = self._events
@@ -344,6 +362,9 @@ class Connection:
                 index = self._continue_data(data, index, size)
                 if self._data_stream_id or self.is_closed:
                     return index, False
+                num_whole_left -= self._data_ends
+                if self._num_large >= self.max_large:
+                    num_whole_left = 0
             if size - index < HEAD_SIZE:
                 return index, False
             word, flags, stream_id = unpack_head(data, index)
@@ -352,6 +373,8 @@ class Connection:
             frame_type = word & 0xFF
             end = payload + length
             if frame_type == 0:
+                if num_whole_left <= 0:
+                    return index, True
                 stream = streams.get(stream_id)
                 if (
                     stream is not None
@@ -375,6 +398,7 @@ class Connection:
                         stream.held_bytes = length
                         stream.received_bytes = length
                         stream.state = _REQUESTED
+                        num_whole_left -= 1
                         events.on_request(stream, data[payload + PREFIX_SIZE : end])
                         index = end
                         if self.is_closed:
@@ -662,6 +686,8 @@ class Connection:
 
     def _on_stream_end(self, stream: Stream, signal: Signal) -> None:
         stream.state = step(stream.state, signal).next_state
+        if stream.received_bytes >= _LARGE_REQUEST:
+            self._num_large += 1
         if stream.end_block is not None:
             return  # answered already; what is queued is still on its way
         announced = stream.head.content_length

@@ -18,7 +18,11 @@ class ExpressOptions:
         max_connections: Beyond, new ones are closed at once.
         max_handshakes: Of TLS, under way at the same time; beyond, the oldest that
             waits for its client makes way.
-        max_read_bytes: Taken from one connection in one round.
+        max_read_bytes: Taken from one connection in one round; less while others
+            have something to do (:mod:`~tfs.frontends.rpc.express.turns`), as are
+            ``limits.max_requests_per_round`` and the next.
+        max_written_bytes: Of large answers, moved to one connection's socket in one
+            round.
         max_unsent_bytes: Answers the kernel does not take; above, nothing more is
             read from that connection.
         max_stream_queued_bytes: Of one stream; above, ``StreamCall.send`` refuses.
@@ -47,6 +51,7 @@ class ExpressOptions:
     max_connections: int = 10_000
     max_handshakes: int = 1024
     max_read_bytes: int = 262_144
+    max_written_bytes: int = 2 << 20
     max_unsent_bytes: int = 1 << 20
     max_stream_queued_bytes: int = 4 << 20
     handshake_timeout_s: float = 10.0

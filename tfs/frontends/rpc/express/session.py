@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
 from tfs.core.call import MethodKind, MethodTable, Peer
@@ -36,11 +37,11 @@ from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import StreamState
+from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 
 log = logging.getLogger(__name__)
 
 _FILL_BYTES: Final = 1 << 20  # of queued answers, per system call
-_MAX_FILLS: Final = 2  # per round
 _MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
 
 
@@ -57,8 +58,10 @@ class Session:
     """
 
     __slots__ = (
+        "_busy_s",
         "_cut_off",
         "_has_more",
+        "_has_waited",
         "_methods",
         "_now",
         "_num_answered",
@@ -111,11 +114,13 @@ class Session:
         self.opened_s = now_s
         self.idle_since_s = now_s
         self._read_s = now_s
+        self._busy_s = -inf
         self._written_s = now_s
         self._pinged_s: float | None = None
         self._starved_since_s: float | None = None
         self._num_answered = 0
         self._has_more = False
+        self._has_waited = False  # for others, since it had more
         self._watched = READABLE
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -144,8 +149,17 @@ class Session:
             self.on_failure(error)
 
     def go_on(self) -> None:
-        """Takes the requests that the last round had no room for."""
-        self._has_more = False
+        """Takes the requests that the last round had no room for.
+
+        Lets others go before, but for no more than a round.
+        """
+        shared = self._shared
+        turns = shared.turns
+        if turns.are_short and turns.last is not self and not self._has_waited:
+            self._has_waited = True
+            shared.unfinished.append(self.go_on)
+            return
+        self._has_more = self._has_waited = False
         try:
             self._receive(b"")
         except Exception as error:
@@ -163,7 +177,7 @@ class Session:
 
     def _read(self) -> None:
         try:
-            data = self._socket.recv(self._options.max_read_bytes)
+            data = self._socket.recv(self._shared.turns.current.num_read_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -176,15 +190,29 @@ class Session:
     def _receive(self, data: bytes) -> None:
         now_s = self._read_s = self._now()
         connection = self.connection
-        if self._shared.round_begun_s is None:
-            self._shared.round_begun_s = now_s
-        if connection.receive(data, now_s):
+        shared = self._shared
+        if shared.round_begun_s is None:
+            shared.round_begun_s = now_s
+        turns = shared.turns
+        turn = turns.current
+        connection.max_requests = turn.num_requests
+        connection.max_large = turn.num_large_requests
+        has_more = connection.receive(data, now_s)
+        if has_more:
             self._has_more = True
-            self._shared.unfinished.append(self.go_on)
+            shared.unfinished.append(self.go_on)
+        num_begun = connection.num_begun
+        if is_busy(num_begun, len(data), has_more):
+            self._busy_s = now_s
+            turns.last = self
+        elif num_begun and turns.last is not self:
+            if turns.last is not None and now_s - self._busy_s > BUSY_S:
+                turns.share(now_s)
+            turns.last = self
         if not self.is_dirty and (connection.has_output or connection.is_closed):
             self.mark_dirty()
         if connection.is_starved:
-            self._shared.starved[self] = None
+            shared.starved[self] = None
 
     def refill(self) -> None:
         """Grants the client what the receive budget once had no room for."""
@@ -218,9 +246,11 @@ class Session:
             self._queue_output()  # the socket says when it is time to go on
             self._watch()
             return
-        for _ in range(_MAX_FILLS):
+        num_left = self._shared.turns.current.num_written_bytes
+        while num_left > 0:
             if connection.has_sendable:
-                connection.fill(_FILL_BYTES)
+                connection.fill(min(num_left, _FILL_BYTES))
+            num_left -= _FILL_BYTES
             out = connection.out
             if not out:
                 break
@@ -247,7 +277,8 @@ class Session:
             return
         if connection.has_sendable:
             self._shared.wants_round = True
-            self.mark_dirty()
+            self.is_dirty = True
+            self._shared.late.append(self.flush)
         elif connection.is_closed or (connection.is_drained and not connection.out):
             self.close()
 
@@ -657,6 +688,7 @@ class Session:
         shared = self._shared
         shared.loop.unwatch(self._socket.fileno())
         shared.starved.pop(self, None)
+        shared.turns.forget(self)
         self._socket.close()
         self._unsent.clear()
         counters, connection = shared.counters, self.connection

@@ -14,6 +14,7 @@ from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
+from tfs.frontends.rpc.express.turns import Turn, Turns
 
 
 @dataclass(slots=True)
@@ -82,11 +83,13 @@ class SharedState:
         on_inflated: Called after each message that was compressed.
         budget: The server's receive budget.
         buffers: Memory of large requests, used again.
+        turns: How much a connection may take in a round.
         deadlines: Of all unfinished calls.
         counters: What happened.
         arrived: Calls of one method that this round brought and that its handler takes
             together; see :meth:`hand_over`.
         dirty: Run at the end of the round, once: sessions that have output.
+        late: Run behind those: sessions that had more than one round takes.
         starved: Sessions that wait for the receive budget, the longest waiting first.
         favoured: The one of them, or lately of them, that may use the reserve.
         unfinished: Run in the next round: sessions that had too much for this one.
@@ -102,10 +105,12 @@ class SharedState:
     on_inflated: Callable[[], None]
     budget: ReceiveBudget = field(init=False)
     buffers: ReceiveBuffers = field(init=False)
+    turns: Turns = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
     arrived: list[ExpressCall] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
+    late: list[Callable[[], None]] = field(default_factory=list)
     starved: dict[StarvedSession, None] = field(default_factory=dict)
     favoured: StarvedSession | None = None
     unfinished: list[Callable[[], None]] = field(default_factory=list)
@@ -119,6 +124,14 @@ class SharedState:
         # Replies may lie in a request's memory until they are sent: as much again as
         # arrives is lent at a time.
         self.buffers = ReceiveBuffers(max_receive_bytes // 2)
+        self.turns = Turns(
+            Turn(
+                self.options.limits.max_requests_per_round,
+                self.options.limits.max_requests_per_round,
+                self.options.max_read_bytes,
+                self.options.max_written_bytes,
+            )
+        )
         self.deadlines = Deadlines(self.loop, ExpressCall.expire)
 
     def hand_over(self) -> None:

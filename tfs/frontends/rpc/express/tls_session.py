@@ -16,7 +16,7 @@ from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
 
-_FILL_BYTES: Final = 1 << 18  # of queued answers, encrypted in one go
+_MAX_FILL_BYTES: Final = 1 << 18  # of queued answers, encrypted in one go
 
 
 class TlsSession(Session):
@@ -65,7 +65,7 @@ class TlsSession(Session):
 
     def _read(self) -> None:
         try:
-            data = self._socket.recv(self._options.max_read_bytes)
+            data = self._socket.recv(self._shared.turns.current.num_read_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -116,7 +116,8 @@ class TlsSession(Session):
     def _write(self) -> None:
         connection = self.connection
         if connection.has_sendable and not self._unsent:
-            connection.fill(_FILL_BYTES)
+            num_bytes = self._shared.turns.current.num_written_bytes
+            connection.fill(min(num_bytes, _MAX_FILL_BYTES))
         if self._unsent:
             self._queue_output()  # the socket says when it is time to go on
             self._watch()
@@ -127,6 +128,7 @@ class TlsSession(Session):
             return
         if connection.has_sendable:
             self._shared.wants_round = True
-            self.mark_dirty()
+            self.is_dirty = True
+            self._shared.late.append(self.flush)
         elif connection.is_closed or connection.is_drained:
             self.close()

@@ -286,6 +286,9 @@ class ExpressTransport:
                 self._loop.post(go_on)
             shared.unfinished.clear()
         dirty = shared.dirty
+        if shared.late:
+            dirty += shared.late
+            shared.late = []
         if dirty:
             shared.dirty = []
             for flush in dirty:
@@ -331,6 +334,7 @@ class ExpressTransport:
             return
         self._shared.buffers.sweep()
         now_s = self._now()
+        self._shared.turns.look(now_s)
         for handshake in list(self._handshakes):
             if now_s - handshake.opened_s > self._options.handshake_timeout_s:
                 self._shared.counters.timeouts += 1
