@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from tfs.core.errors import (
-    Code,
     FailedPrecondition,
     Internal,
     ServingError,
@@ -30,12 +29,12 @@ from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.call import Call
-from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.call_lanes import CallLanes
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
+from tfs.runtime.model_installation import install
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process_options import ProcessOptions
@@ -423,7 +422,14 @@ class ProcessInterpreter:
             # work a thread of low priority would hold the GIL and not run.
             background = not self._models and not self._options.is_urgent()
             if model is not None:
-                self._send_load(model, on_reply, background=background)
+                install(
+                    model,
+                    conversation,
+                    self._lanes,
+                    self._options.worker.slab_bytes,
+                    on_reply,
+                    background=background,
+                )
             else:
                 fields = {"source": source}
                 conversation.send(op, fields, fds, on_reply, background=background)
@@ -431,68 +437,6 @@ class ProcessInterpreter:
         timeout_s = self._options.load_timeout_s
         late = f"{who}: loading took over {timeout_s:.1f} s"
         return self._ask(begin, timeout_s, late)
-
-    def _send_load(
-        self, model: ProcessModel, on_reply: OnReply, *, background: bool
-    ) -> None:
-        """Has the worker load a model, and opens its lane if it has one. On the loop."""
-        conversation = self._life.conversation
-        assert conversation is not None
-        num_at_once = model.source.concurrency
-
-        def on_loaded(reply: WorkerReply | None) -> None:
-            if reply is None or reply.error() is not None or num_at_once == 1:
-                on_reply(reply)
-            else:
-                self._open_lane(model, conversation, reply, on_reply)
-
-        conversation.send(
-            "load",
-            _load_fields(model),
-            model.files.fds,
-            on_loaded,
-            background=background,
-        )
-
-    def _open_lane(
-        self,
-        model: ProcessModel,
-        conversation: WorkerConversation,
-        loaded: WorkerReply,
-        on_reply: OnReply,
-    ) -> None:
-        options = self._options
-
-        def give_up(error: WorkerReply) -> None:
-            fields = {"model": model.model_id}
-            conversation.send(
-                "unload", fields, (), lambda _: on_reply(error), background=False
-            )
-
-        try:
-            channel = CallChannel(options.worker.slab_bytes, model.source.concurrency)
-        except OSError as error:
-            text = f"{model.source.id.slashed}: no memory for its calls: {error}"
-            fields = {"code": int(Code.INTERNAL), "message": text}
-            give_up(WorkerReply(fields, b"", []))
-            return
-
-        def on_open(reply: WorkerReply | None) -> None:
-            if reply is None or reply.error() is not None:
-                channel.close()
-                if reply is None:
-                    on_reply(None)
-                else:
-                    give_up(reply)
-                return
-            self._lanes.open_own(model, channel)
-            on_reply(loaded)
-
-        fds = channel.remote_fds
-        conversation.send(
-            "open", {"model": model.model_id}, fds, on_open, background=False
-        )
-        channel.detach()
 
     # -- calls -----------------------------------------------------------------------
 
@@ -554,7 +498,14 @@ class ProcessInterpreter:
                     self._quarantine(model, f"does not load again: {error.message}")
                 self._map_next(models, conversation)
 
-            self._send_load(model, on_reply, background=False)
+            install(
+                model,
+                conversation,
+                self._lanes,
+                self._options.worker.slab_bytes,
+                on_reply,
+                background=False,
+            )
             return
         self._life.settle()
 
@@ -703,11 +654,3 @@ class ProcessInterpreter:
 def _bytes_of(reply: Mapping[str, object], key: str) -> int | None:
     value = reply.get(key)
     return value if isinstance(value, int) else None
-
-
-def _load_fields(model: ProcessModel) -> dict[str, object]:
-    return {
-        "source": model.source,
-        "model": model.model_id,
-        "files": list(model.files.files),
-    }
