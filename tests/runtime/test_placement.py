@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfs.core.errors import FailedPrecondition
@@ -112,6 +114,14 @@ def test_the_reason_carries_the_numbers() -> None:
     reason = place(AUTO, profile(0.01, 1.25, 0.0123)).reason
     assert "12300 us" in reason
     assert "1.25 < 1.7" in reason
+
+
+def test_what_changes_its_process_keeps_one_to_itself() -> None:
+    """Other models in the server's own process would compute otherwise."""
+    measured = replace(profile(0.01, 2.0, 100e-6), process_changes="the default dtype")
+    placement = place(AUTO, measured)
+    assert placement.backend is Backend.PROCESS
+    assert "changes the default dtype" in placement.reason
 
 
 @pytest.mark.parametrize(

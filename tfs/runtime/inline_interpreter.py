@@ -65,6 +65,7 @@ class InlineModel:
         self._interpreter = interpreter
         self._source = source
         self.import_s: float | None = None
+        self.process_changes = ""  # others run here, too
         self.load_memory = LoadMemory()  # others allocate here, too
         self.last_call_s: float | None = None  # there is no way there and back
         self.on_front = front

@@ -106,6 +106,11 @@ class MeasurableModel(Protocol):
         ...
 
     @property
+    def process_changes(self) -> str:
+        """What loading it changed of its whole process; empty if nothing is known."""
+        ...
+
+    @property
     def load_memory(self) -> LoadMemory:
         """What loading it took, as far as the backend can tell it from the rest."""
         ...

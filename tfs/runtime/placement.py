@@ -127,6 +127,11 @@ def _asked_for(options: PlacementOptions) -> Placement:
 
 
 def _by_profile(profile: ModelProfile, concurrency: int) -> Placement:
+    if profile.process_changes:
+        return Placement(
+            Backend.PROCESS,
+            f"loading it changes {profile.process_changes} of its whole process",
+        )
     import_s = profile.import_s
     if import_s is None:
         return Placement(Backend.PROCESS, "its import was not measured")

@@ -383,6 +383,7 @@ class ProcessInterpreter:
             self._loop.post(lambda: self._give_up_loading(model))
             raise
         # The worker maps weights and does not read them: what it takes is importing.
+        model.process_changes = str(reply.get("changes", ""))
         import_s = reply.get("import_s")
         model.import_s = import_s if isinstance(import_s, float) else None
         model.load_memory = LoadMemory(

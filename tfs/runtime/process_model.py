@@ -75,6 +75,7 @@ class ProcessModel:
         reply_plans: By signature, what is known of the words of its replies.
         import_s: Processor seconds the worker took to import and unpickle it; None
             until then.
+        process_changes: What its code changed of the worker's process while it loaded.
         load_memory: What the worker saw of its memory meanwhile.
         last_call_s: Seconds the last call took in the worker; None before the first.
 
@@ -102,6 +103,7 @@ class ProcessModel:
         self.unloading = False
         self.told_of_writes = False
         self.import_s: float | None = None
+        self.process_changes = ""
         self.load_memory = LoadMemory()
         self.last_call_s: float | None = None
 

@@ -63,6 +63,11 @@ class SpreadModel(Generic[M, V]):
         return self._members[0][1].import_s
 
     @property
+    def process_changes(self) -> str:
+        """What the first interpreter's load changed of its process."""
+        return self._members[0][1].process_changes
+
+    @property
     def load_memory(self) -> LoadMemory:
         """What the first interpreter's load took."""
         return self._members[0][1].load_memory

@@ -13,3 +13,4 @@ class LoadMeasures:
     load_s: float | None = None
     load_peak_bytes: int | None = None
     resident_bytes: int | None = None
+    process_changes: str = ""

@@ -211,7 +211,11 @@ class ModelLoader:
             )
             memory = model.load_memory
             load = LoadMeasures(
-                model.import_s, load_s, memory.peak_bytes, memory.resident_bytes
+                model.import_s,
+                load_s,
+                memory.peak_bytes,
+                memory.resident_bytes,
+                model.process_changes,
             )
         else:
             subject, load = ServableSubject(servable), LoadMeasures(None, load_s)

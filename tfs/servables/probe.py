@@ -214,6 +214,7 @@ def probe(
         load_s=load.load_s,
         load_peak_bytes=load.load_peak_bytes,
         resident_bytes=load.resident_bytes,
+        process_changes=load.process_changes,
     )
     if not options.budget_s:
         return ProbeResult(base)
@@ -301,6 +302,7 @@ class _Probe:
             load_s=base.load_s,
             load_peak_bytes=base.load_peak_bytes,
             resident_bytes=base.resident_bytes,
+            process_changes=base.process_changes,
             two_thread_scaling=scaling,
             signatures={name: self._signature_profile(name) for name in self._inputs},
         )

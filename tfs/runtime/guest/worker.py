@@ -36,6 +36,7 @@ from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
+from tfs.runtime.guest.process_state import ProcessState
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile, copy
 from tfs.runtime.guest.slab import NUM_SLOTS, REPLIES, REQUESTS, STARTED, Slab
@@ -227,6 +228,7 @@ class Worker:
         assert isinstance(model_id, int)
         assert isinstance(names, list)
         meter = LoadMeter()
+        state = ProcessState()
         # Of this thread's processor time: at the lowest priority, beside others that
         # load, the clock on the wall says little of what the import is.
         begun_s = time.thread_time()
@@ -250,7 +252,12 @@ class Worker:
             files.close()
         import_s = time.thread_time() - begun_s + imported_s(source.platform)
         self._models[model_id] = LoadedModel(source, guest)
-        return {"code": 0, "import_s": import_s, **meter.read(files.size_bytes)}
+        return {
+            "code": 0,
+            "import_s": import_s,
+            "changes": state.changes(),
+            **meter.read(files.size_bytes),
+        }
 
     def _open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Begins to take several calls of a model at once.

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.packaged import package, signature
+from tests.runtime.process_host import process_host
+from tests.runtime.zoo import Scale
+from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.process_state import ProcessState
+from tfs.runtime.model_source import ModelSource
+
+
+def test_nothing_changed_is_nothing() -> None:
+    """What a thread sets for itself, and what an import adds, is no change."""
+    state = ProcessState()
+    torch.manual_seed(0)
+    with torch.no_grad(), torch.inference_mode():
+        torch.ones(2)
+        assert state.changes() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "undo", "words"),
+    [
+        (
+            lambda: torch.set_default_dtype(torch.float64),
+            lambda: torch.set_default_dtype(torch.float32),
+            "the default dtype",
+        ),
+        (
+            lambda: torch.set_float32_matmul_precision("medium"),
+            lambda: torch.set_float32_matmul_precision("highest"),
+            "the precision of matmul",
+        ),
+        (
+            lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+            lambda: signal.signal(signal.SIGCHLD, signal.SIG_DFL),
+            "signal handlers",
+        ),
+    ],
+)
+def test_a_setting_of_the_whole_process_is_told(
+    change: Callable[[], object], undo: Callable[[], object], words: str
+) -> None:
+    """A model that needs it so needs a process of its own."""
+    state = ProcessState()
+    change()
+    try:
+        assert state.changes() == words
+    finally:
+        undo()
+    assert state.changes() == ""
+
+
+def test_a_patched_function_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By name, beside what else there is."""
+    state = ProcessState()
+    monkeypatch.setattr(torch, "matmul", torch.mm)
+    monkeypatch.setattr(torch.nn.functional, "an_addition", torch.mm, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert state.changes() == "the working directory, torch.matmul"
+
+
+def test_a_worker_tells_what_loading_changed(tmp_path: Path) -> None:
+    """The probe's process is spared nothing, so that the server's may be."""
+    (tmp_path / "servable.py").write_text(
+        "import torch\n"
+        "torch.set_default_dtype(torch.float64)\n"
+        "class Doubles:\n"
+        "    def predict(self, x):\n"
+        "        return {'y': 2 * x}\n"
+    )
+    signatures = {"serving_default": signature()}
+    source = ModelSource(
+        ServableId("doubles", 1), str(tmp_path), "python", {}, signatures
+    )
+    with process_host() as host:
+        model = host.interpreter().load(source)
+        assert model.process_changes == "the default dtype"
+        plain = host.interpreter().load(package(tmp_path, Scale()))
+        assert plain.process_changes == ""
