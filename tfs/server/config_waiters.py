@@ -177,18 +177,18 @@ class ConfigWaiters:
                 return
             waiter.open = False
             self._waiters.remove(waiter)
-        models = tuple(self._outcome(each, waiter) for each in waiter.changes)
+        left = [c.name for c in waiter.changes if c.change is not Change.REMOVED]
+        failures = self._failures_for(waiter, left)
+        models = tuple(
+            self._outcome(each, failures.get(each.name)) for each in waiter.changes
+        )
         waiter.on_done(ConfigOutcome(error, True, models, waiter.notes))
 
-    def _outcome(self, change: ModelChange, waiter: Waiter) -> ModelOutcome:
+    def _outcome(self, change: ModelChange, failure: str | None) -> ModelOutcome:
         states = self._monitor.version_states(change.name)
-        error: ServingError | None = None
-        if change.change is not Change.REMOVED:
-            why = self._failures_for(waiter, (change.name,))[change.name]
-            error = error_of({change.name: why or ""})
         return ModelOutcome(
             change,
-            error,
+            error_of({change.name: failure or ""}),
             tuple(
                 each.id.version
                 for each in states
