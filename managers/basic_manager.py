@@ -45,6 +45,7 @@ from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap, retire
+from managers.version_events import VersionEvents
 from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import (
     Cancelled,
@@ -104,7 +105,6 @@ class BasicManager:
         on_change: Callable[[str], None] | None = None,
     ) -> None:
         self.serving_map = serving_map or ServingMap()
-        self._bus = event_bus
         self._load_executor = load_executor
         self._unload_executor = unload_executor
         self._clock = steady(clock or MonotonicClock())
@@ -117,9 +117,7 @@ class BasicManager:
         # and before a harness's and the tracker's. No loader, event, callback,
         # executor or handle is called under it.
         self._lock = threading.Lock()
-        # Orders what is published of one version when it has two harnesses. Held
-        # while publishing; ranks before _lock and before the bus's.
-        self._publishing = threading.Lock()
+        self._events = VersionEvents(event_bus, self._clock, self._siblings)
         self._streams: dict[str, list[ManagedVersion]] = {}
         self._num_generations = 0
         self._num_executing = 0
@@ -165,7 +163,7 @@ class BasicManager:
                 )
             )
             stream.append(managed)
-        self._start(managed)
+        self._events.start(managed)
         return managed.harness
 
     def stop_managing(
@@ -196,9 +194,9 @@ class BasicManager:
             if not stream:
                 del self._streams[servable_id.name]
         if not others and harness.state is HarnessState.NEW:
-            self._publish(managed, ManagerState.END)
+            self._events.publish(managed, ManagerState.END)
         for other in others:
-            self._start(other)
+            self._events.start(other)
 
     def names(self) -> list[str]:
         """Returns the names of all managed servables."""
@@ -255,14 +253,7 @@ class BasicManager:
         with self._lock:
             managed = self._serving_locked(servable_id)
         if managed is not None:
-            with self._publishing:
-                known = managed.note, managed.resident_bytes
-                if note is not None:
-                    managed.note = note
-                if resident_bytes is not None:
-                    managed.resident_bytes = resident_bytes
-                if known != (managed.note, managed.resident_bytes):
-                    self._republish_available(managed)
+            self._events.annotate(managed, note, resident_bytes)
 
     def report_error(self, servable_id: ServableId, error: ServingError | None) -> None:
         """Shows a fault of an available version in its state; None mends it.
@@ -273,9 +264,7 @@ class BasicManager:
         with self._lock:
             managed = self._serving_locked(servable_id)
         if managed is not None:
-            with self._publishing:
-                managed.fault = error
-                self._republish_available(managed)
+            self._events.report_error(managed, error)
 
     # -- requests --------------------------------------------------------------------
 
@@ -367,7 +356,7 @@ class BasicManager:
                     self._end_load(managed)
                 return
             harness.transition(HarnessState.LOADING)
-            self._publish(managed, ManagerState.LOADING)
+            self._events.publish(managed, ManagerState.LOADING)
             if not self._ran_hook(managed):
                 return
         if harness.state is HarnessState.LOADING and self._is_done(
@@ -467,10 +456,8 @@ class BasicManager:
             managed.reserved = self._tracker.replace(
                 managed.reserved, harness.estimate_again()
             )
-        with self._publishing:
-            managed.handle = ServableHandle(harness.id, servable)
-            self.serving_map.publish(managed.handle)
-            self._publish_locked(managed, ManagerState.AVAILABLE)
+        handle = ServableHandle(harness.id, servable)
+        self._events.make_available(managed, handle, self.serving_map)
         # Only now: whoever decides must not unload another version on the strength
         # of one that cannot be requested yet.
         harness.transition(HarnessState.READY)
@@ -492,7 +479,7 @@ class BasicManager:
         log.warning(
             "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error
         )
-        self._publish(managed, ManagerState.END)
+        self._events.publish(managed, ManagerState.END)
         self._tell(managed, harness.error)
 
     # -- unloading -------------------------------------------------------------------
@@ -530,7 +517,7 @@ class BasicManager:
             managed.is_executing = True
             self._num_executing += 1
         harness.transition(HarnessState.QUIESCING)
-        self._publish(managed, ManagerState.UNLOADING)
+        self._events.publish(managed, ManagerState.UNLOADING)
         name = servable_id.name
         handle = managed.handle
         assert handle is not None
@@ -566,7 +553,7 @@ class BasicManager:
         log.info(
             "event=unloaded servable=%s reason=%r", harness.id.slashed, harness.reason
         )
-        self._publish(managed, ManagerState.END)
+        self._events.publish(managed, ManagerState.END)
         self._tell(managed, harness.error)
 
     # -- what waits --------------------------------------------------------------------
@@ -679,69 +666,13 @@ class BasicManager:
         _finish(done, error)
         self._on_change(managed.harness.id.name)
 
-    # -- events ------------------------------------------------------------------------
-
-    def _start(self, managed: ManagedVersion) -> None:
-        """Publishes START, and END if it failed already, unless an elder is left.
-
-        What replaces a version that unloads starts when that is gone; what replaces
-        one that serves shows only as a note.
-        """
-        with self._publishing:
-            if managed.is_started or managed.is_serving:
-                return
-            if not self._elders(managed):
-                managed.is_started = True
-                self._publish_locked(managed, ManagerState.START)
-            if managed.harness.is_over:
-                self._publish_locked(managed, ManagerState.END)
-
-    def _publish(self, managed: ManagedVersion, manager_state: ManagerState) -> None:
-        with self._publishing:
-            self._publish_locked(managed, manager_state)
-
-    def _publish_locked(
-        self, managed: ManagedVersion, manager_state: ManagerState
-    ) -> None:
-        """Publishes a state of a version, as seen from outside.
-
-        Of two generations the one that serves speaks: what happens to its successor
-        before that serves is a note to AVAILABLE, and once the successor serves,
-        what happens to it is nobody's business.
-        """
-        if self._bus is None:
-            return
-        with self._lock:
-            same = [
-                m
-                for m in self._streams.get(managed.harness.id.name, ())
-                if m is not managed and m.harness.id == managed.harness.id
-            ]
-        if not same:
-            self._bus.publish(managed.state(manager_state, self._clock.wall_s()))
-            return
-        generation = managed.harness.generation
-        if any(m.is_serving for m in same if m.harness.generation > generation):
-            return
-        elders = [m for m in same if m.harness.generation < generation]
-        if elders and manager_state is not ManagerState.AVAILABLE:
-            for elder in elders:
-                if elder.is_serving:
-                    self._bus.publish(elder.state_beside(managed, self._clock.wall_s()))
-            return
-        self._bus.publish(managed.state(manager_state, self._clock.wall_s()))
-
-    def _republish_available(self, managed: ManagedVersion) -> None:
-        if managed.harness.state is HarnessState.READY:
-            self._publish_locked(managed, ManagerState.AVAILABLE)
-
-    def _elders(self, managed: ManagedVersion) -> list[ManagedVersion]:
+    def _siblings(self, managed: ManagedVersion) -> list[ManagedVersion]:
+        """Returns the other harnesses of the same version."""
         with self._lock:
             return [
                 m
                 for m in self._streams.get(managed.harness.id.name, ())
-                if m.harness.id == managed.harness.id
-                and m.harness.generation < managed.harness.generation
+                if m is not managed and m.harness.id == managed.harness.id
             ]
 
 

@@ -1,0 +1,120 @@
+"""What is published of a version: one life, though it may have two harnesses.
+
+While changed files replace what is served, a version has a harness that serves and an
+heir of a higher generation. To the outside it stays AVAILABLE: what happens to the heir
+before it serves is a note, and once it serves, what happens to its elder is nobody's
+business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from managers.loader_harness import HarnessState
+from managers.managed_version import ManagedVersion
+from managers.serving_map import Handle, ServingMap
+from tfs.core.clock import Clock
+from tfs.core.errors import ServingError
+from tfs.core.event_bus import EventBus
+from tfs.core.servable_state import ManagerState, ServableState
+
+
+class VersionEvents:
+    """Publishes the states of a manager's versions, in order. Thread-safe.
+
+    Args:
+        bus: Where they are published; None publishes nothing.
+        clock: For the time of each state.
+        siblings: Returns the other harnesses of the same version; quick, takes the
+            manager's lock.
+
+    """
+
+    def __init__(
+        self,
+        bus: EventBus[ServableState] | None,
+        clock: Clock,
+        siblings: Callable[[ManagedVersion], Sequence[ManagedVersion]],
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._siblings = siblings
+        # Orders what is published of one version when it has two harnesses, and guards
+        # what is noted of it. Held while publishing; ranks before the manager's and the
+        # bus's.
+        self._publishing = threading.Lock()
+
+    def start(self, managed: ManagedVersion) -> None:
+        """Publishes START, and END if it failed already, unless an elder is left.
+
+        What replaces a version that unloads starts when that is gone; what replaces
+        one that serves shows only as a note.
+        """
+        with self._publishing:
+            if managed.is_started or managed.is_serving:
+                return
+            if not self._elders(managed):
+                managed.is_started = True
+                self._publish_locked(managed, ManagerState.START)
+            if managed.harness.is_over:
+                self._publish_locked(managed, ManagerState.END)
+
+    def make_available(
+        self, managed: ManagedVersion, handle: Handle, serving_map: ServingMap
+    ) -> None:
+        """Lets a version be requested, then publishes AVAILABLE."""
+        with self._publishing:
+            managed.handle = handle
+            serving_map.publish(handle)
+            self._publish_locked(managed, ManagerState.AVAILABLE)
+
+    def publish(self, managed: ManagedVersion, manager_state: ManagerState) -> None:
+        """Publishes that a version entered a state, as seen from outside."""
+        with self._publishing:
+            self._publish_locked(managed, manager_state)
+
+    def annotate(
+        self, managed: ManagedVersion, note: str | None, resident_bytes: int | None
+    ) -> None:
+        """Adds what was found out to what is published; None leaves it as it is."""
+        with self._publishing:
+            known = managed.note, managed.resident_bytes
+            if note is not None:
+                managed.note = note
+            if resident_bytes is not None:
+                managed.resident_bytes = resident_bytes
+            if known != (managed.note, managed.resident_bytes):
+                self._republish_locked(managed)
+
+    def report_error(self, managed: ManagedVersion, error: ServingError | None) -> None:
+        """Publishes that a version that serves has a fault; None mends it."""
+        with self._publishing:
+            managed.fault = error
+            self._republish_locked(managed)
+
+    def _republish_locked(self, managed: ManagedVersion) -> None:
+        if managed.harness.state is HarnessState.READY:
+            self._publish_locked(managed, ManagerState.AVAILABLE)
+
+    def _publish_locked(
+        self, managed: ManagedVersion, manager_state: ManagerState
+    ) -> None:
+        if self._bus is None:
+            return
+        same = self._siblings(managed)
+        generation = managed.harness.generation
+        if any(m.is_serving for m in same if m.harness.generation > generation):
+            return
+        elders = [m for m in same if m.harness.generation < generation]
+        wall_s = self._clock.wall_s()
+        if elders and manager_state is not ManagerState.AVAILABLE:
+            for elder in elders:
+                if elder.is_serving:
+                    self._bus.publish(elder.state_beside(managed, wall_s))
+            return
+        self._bus.publish(managed.state(manager_state, wall_s))
+
+    def _elders(self, managed: ManagedVersion) -> list[ManagedVersion]:
+        generation = managed.harness.generation
+        return [m for m in self._siblings(managed) if m.harness.generation < generation]
