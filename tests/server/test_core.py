@@ -56,6 +56,26 @@ def test_a_reload_is_done_when_its_new_models_answer(env: Environment) -> None:
     assert env.served("b") == 1
 
 
+def test_a_server_stays_ready_while_a_model_is_added(env: Environment) -> None:
+    """Who serves is not sent away because of what is still loading beside it."""
+    env.apply(model("a"), model("b"), settles=False)
+    assert env.core.is_ready()
+    assert env.core.is_model_available("b") is False
+    env.settle()
+    assert env.core.is_model_available("b")
+
+
+def test_a_server_is_ready_when_all_models_of_its_start_have_settled() -> None:
+    """One that loads for longer keeps requests away from it."""
+    environment = Environment()
+    for name in ("a", "b"):
+        environment.add_version(name, 1)
+    environment.core.start(read_config_text(config(model("a"), model("b")), "test"))
+    assert not environment.core.is_ready()
+    environment.settle()
+    assert environment.core.is_ready()
+
+
 def test_a_model_left_out_is_unloaded(env: Environment) -> None:
     """Omission means unload (ReloadConfigUnloadsModels)."""
     env.apply(model("b"))

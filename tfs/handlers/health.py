@@ -1,7 +1,7 @@
 """grpc.health.v1: Check and Watch, for the server, its services and its models.
 
-The empty name asks for readiness: SERVING once every configured model has settled
-and at least one of them can answer, NOT_SERVING while draining. ``tfs.live`` asks for
+The empty name asks for readiness: SERVING once every model of the start has settled
+and as long as at least one can answer, NOT_SERVING while draining. ``tfs.live`` asks for
 liveness: SERVING as long as the process answers at all. Services go by their full
 names and by TensorFlow Serving's bare ones; any other name is a model's.
 """

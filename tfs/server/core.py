@@ -634,9 +634,12 @@ class ServerCore:
         return self._stats.sums()
 
     def is_ready(self) -> bool:
-        """Whether every configured model has settled and one at least can answer."""
+        """Whether one model at least can answer, and all of the start have settled.
+
+        What is added later loads beside what serves, and sends nobody away.
+        """
         names = self._names()
-        if not self._waiters.have_settled(names):
+        if self._is_lending and not self._waiters.have_settled(names):
             return False
         return "" in self._waiters.failures(names).values()
 
