@@ -52,7 +52,7 @@ def shown_of(model: Callable[[Any, Any], Any], length: int = 5) -> RowIndependen
 @pytest.mark.parametrize(
     "model",
     [
-        lambda x, mask: (x * mask).sum(1) / mask.sum(1),
+        lambda x, mask: (x * mask).sum(1) / np.maximum(1, mask.sum(1)),
         lambda x, mask: x.sum(1),
         lambda x, mask: 2 * x,  # per value: answers for the padding too
     ],
@@ -96,3 +96,32 @@ def test_a_model_that_refuses_other_lengths_is_joined_by_length() -> None:
     shown = shown_of(model)
     assert shown.shown
     assert "five, please" in shown.why_padding
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x, mask: x.sum(1) + (x == 0).all(1).any(),
+        lambda x, mask: x.sum(1) / max(100.0, x.max()),
+        lambda x, mask: np.round(x.sum(1) / np.abs(x).max() * 127) * np.abs(x).max(),
+        lambda x, mask: x.sum(1) + (np.abs(x).max() > 1000),
+    ],
+)
+def test_what_shows_only_beside_strange_rows_is_seen(
+    model: Callable[[Any, Any], Any],
+) -> None:
+    """Example rows are alike; a caller's neighbours need not be."""
+    shown = shown_of(model)
+    assert shown.shown is False
+    assert "output 'y'" in shown.why
+
+
+def test_a_model_may_refuse_strange_rows() -> None:
+    """A range that it checks says nothing about rows within it."""
+
+    def model(x: Any, mask: Any) -> Any:
+        if x.max() > 100:
+            raise InvalidArgument("out of range")
+        return x.sum(1)
+
+    assert shown_of(model).shown

@@ -26,6 +26,9 @@ from tfs.servables.tensor_join import cut_inner, element, fill_inner, mask_of
 FREE_SIZE: Final = 32
 """Size of a free inner dimension that nobody gave an example of."""
 
+_HUGE: Final = 1024.0
+"""Far from what models are fed, and no more than a half holds, times a few."""
+
 _NUM_NORMALS: Final = 997
 """A prime, so that rows of any size start at different places of the series."""
 
@@ -87,6 +90,29 @@ class ProbeInputs:
                     for index in indexes
                 ]
             )
+        return taken
+
+    def among_strangers(self) -> dict[str, TensorView]:
+        """Returns the first two rows, with one of zeros and one of huge values between.
+
+        What is no float is zero or empty in both.
+        """
+        taken = self.take(0, 0, 0, 1)
+        for name in self._batched_names():
+            view = taken[name]
+            first = view.rows(0, 1)
+            num = math.prod(first.shape)
+            zeros = huge = TensorView(
+                view.dtype,
+                first.shape,
+                (b"",) * num
+                if view.dtype is STRING
+                else bytes(num * view.dtype.item_bytes),
+            )
+            if view.dtype in (FLOAT32, FLOAT64, FLOAT16, BFLOAT16):
+                large = element(view.dtype, _HUGE)
+                huge = TensorView(view.dtype, first.shape, large * num)
+            taken[name] = concatenate([first, zeros, huge, view.rows(3, 4)])
         return taken
 
     def ragged(self) -> tuple[dict[str, TensorView], dict[str, TensorView]] | None:

@@ -1,8 +1,9 @@
 """Whether a row's answer depends on the rows it shares a batch with.
 
-Five calls of at most three rows: both rows, the rows exchanged, the rows with one more
-behind them, each row alone. A maximum over the batch shows only in the last, a mean in
-the third, a cumulative sum in the second. Only then may a server join requests and pad
+Six calls of at most four rows: both rows, the rows exchanged, the rows with one more
+behind them, each row alone, the rows with strange ones between. A maximum over the batch
+shows only when alone, a mean in the third, a cumulative sum in the second, what heeds
+rows of zeros in the last. Only then may a server join requests and pad
 batches. Larger batches are looked at as they are measured (``still_independent``), for
 models that do something else from some size on. Where the signature lets requests of
 different lengths be joined, two more calls show whether the padding changes an answer.
@@ -52,7 +53,7 @@ Call = Callable[[Mapping[str, TensorView]], Tensors]
 
 
 def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
-    """Makes the five calls and compares row by row. Raises what ``call`` raises."""
+    """Makes the six calls and compares row by row. Raises what ``call`` raises."""
     if inputs.num_different < 2:
         return RowIndependence(None, "its example has a single row")
     both = call(inputs.take(0, 1))
@@ -65,9 +66,26 @@ def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
         change = _change(both, call(inputs.take(*rows)), rows)
         if change:
             return RowIndependence(False, f"{change} when {what}", both)
+    change = _change_among_strangers(call, inputs, both)
+    if change:
+        return RowIndependence(False, change, both)
     if all(view.rows(0, 1) == view.rows(1, 2) for view in both.values()):
         return RowIndependence(None, "both example rows gave the same outputs", both)
     return RowIndependence(True, both=both, why_padding=_padding_change(call, inputs))
+
+
+def _change_among_strangers(call: Call, inputs: ProbeInputs, both: Tensors) -> str:
+    """Returns how two rows changed beside rows of zeros and of huge values, or "".
+
+    Shows what example rows, which are alike, do not: scales that are taken over the
+    batch, rows that are left out. A model may refuse such values; that says nothing.
+    """
+    try:
+        outputs = call(inputs.among_strangers())
+    except ServingError:
+        return ""
+    change = _change(both, outputs, (0, 2, 2, 1))
+    return change and f"{change} when rows of zeros and of huge values were added"
 
 
 def _padding_change(call: Call, inputs: ProbeInputs) -> str:
