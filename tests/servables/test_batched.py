@@ -475,8 +475,14 @@ def test_lengths_are_not_joined_where_padding_was_seen_to_change_answers() -> No
         at.submit({"x": floats((1, len(numbers)), *numbers), "mask": mask})
     at.step()
     assert [seen.inputs["x"].shape for seen in at.inner.seen] == [(1, 1), (2, 2)]
-    (why,) = at.batched.unpadded.values()
+    (why,) = at.batched.reserves.values()
     assert "only equal lengths" in why
+
+
+def test_a_version_that_is_trusted_without_proof_says_so() -> None:
+    """Batched, because its own parameters ask for it where nothing is measured."""
+    (why,) = Fixture().batched.reserves.values()
+    assert "nothing showed its rows to be independent" in why
 
 
 def test_a_mask_left_out_is_made() -> None:

@@ -191,14 +191,15 @@ def batching_table(models: Iterable[pb.ModelReport]) -> str:
                 if not batching.enabled:
                     rows.append((*start, *["-"] * 8, f"unbatched: {batching.why}"))
                 elif not batching.queues:
-                    rows.append((*start, *["-"] * 8, "no request yet"))
+                    notes = ["no request yet", *filter(None, [batching.why])]
+                    rows.append((*start, *["-"] * 8, "; ".join(notes)))
                 for queue in batching.queues:
                     parameters = batching.parameters
                     most = (
                         parameters.max_execution_batch_size.value
                         or parameters.max_batch_size.value
                     )
-                    rows.append((*start, *_queue_cells(queue, most)))
+                    rows.append((*start, *_queue_cells(queue, most, batching.why)))
     heads = (
         *("MODEL", "VERSION", "SIGNATURE", "WAITING", "REQUESTS", "BATCHES", "ROWS"),
         *("FILL", "PADDING", "WAIT MS", "RUN MS", "NOTE"),
@@ -206,7 +207,7 @@ def batching_table(models: Iterable[pb.ModelReport]) -> str:
     return table(heads, rows)
 
 
-def _queue_cells(queue: pb.QueueStats, max_rows: int) -> Sequence[object]:
+def _queue_cells(queue: pb.QueueStats, max_rows: int, reserve: str) -> Sequence[object]:
     computed = queue.num_rows + queue.num_padding_rows
     left = {
         "refused": queue.num_rejected_tasks,
@@ -217,6 +218,8 @@ def _queue_cells(queue: pb.QueueStats, max_rows: int) -> Sequence[object]:
         "batches run again": queue.num_retried_batches,
     }
     notes = [f"{num} {what}" for what, num in left.items() if num]
+    if reserve:
+        notes.append(reserve)
     return (
         queue.num_waiting_tasks,
         queue.num_completed_tasks,

@@ -87,8 +87,8 @@ class BatchedServable:
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
-        unpadded: Why only requests of equal lengths are joined although the signature
-            has pad values, by key.
+        reserves: What to know of a signature that is batched, by key: that only equal
+            lengths are joined, that nothing showed its rows to be independent.
 
     """
 
@@ -131,10 +131,10 @@ class BatchedServable:
                     takes_any_size=options is None,
                 )
         self.unbatched: Mapping[str, str] = unbatched
-        self.unpadded: Mapping[str, str] = {
-            name: f"only equal lengths are joined; padded, {measured[name].why_padding}"
+        self.reserves: Mapping[str, str] = {
+            name: reserve
             for name in self._plans
-            if name in measured and measured[name].why_padding
+            if (reserve := _reserve(measured.get(name, SignatureProfile())))
         }
         self._stats = stats
         self._numbers = BatchingStats(
@@ -234,6 +234,18 @@ def _why_not(
     if measured.rows_independent is None and not batches_unproven:
         why = measured.why_dependent
         return "its rows were not shown to be independent" + (why and f": {why}")
+    return ""
+
+
+def _reserve(measured: SignatureProfile) -> str:
+    """Returns what to know of a signature although it is batched; mostly nothing."""
+    if measured.rows_independent is None:
+        return (
+            "as its own parameters ask; nothing showed its rows to be independent, for "
+            "nothing is measured"
+        )
+    if measured.why_padding:
+        return f"only equal lengths are joined: padded, {measured.why_padding}"
     return ""
 
 

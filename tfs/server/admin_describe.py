@@ -177,7 +177,7 @@ def describe_batching(
         why = target.unbatched.get(signature.name, "")
         batching = signature.batching
         batching.enabled = not why
-        batching.why = why or target.unpadded.get(signature.name, "")
+        batching.why = why or target.reserves.get(signature.name, "")
         options = target.queue_options.get(signature.name)
         if options is not None:
             _fill_parameters(batching.parameters, options)
