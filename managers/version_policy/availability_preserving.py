@@ -29,7 +29,11 @@ def availability_preserving(versions: Sequence[HarnessSnapshot]) -> Action | Non
     until its successor is READY, whatever else serves: callers may name the version.
     """
     ready = [v for v in versions if v.state is HarnessState.READY]
-    stale = [v for v in ready if not v.is_aspired and not _awaits_heir(v, versions)]
+    # Aspired successors of the same number that are to replace it, but not yet.
+    heirs = {
+        v.id for v in versions if v.is_aspired and v.state is not HarnessState.READY
+    }
+    stale = [v for v in ready if not v.is_aspired and v.id not in heirs]
     if stale:
         lowest = min(stale, key=age)
         serving = [v for v in ready if v.is_aspired]
@@ -43,11 +47,3 @@ def availability_preserving(versions: Sequence[HarnessSnapshot]) -> Action | Non
             return unload(lowest, f"version {kept.id.version} serves meanwhile")
     new = highest_aspired_new(versions)
     return None if new is None else load(new, "aspired")
-
-
-def _awaits_heir(version: HarnessSnapshot, versions: Sequence[HarnessSnapshot]) -> bool:
-    """Whether an aspired successor of the same number is to replace it, but not yet."""
-    return any(
-        v.id == version.id and v.is_aspired and v.state is not HarnessState.READY
-        for v in versions
-    )

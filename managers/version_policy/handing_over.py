@@ -37,6 +37,8 @@ def handing_over(
     """
 
     def decide(versions: Sequence[HarnessSnapshot]) -> Action | None:
+        if all(v.is_aspired for v in versions):
+            return policy(versions)  # nothing would go
         heirs = awaited()
         coming = {
             v.id.version
