@@ -156,11 +156,12 @@ def read_alike(
         if elements is None:
             continue
         found = [elements]
+        elements_of = template.elements_of
         for index in range(first + 1, len(messages)):
             message = messages[index]
             if type(message) is not bytes:
                 break
-            elements = template.elements_of(message)
+            elements = elements_of(message)
             if elements is None:
                 break
             found.append(elements)

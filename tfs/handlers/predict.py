@@ -13,7 +13,7 @@ from tfs.codec.predict import (
     read_if_quick,
     read_predict_request,
 )
-from tfs.core.call import BurstCall, Call, is_low_priority
+from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import InferenceTask, Servable, submit_all
 from tfs.core.servable_handle import ServableHandle
@@ -191,9 +191,13 @@ class PredictHandler:
         acquire_shared = self._acquire_shared
         gate = self._gate
         num = len(calls)
+        known: Metadata = ()
         for call in calls:
-            if call.metadata and is_low_priority(call.metadata):
-                return False
+            metadata = call.metadata
+            if metadata is not known:  # a client's calls share theirs
+                if is_low_priority(metadata):
+                    return False
+                known = metadata
         if acquire_shared is None or not gate.enter_all(num):
             return False
         begun_s = gate.now()

@@ -85,6 +85,10 @@ class PlannedTask(InferenceTask):
 
     __slots__ = ("_inputs", "_on_done", "begun_s", "call", "plan")
 
+    # What others have by choice, these have by being planned.
+    output_filter: tuple[str, ...] = ()
+    is_low: bool = False
+
     def __init__(
         self,
         plan: RequestPlan,
@@ -103,8 +107,6 @@ class PlannedTask(InferenceTask):
         self.num_rows = plan.num_rows
         self.signature_name = plan.signature_name
         self.signature = plan.signature
-        self.output_filter = ()
-        self.is_low = False
         self._inputs: Tensors | None = None
         self._on_done: Callable[[Outcome], None] | None = None
 

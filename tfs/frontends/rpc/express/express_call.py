@@ -219,12 +219,6 @@ class ExpressCall:
         except Exception as error:
             self._on_handler_failure(error)
 
-    def take_whole(self, message: bytes) -> None:
-        """As :meth:`take_request`, for :func:`dispatch_all` to hand over soon."""
-        self.message = message
-        self.has_message = True
-        self.is_dispatched = True
-
     def take_message(self, message: bytes | memoryview) -> None:
         """Takes the next request message, uncompressed."""
         if self.has_message:

@@ -389,7 +389,9 @@ class Session:
         if call.route.burst_handler is None:
             call.take_request(message)
         else:
-            call.take_whole(message)
+            call.message = message
+            call.has_message = True
+            call.is_dispatched = True
             arrived.append(call)
 
     def on_message(
