@@ -22,6 +22,7 @@ from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
 from tfs.runtime.process_interpreter import ProcessInterpreter
 from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.process_pool import ProcessPool
 from tfs.runtime.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
@@ -58,12 +59,12 @@ def test_workers_of_one_platform_share_its_imports(
     """They are forked by a branch of the zygote, the first as well as the next."""
     plain, one, two = (host.interpreter() for _ in range(3))
     plain.load(package(tmp_path, Scale()))
-    model = one.load(graph(tmp_path))
+    pool = ProcessPool("pool", [one, two], ProcessOptions())
+    model = pool.load(graph(tmp_path))
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     # A worker was spared the imports; the server's own process would not be.
     assert model.import_s is not None
     assert model.import_s > IN_PROCESS_IMPORT_S
-    two.load(model.source, model.files)
     assert parent_of(plain) == host.zygote.pid
     branch = parent_of(one)
     assert branch not in (host.zygote.pid, os.getpid())

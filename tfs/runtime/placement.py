@@ -127,11 +127,6 @@ def _asked_for(options: PlacementOptions) -> Placement:
 
 
 def _by_profile(profile: ModelProfile, concurrency: int) -> Placement:
-    if profile.process_changes:
-        return Placement(
-            Backend.PROCESS,
-            f"loading it changes {profile.process_changes} of its whole process",
-        )
     import_s = profile.import_s
     if import_s is None:
         return Placement(Backend.PROCESS, "its import was not measured")
@@ -140,6 +135,11 @@ def _by_profile(profile: ModelProfile, concurrency: int) -> Placement:
             Backend.PROCESS,
             f"importing took {import_s * 1e3:.0f} ms > "
             f"{IN_PROCESS_IMPORT_S * 1e3:.0f} ms",
+        )
+    if profile.process_changes:
+        return Placement(
+            Backend.PROCESS,
+            f"loading it changes {profile.process_changes} of its whole process",
         )
     if concurrency > 1:
         return Placement(

@@ -163,8 +163,7 @@ class ProcessInterpreter:
         """
         if self._loop.is_loop_thread:
             raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
-        self._life.platform = source.platform
-        self.hold()
+        self.hold(source.platform)
         staged: VersionFiles | None = None
         try:
             staged = files.duplicate() if files is not None else self.stage(source)
@@ -207,8 +206,11 @@ class ProcessInterpreter:
             timeout_s = max(0.0, deadline_s - self._loop.clock.now()) + 5.0
         waiter.wait(timeout_s, Internal(f"interpreter {self._name} does not close"))
 
-    def hold(self) -> None:
+    def hold(self, platform: str = "") -> None:
         """Starts the worker and keeps it, models or none, until ``let_go``. Blocks.
+
+        Args:
+            platform: Of what is to be loaded on it; empty where nobody knows.
 
         Raises:
             ServingError: There is no worker to be had.
@@ -222,6 +224,7 @@ class ProcessInterpreter:
                 else:
                     waiter.fail(error)
 
+            self._life.platform = platform or self._life.platform
             self._life.hold(on_ready)
 
         self._ask(begin, _HANDSHAKE_S, f"interpreter {self._name} does not start")

@@ -69,7 +69,7 @@ class ProcessPool:
         try:
             if not others:
                 return SpreadModel([(first, first.load(source, None, health))])
-            first.hold()
+            first.hold(source.platform)
             try:
                 files = first.stage(source)
                 try:
