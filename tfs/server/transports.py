@@ -30,7 +30,7 @@ def make_transport(
     options: ServerOptions,
     loop: ServingLoop,
     stats: Stats,
-    on_inflated: Callable[[], None] = lambda: None,
+    on_large_message: Callable[[], None] = lambda: None,
 ) -> Transport:
     """Returns the transport, not started.
 
@@ -38,8 +38,8 @@ def make_transport(
         options: The server's.
         loop: Where calls are handled.
         stats: Where what happens is published.
-        on_inflated: Called on the loop after each message that was compressed, if
-            the transport can tell.
+        on_large_message: Called on the loop after messages that leave free memory
+            behind, if the transport can tell.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
@@ -48,7 +48,7 @@ def make_transport(
             loop,
             ExpressOptions(limits, options.max_receive_bytes),
             stats=stats,
-            on_inflated=on_inflated,
+            on_large_message=on_large_message,
         )
     # Its imports take a tenth of a second that a server with express need not wait for.
     from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport

@@ -32,6 +32,19 @@ def test_a_message_that_somebody_holds_is_not_overwritten() -> None:
     assert bytes(second) == b"b" * SIZE
 
 
+def test_what_a_sweep_forgets_is_told() -> None:
+    """Whoever returns free memory to the system must know that there is some."""
+    buffers = ReceiveBuffers()
+    assert not buffers.sweep()
+    feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
+    assert not buffers.sweep()  # it was used since
+    assert buffers.sweep()
+    assert not buffers.sweep()
+    feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
+    assert buffers.clear()
+    assert not buffers.clear()
+
+
 def test_memory_nobody_points_into_is_used_again() -> None:
     """The next message of about that size lies where the one before did."""
     buffers = ReceiveBuffers()

@@ -67,16 +67,23 @@ class ReceiveBuffers:
         while len(buffers) > _MAX_BUFFERS or self.kept_bytes > self._max_bytes:
             self.kept_bytes -= len(buffers.pop(0))
 
-    def sweep(self) -> None:
-        """Forgets everything if nothing was lent or kept since the last sweep."""
-        if not self._was_used:
-            self.clear()
-        self._was_used = False
+    def sweep(self) -> bool:
+        """Forgets everything if nothing was lent or kept since the last sweep.
 
-    def clear(self) -> None:
-        """Forgets everything; what is in use stays its user's."""
+        Returns whether there was anything to forget.
+        """
+        was_used, self._was_used = self._was_used, False
+        return not was_used and self.clear()
+
+    def clear(self) -> bool:
+        """Forgets everything; what is in use stays its user's.
+
+        Returns whether there was anything to forget.
+        """
+        had_any = bool(self._buffers)
         self._buffers.clear()
         self.kept_bytes = 0
+        return had_any
 
 
 def _is_free(buffer: bytearray) -> bool:

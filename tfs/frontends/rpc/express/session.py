@@ -471,7 +471,7 @@ class Session:
         self.post(partial(self._on_inflated, call, outcome))
 
     def _on_inflated(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
-        self._shared.on_inflated()
+        self._shared.on_large_message()
         if call.is_finished or not call.inbox:
             return
         item = call.inbox.popleft()

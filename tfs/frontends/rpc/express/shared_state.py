@@ -80,7 +80,8 @@ class SharedState:
         loop: Runs everything.
         options: Limits and timeouts.
         executor: Where compression is undone.
-        on_inflated: Called after each message that was compressed.
+        on_large_message: Called after each message that was compressed, and when
+            buffers of large ones are let go.
         budget: The server's receive budget.
         buffers: Memory of large requests, used again.
         turns: How much a connection may take in a round.
@@ -102,7 +103,7 @@ class SharedState:
     loop: ServingLoop
     options: ExpressOptions
     executor: Executor
-    on_inflated: Callable[[], None]
+    on_large_message: Callable[[], None]
     budget: ReceiveBudget = field(init=False)
     buffers: ReceiveBuffers = field(init=False)
     turns: Turns = field(init=False)

@@ -56,7 +56,8 @@ class ExpressTransport:
         executor: Decompresses requests and shakes hands; by default a thread of the
             transport's own for each, started when first needed.
         stats: Where what happens is published; None keeps it to ``counters``.
-        on_inflated: Called on the loop after each message that was compressed.
+        on_large_message: Called on the loop after each message that was compressed,
+            and when buffers of large ones are let go.
 
     """
 
@@ -66,14 +67,14 @@ class ExpressTransport:
         options: ExpressOptions | None = None,
         executor: Executor | None = None,
         stats: Stats | None = None,
-        on_inflated: Callable[[], None] = lambda: None,
+        on_large_message: Callable[[], None] = lambda: None,
     ) -> None:
         self._own_executor = executor is None
         self._shared = SharedState(
             loop,
             options or ExpressOptions(),
             executor or ThreadExecutor(1, "express-inflate"),
-            on_inflated,
+            on_large_message,
         )
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = self._shared.options
@@ -329,10 +330,12 @@ class ExpressTransport:
 
     def _sweep(self) -> None:
         if not self._num_connections:
-            self._shared.buffers.clear()
+            if self._shared.buffers.clear():
+                self._shared.on_large_message()
             self._is_sweeping = False  # an idle server sleeps
             return
-        self._shared.buffers.sweep()
+        if self._shared.buffers.sweep():
+            self._shared.on_large_message()  # their memory is free, but not returned
         now_s = self._now()
         self._shared.turns.look(now_s)
         for handshake in list(self._handshakes):
