@@ -108,6 +108,7 @@ def run(
     *,
     num_requests: int,
     num_in_flight: int,
+    is_tls: bool = False,
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> Load:
     """Sends `body` that often over one connection, as gRPC; blocks until all is answered.
@@ -119,7 +120,7 @@ def run(
     """
     return send(
         h2load,
-        f"http://{target}{method}",
+        f"{'https' if is_tls else 'http'}://{target}{method}",
         b"\0" + struct.pack(">I", len(body)) + body,
         ["content-type: application/grpc", "te: trailers"],
         num_requests=num_requests,

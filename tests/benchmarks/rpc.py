@@ -9,6 +9,7 @@ process tree. What is compared takes turns, round by round.
     grpcio      TFS with --grpc_transport=grpcio
     echo        express alone, which returns what it gets
     alone       the same client without the others
+    plain       the same without encryption
 
 A row's name says where the model ran: "front", on the serving loop
 (--interpreter_backend=front), or "process". Left to `auto`, a server decides by
@@ -22,6 +23,7 @@ compared with plain torch, and afterwards the bytes of all its answers are count
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -36,6 +38,7 @@ from typing import Self
 import grpc
 import numpy as np
 import torch
+import trustme
 
 import tfs.export
 from tests.benchmarks import h2load
@@ -106,6 +109,8 @@ ROWS = (
     # client's without the flood.
     Row("rpc/quiet-p99/beside-128-small", "us", Goal("ratio", "<=", 2)),
     Row("rpc/quiet-p99/beside-8-images", "us", Goal("ratio", "<=", 2)),
+    # What encryption adds: beside the same without it.
+    Row("rpc/small-front-tls-cpu/16-in-flight", "us"),
 )
 
 
@@ -175,16 +180,22 @@ class Server:
 
     Attributes:
         reply_bytes: of its answer to `body`.
+        is_tls: whether it takes encrypted connections, and no others.
     """
 
     process: ServerProcess
     body: bytes
     inputs: torch.Tensor
     reply_bytes: int
+    is_tls: bool = False
 
 
-def wait_until_right(target: str, body: bytes, inputs: torch.Tensor) -> int:
+def wait_until_right(
+    target: str, body: bytes, inputs: torch.Tensor, root: bytes | None = None
+) -> int:
     """Blocks until `body` is answered; returns the size of the answer.
+
+    Encrypted if there is a root certificate.
 
     Raises:
         TimeoutError: it was not in time; says what came instead.
@@ -193,7 +204,13 @@ def wait_until_right(target: str, body: bytes, inputs: torch.Tensor) -> int:
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     fault = "no answer"
     unlimited = [("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(target, options=unlimited) as channel:
+    with (
+        grpc.insecure_channel(target, options=unlimited)
+        if root is None
+        else grpc.secure_channel(
+            target, grpc.ssl_channel_credentials(root), options=unlimited
+        )
+    ) as channel:
         call = channel.unary_unary(PREDICT, bytes, bytes)
         while time.monotonic() < deadline_s:
             try:
@@ -232,7 +249,7 @@ class Servers:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def tfs(self, transport: str, backend: str) -> Server:
+    def tfs(self, transport: str, backend: str, *, is_tls: bool = False) -> Server:
         """Starts TFS with one transport and one backend."""
         command = [
             *("tfs", "serve", "--log_level=warning", "--grpc_host=127.0.0.1"),
@@ -241,7 +258,14 @@ class Servers:
             f"--grpc_transport={transport}",
             f"--interpreter_backend={backend}",
         ]
-        return self._start(command, r"(127\.0\.0\.1:\d+)")
+        root = None
+        if is_tls:
+            authority = trustme.CA()
+            root = authority.cert_pem.bytes()
+            config = self._base_path.parent / "ssl.config"
+            config.write_text(ssl_config(authority.issue_cert("127.0.0.1")))
+            command.append(f"--ssl_config_file={config}")
+        return self._start(command, r"(127\.0\.0\.1:\d+)", root)
 
     def tfs_with(self, shape: Sequence[int]) -> tuple[Server, Server]:
         """Starts TFS with a second model, for inputs of `shape`; both as servers."""
@@ -286,7 +310,10 @@ class Servers:
         return bool(left)
 
     def _start(
-        self, module: Sequence[str], announcement: str = r"listening on (\S+)"
+        self,
+        module: Sequence[str],
+        announcement: str = r"listening on (\S+)",
+        root: bytes | None = None,
     ) -> Server:
         process = self._stack.enter_context(
             ServerProcess(
@@ -297,8 +324,8 @@ class Servers:
             )
         )
         self._processes.append(process)
-        size = wait_until_right(process.target, self._body, self._inputs)
-        return Server(process, self._body, self._inputs, size)
+        size = wait_until_right(process.target, self._body, self._inputs, root)
+        return Server(process, self._body, self._inputs, size, root is not None)
 
 
 def h2load_measurer(
@@ -322,6 +349,7 @@ def h2load_measurer(
             server.body,
             num_requests=num_requests,
             num_in_flight=num_in_flight,
+            is_tls=server.is_tls,
         )
         used_s = cpu.read_s() - before_s
         load.check(server.reply_bytes)
@@ -484,6 +512,39 @@ def measure_process(report: Report, effort: Effort) -> None:
     report.record(ROWS[9].name, runs["tfs"]["cpu_us"], runs["reference"]["cpu_us"])
 
 
+def ssl_config(certificate: trustme.LeafCert) -> str:
+    """Returns a server's `SSLConfig` as text."""
+    key = certificate.private_key_pem.bytes()
+    chain = b"".join(pem.bytes() for pem in certificate.cert_chain_pems)
+    texts = {"server_key": key.decode(), "server_cert": chain.decode()}
+    return "".join(f"{name}: {json.dumps(text)}\n" for name, text in texts.items())
+
+
+def measure_tls(report: Report, effort: Effort) -> None:
+    """Four floats over an encrypted connection, beside the same in plain text."""
+    program = h2load.find()
+    with Servers(SMALL) as servers:
+        runs = interleave(
+            {
+                name: h2load_measurer(
+                    program,
+                    servers.tfs("express", "front", is_tls=name == "tls"),
+                    effort,
+                    num_in_flight=16,
+                )
+                for name in ("tls", "plain")
+            },
+            num_rounds=effort.num_rounds,
+        )
+        ok = not servers.left_front()
+    report.record(
+        ROWS[14].name,
+        runs["tls"]["cpu_us"],
+        runs["plain"]["cpu_us"],
+        results_ok=ok,
+    )
+
+
 def measure_fairness(report: Report, effort: Effort) -> None:
     """A quiet client's p99 beside a connection that floods the same server."""
     program = h2load.find()
@@ -544,7 +605,10 @@ def build_area(effort: Effort) -> Area:
     def fairness(report: Report) -> None:
         measure_fairness(report, effort)
 
-    return Area("rpc", ROWS, (small, aio_client, large, process, fairness))
+    def tls(report: Report) -> None:
+        measure_tls(report, effort)
+
+    return Area("rpc", ROWS, (small, aio_client, large, process, fairness, tls))
 
 
 if __name__ == "__main__":
