@@ -49,10 +49,10 @@ def test_a_message_that_grows_on_the_wire_is_cut_between_characters(char: str) -
 
 @pytest.mark.parametrize(
     ("raw", "shown"),
-    [("a\nb\tc", "a\nb\tc"), ("a\0\x7f", "a??"), ("\ud800", "?"), ("", "")],
+    [("a\nb\tc", "a\nb\tc"), ("a\0\x7f", "a??"), ("\ud800", "\\ud800"), ("", "")],
 )
 def test_what_terminals_choke_on_is_replaced(raw: str, shown: str) -> None:
-    """Control characters but line feed and tab, and halves of characters."""
+    """Control characters but line feed and tab; halves of characters are spelled."""
     assert wire_message(InvalidArgument(raw)) == shown
 
 

@@ -31,8 +31,6 @@ def wire_message(error: ServingError) -> str:
     message = _UNPRINTABLE.sub("?", error.message)
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[:MAX_MESSAGE_CHARS] + TRUNCATED
-    if not message.isascii():
-        message = message.encode("utf-8", "replace").decode()  # lone surrogates
     if not message.isascii() or "%" in message:
         message = _cut_encoded(message, max_bytes)
     return message
