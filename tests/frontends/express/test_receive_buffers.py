@@ -32,13 +32,15 @@ def test_a_message_that_somebody_holds_is_not_overwritten() -> None:
     assert bytes(second) == b"b" * SIZE
 
 
-def test_what_a_sweep_forgets_is_told() -> None:
-    """Whoever returns free memory to the system must know that there is some."""
+def test_what_a_sweep_sees_is_told() -> None:
+    """Whoever returns free memory must know that there is some, and when it is used."""
     buffers = ReceiveBuffers()
     assert not buffers.sweep()
     feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
-    assert not buffers.sweep()  # it was used since
+    assert buffers.sweep()  # it was used since
+    assert buffers.kept_bytes
     assert buffers.sweep()
+    assert not buffers.kept_bytes
     assert not buffers.sweep()
     feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
     assert buffers.clear()

@@ -70,10 +70,10 @@ class ReceiveBuffers:
     def sweep(self) -> bool:
         """Forgets everything if nothing was lent or kept since the last sweep.
 
-        Returns whether there was anything to forget.
+        Returns whether there was anything to forget, or to use.
         """
         was_used, self._was_used = self._was_used, False
-        return not was_used and self.clear()
+        return was_used or self.clear()
 
     def clear(self) -> bool:
         """Forgets everything; what is in use stays its user's.

@@ -335,7 +335,8 @@ class ExpressTransport:
             self._is_sweeping = False  # an idle server sleeps
             return
         if self._shared.buffers.sweep():
-            self._shared.on_large_message()  # their memory is free, but not returned
+            # What is free is not returned yet, and should not be while more comes.
+            self._shared.on_large_message()
         now_s = self._now()
         self._shared.turns.look(now_s)
         for handshake in list(self._handshakes):
