@@ -562,3 +562,20 @@ def test_a_planned_task_without_its_form_says_the_same() -> None:
     task.on_done({"y": task.inputs["x"]})
     assert len(ends) == 1
     assert list(reply_of(call).outputs["y"].float_val) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("num_rows", [32, 33, 4096, 4097, 20_000])
+def test_requests_of_many_rows_are_divided_as_ever(num_rows: int) -> None:
+    """A request beyond what a queue takes is computed in portions, plan or not."""
+    desk = Desk(SharedLookup())
+    handle = desk.publish(Model())
+    values = [float(n) for n in range(2 * num_rows)]
+    known(desk, message(0, 0))  # there is a queue
+    known(desk, message(*values))
+    for _ in range(2):
+        call = FakeCall(message(*values))
+        desk.send([call])
+        while not call.is_finished:
+            desk.loop.step()
+        assert list(reply_of(call).outputs["y"].float_val) == values
+    assert handle.num_pins == 0

@@ -349,7 +349,11 @@ class _Plan:
         # What is true of one is true of all.
         first = tasks[0]
         queue = None
-        if not self._closed and first.num_rows >= 1 and first.form is not None:
+        if (
+            not self._closed
+            and first.form is not None
+            and 1 <= first.num_rows <= self._most_rows  # larger ones go their own ways
+        ):
             if self._is_uniform:
                 queue = self._groups.get(None)
             elif first.inputs:
