@@ -31,6 +31,7 @@ from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
+from tfs.handlers import predict
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -579,3 +580,26 @@ def test_requests_of_many_rows_are_divided_as_ever(num_rows: int) -> None:
             desk.loop.step()
         assert list(reply_of(call).outputs["y"].float_val) == values
     assert handle.num_pins == 0
+
+
+def test_what_no_plan_takes_is_read_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where requests go one by one after all, they are not matched all over again."""
+    desk = Desk(SharedLookup(), per_model=1)
+    desk.publish(Model())
+    known(desk, message(0, 0))
+    num_matched = 0
+
+    def counting(*args: object) -> object:
+        nonlocal num_matched
+        found = predict_template.read_alike(*args)  # type: ignore[arg-type]
+        num_matched += 0 if found is None else len(found[1])
+        return found
+
+    monkeypatch.setattr(predict, "read_alike", counting)
+    calls = [FakeCall(message(1, 2)) for _ in range(50)]
+    desk.send(calls)
+    desk.finish()
+    assert num_matched == 50
+    assert [isinstance(call.outcome, bytes) for call in calls] == [True] + [False] * 49

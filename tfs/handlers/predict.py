@@ -167,15 +167,19 @@ class PredictHandler:
         messages = [call.message for call in calls]
         index = 0
         while index < len(calls):
+            stop = index + 1
             alike = read_alike(messages, index)
             if alike is not None:
                 template, elements = alike
                 stop = index + len(elements)
-                if self._start_alike(template, calls[index:stop], elements):
-                    index = stop
-                    continue
-            self(calls[index])
-            index += 1
+            if alike is None or not self._start_alike(
+                template, calls[index:stop], elements
+            ):
+                # All that are alike: to try again with each of them as the first would
+                # take time squared, just when there is too much to do.
+                for call in calls[index:stop]:
+                    self(call)
+            index = stop
 
     def _start_alike(
         self,
@@ -208,8 +212,10 @@ class PredictHandler:
             handle = acquire_shared(spec.name, spec.version, spec.version_label, num)
             if handle is not None:
                 plan = self._plan(template, handle)
-                if plan is not None and plan.answers.enter_all(num):
-                    tasks = plan.tasks(calls, elements, begun_s)
+                if plan is not None:
+                    made = plan.tasks(calls, elements, begun_s)
+                    if plan.answers.enter_all(num):  # the last that can fail
+                        tasks = made
         except Exception:
             tasks = None  # one by one it shows again, to each caller
         if tasks is None or handle is None:
