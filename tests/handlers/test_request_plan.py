@@ -603,3 +603,28 @@ def test_what_no_plan_takes_is_read_in_linear_time(
     desk.finish()
     assert num_matched == 50
     assert [isinstance(call.outcome, bytes) for call in calls] == [True] + [False] * 49
+
+
+def test_latencies_are_each_requests_own_whatever_the_order() -> None:
+    """Requests that a batch has in another order than theirs count their own times."""
+    desk = Desk(SharedLookup(), is_batched=False)
+    tasks: list[InferenceTask] = []
+
+    class Keeper(Model):
+        def submit(self, task: InferenceTask) -> None:
+            tasks.append(task)
+
+    desk.publish(Keeper())
+    desk.send([FakeCall(message(0, 0))])
+    tasks.pop().on_done({"y": TensorView(FLOAT32, (1, 2), bytes(8))})
+    for _ in range(2):
+        desk.send([FakeCall(message(1, 2)), FakeCall(message(3, 4))])
+        desk.clock.advance(0.5)
+    shuffled = [tasks[0], tasks[2], tasks[3], tasks[1]]
+    form = shuffled[0].form
+    assert form is not None
+    form.end_all(shuffled, {"y": TensorView(FLOAT32, (4, 2), bytes(32))})
+    (latency,) = [
+        snapshot for _, _, snapshot in desk.stats.histograms() if snapshot.num
+    ]
+    assert latency.total == pytest.approx(2 * 1.0 + 2 * 0.5)

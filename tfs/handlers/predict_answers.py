@@ -158,7 +158,7 @@ class PredictAnswers:
         """Ends requests that were computed together, as ``end`` would each. On the loop.
 
         Args:
-            asked: The requests, in the order of their rows and of their arrival.
+            asked: The requests, in the order of their rows.
             outputs: Of them all; rows beyond theirs are padding.
             num_rows: Rows of each request.
 
@@ -195,9 +195,12 @@ class PredictAnswers:
 
     def _count(self, asked: Sequence[Asked]) -> None:
         first_s = asked[0].begun_s
-        came_together = asked[-1].begun_s == first_s
-        gone = [each for each in asked if each.cancel.error is not None]
-        if came_together and not gone:
+        others = [
+            each
+            for each in asked
+            if each.begun_s != first_s or each.cancel.error is not None
+        ]
+        if not others:
             self._stats.end_all(Code.OK, first_s, len(asked))
             return
         for each in asked:
