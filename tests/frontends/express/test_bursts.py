@@ -11,7 +11,7 @@ import pytest
 from tests.frontends.express.rig import BURST, FAIL, Rig, head, running
 from tests.frontends.express.wire import HELLO, PATH, data_frame, prefixed
 from tfs.core.call import BurstCall
-from tfs.core.errors import Code, DeadlineExceeded
+from tfs.core.errors import Code, DeadlineExceeded, NotFound
 from tfs.frontends.rpc.express import frames
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
@@ -63,8 +63,8 @@ def test_bursts_keep_the_order_of_methods(rig: Rig) -> None:
     assert [len(burst) for burst in rig.bursts] == [2, 1]
 
 
-def test_a_request_reset_at_once_is_handed_over_first(rig: Rig) -> None:
-    """Its handler sees it and hears that it was cancelled, as if they came apart."""
+def test_a_request_reset_at_once_is_handed_over_cancelled(rig: Rig) -> None:
+    """Its handler sees it and hears that nobody waits for it any more."""
     client = rig.connect()
     client.send(ask(1, b"a") + ask(3, b"b") + frames.rst_stream(1, ErrorCode.CANCEL))
     rig.step()
@@ -79,7 +79,44 @@ def test_a_request_reset_at_once_is_handed_over_first(rig: Rig) -> None:
     assert rig.transport.counters.late_finishes == 1
 
 
-def test_a_lost_connection_hands_over_first(rig: Rig) -> None:
+@pytest.mark.parametrize("ending", ["reset", "lost", "late"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_request_that_ended_harms_none_that_came_with_it(
+    rig: Rig, ending: str, fails: bool
+) -> None:
+    """A handler that answers at once finds it ended; the others get their answers."""
+
+    def answer(calls: Sequence[BurstCall]) -> None:
+        for call in calls:
+            if fails and bytes(call.message) == b"a":
+                call.fail(NotFound("no such model"))
+            else:
+                call.reply(bytes(call.message))
+
+    rig.on_burst = answer
+    first, second = rig.connect(), rig.connect()
+    after = {
+        "reset": frames.rst_stream(1, ErrorCode.CANCEL),
+        "lost": frames.frame(0x3, 0, 1, b"too short"),
+        "late": b"",
+    }[ending]
+    extra = (("grpc-timeout", "1n"),) if ending == "late" else ()
+    first.send(ask(1, b"a", BURST, *extra) + ask(3, b"d") + after)
+    second.send(ask(1, b"b") + ask(3, b"c"))
+    if ending == "late":
+        rig.clock.advance(0.1)
+    rig.settle()
+    assert [second.answer(n).messages for n in (1, 3)] == [[b"b"], [b"c"]]
+    assert [second.answer(n).status for n in (1, 3)] == ["0", "0"]
+    if ending == "reset":
+        assert not first.answer(1).headers
+    if ending != "lost":
+        assert first.answer(3).messages == [b"d"]
+    assert rig.transport.counters.handler_failures == 0
+    assert not any(c.num_cut_off for c in rig.transport.connections())
+
+
+def test_a_lost_connection_still_hands_over(rig: Rig) -> None:
     """Requests of a client that breaks the rules right behind them are known to end."""
     client = rig.connect()
     client.send(ask(1, b"a") + frames.frame(0x3, 0, 1, b"too short"))

@@ -424,8 +424,6 @@ class Session:
             call.fail(error)
 
     def on_reset(self, stream: Stream) -> None:
-        if self._shared.arrived:
-            self._shared.hand_over()
         call: ExpressCall | None = stream.owner
         if call is not None and not call.is_finished:
             self._cut_off_call(call, Cancelled("the client cancelled the call"))
@@ -545,8 +543,6 @@ class Session:
 
     def expire(self, call: ExpressCall) -> None:
         """The deadline of an unfinished call has passed."""
-        if self._shared.arrived:
-            self._shared.hand_over()
         if call.is_finished:
             return
         error = DeadlineExceeded(f"{call.route.path}: deadline exceeded")

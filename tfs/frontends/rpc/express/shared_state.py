@@ -138,8 +138,10 @@ class SharedState:
     def hand_over(self) -> None:
         """Hands the calls that arrived to their handler.
 
-        At the end of the round; sooner, before anything else happens to one of them or
-        a call of another method is handed over: to a handler it makes no difference.
+        At the end of the round; sooner, before a call of another method is handed over:
+        to a handler it makes no difference. Those that were cut off meanwhile are
+        among them, so that it knows of every request that arrived whole; their tokens
+        are marked.
         """
         calls = self.arrived
         if calls:
