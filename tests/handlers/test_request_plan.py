@@ -346,6 +346,34 @@ def test_together_is_as_one_by_one(
     assert seen[0] == seen[1]
 
 
+def test_many_elements_are_joined_into_memory_that_is_given_away() -> None:
+    """A model may have a large batch as it lies, as one of requests that came apart."""
+    desk = Desk(SharedLookup())
+    seen: list[InferenceTask] = []
+
+    class Keeper(Model):
+        def submit(self, task: InferenceTask) -> None:
+            seen.append(task)
+            super().submit(task)
+
+    wide = Signature(
+        Method.PREDICT,
+        {"x": TensorSpec(FLOAT32, (-1, 2048))},
+        {"y": TensorSpec(FLOAT32, (-1, 2048))},
+    )
+    desk.publish(Keeper(1, {DEFAULT_SIGNATURE: wide}))
+    known(desk, message(*[0.0] * 2048, width=2048))
+    calls = [FakeCall(message(*[float(n)] * 2048, width=2048)) for n in range(9)]
+    desk.send(calls)
+    desk.finish()
+    assert seen[-1].num_rows == 9
+    data = seen[-1].inputs["x"].data
+    assert isinstance(data, memoryview)
+    assert not data.readonly
+    for n, call in enumerate(calls):
+        assert list(reply_of(call).outputs["y"].float_val) == [float(n)] * 2048
+
+
 def test_together_is_one_batch() -> None:
     """Requests of one template are computed by one call, and each gets its own rows."""
     desk = Desk(SharedLookup())

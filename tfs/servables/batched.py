@@ -40,7 +40,7 @@ from tfs.core.servable import (
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.stats import Stats
-from tfs.core.tensor_view import TensorView, concatenate
+from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView, concatenate
 from tfs.servables.batching_report import BatchingStats, QueueReport, report_queue
 from tfs.servables.tensor_join import (
     element,
@@ -762,16 +762,22 @@ def _join_elements(
 ) -> Tensors:
     """Returns the inputs of tasks of one form, joined; copies their elements once.
 
-    The first row is repeated until there are ``num_rows``.
+    The first row is repeated until there are ``num_rows``. Many elements are given
+    away, as :func:`~tfs.core.tensor_view.concatenate` does.
     """
     joined: dict[str, TensorView] = {}
     for index, (name, dtype, shape) in enumerate(form.inputs):
         parts = [task.elements[index] for task in tasks]
+        row_bytes = len(parts[0]) // shape[0]
         missing = num_rows - len(tasks) * shape[0]
         if missing:
-            row_bytes = len(parts[0]) // shape[0]
             parts += [parts[0][:row_bytes]] * missing
-        joined[name] = TensorView(dtype, (num_rows, *shape[1:]), b"".join(parts))
+        data: Buffer
+        if row_bytes * num_rows < LARGE_BYTES:
+            data = b"".join(parts)
+        else:
+            data = memoryview(bytearray().join(parts))
+        joined[name] = TensorView(dtype, (num_rows, *shape[1:]), data)
     return joined
 
 
