@@ -19,9 +19,11 @@ from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import wire
 from tfs.codec.decode_options import DecodeOptions
 from tfs.codec.predict_request import parse, read_if_quick, read_predict_request
+from tfs.codec.predict_template import read_alike
 from tfs.codec.predict_view import PredictRequestView
 from tfs.core.dtype import STRING
 from tfs.core.errors import ServingError
+from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 OPTIONS = DecodeOptions(max_tensor_bytes=5_000, quick_bytes=300, quick_fill_bytes=500)
@@ -50,6 +52,19 @@ def check(message: bytes) -> None:
         quick = str(error)
     if quick is not None:
         assert quick == expected, message.hex()
+    alike = read_alike([message, message], 0)
+    if alike is not None:
+        template, elements = alike
+        assert len(elements) == 2
+        for each in elements:
+            views = {
+                name: TensorView(dtype, shape, data)
+                for (name, dtype, shape), data in zip(
+                    template.inputs, each, strict=True
+                )
+            }
+            read = PredictRequestView(template.model_spec, views, ())
+            assert read == expected, message.hex()
 
 
 SIZES = st.sampled_from([0, 1, 2, 3, 6, 127, 128, 1 << 31, 1 << 63, (1 << 64) - 1])

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from batching.batching_options import BatchingOptions, options_from_parameters
+from batching.deadline_window import WindowOptions
+from batching.options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from managers.serving_map import ServingMap, retire
+from tests.codec.mutation import mutated
 from tests.handlers.served import EchoServable
 from tfs.codec import predict_template
 from tfs.core import stat_names
@@ -60,10 +64,22 @@ TYPED = Signature(
     {"x": TensorSpec(FLOAT32, (-1, 2))},
     {"y": TensorSpec(INT32, (-1, 2))},
 )
+FREE_LENGTH = Signature(
+    Method.PREDICT,
+    {"x": TensorSpec(FLOAT32, (-1, -1), 0.0)},
+    {"first": TensorSpec(FLOAT32, (-1,))},
+)
 SIGNATURES = {
     DEFAULT_SIGNATURE: PAIR,
     "both": TWO_INPUTS,
     "typed": TYPED,
+    "free": FREE_LENGTH,
+    "scaled": Signature(
+        Method.PREDICT,
+        {**PAIR.inputs, "scale": TensorSpec(FLOAT32, (1,))},
+        PAIR.outputs,
+        {"scale": TensorView(FLOAT32, (1,), bytes(4))},
+    ),
     "alone": Signature(Method.PREDICT, PAIR.inputs, PAIR.outputs, batched=False),
 }
 
@@ -86,11 +102,12 @@ class Model:
         inputs = task.inputs
         x = inputs.get("x") or inputs["a"]
         rows = range(x.shape[0])
-        row_bytes = len(x.data) // x.shape[0]
+        row_bytes = len(x.data) // max(1, x.shape[0])
         bad = {
             row: "below 0"
             for row in rows
-            if struct.unpack_from("<f", bytes(x.data), row * row_bytes)[0] < 0  # type: ignore[arg-type]
+            if row_bytes
+            and struct.unpack_from("<f", bytes(x.data), row * row_bytes)[0] < 0  # type: ignore[arg-type]
         }
         if bad:
             return InvalidItems(bad)
@@ -101,6 +118,14 @@ class Model:
             return {"y": x, "n": task.inputs["b"]}
         if task.signature_name == "typed":
             return {"y": TensorView(INT32, x.shape, x.data)}
+        if task.signature_name == "free":
+            size = 4 * x.shape[1]
+            data = bytes(x.data)  # type: ignore[arg-type]  # no strings here
+            firsts = b"".join(
+                data[row * size : row * size + 4].ljust(4, b"\0")
+                for row in range(x.shape[0])
+            )
+            return {"first": TensorView(FLOAT32, (x.shape[0],), firsts)}
         return {"y": x}
 
 
@@ -169,6 +194,7 @@ class Desk:
     max_in_flight: int = 0
     per_model: int = 0
     as_tensor_content: bool = False
+    options: BatchingOptions | None = None
     clock: FakeClock = field(default_factory=FakeClock)
     stats: Stats = field(default_factory=Stats)
 
@@ -193,7 +219,9 @@ class Desk:
                     for name in model.signatures
                 }
             )
-            servable = BatchedServable(model, self.scheduler, self.loop, None, shown)
+            servable = BatchedServable(
+                model, self.scheduler, self.loop, self.options, shown
+            )
         handle: ServableHandle[object] = ServableHandle(model.id, servable)
         self.lookup.map.publish(handle)
         return handle
@@ -344,6 +372,158 @@ def test_together_is_as_one_by_one(
         assert handle.num_pins == 0
         seen.append((outcomes(calls), desk.counted(), desk.observed()))
     assert seen[0] == seen[1]
+
+
+OPTIONS = (
+    None,
+    options_from_parameters(max_batch_size=8, allowed_batch_sizes=(4, 8)),
+    options_from_parameters(max_batch_size=4, batch_timeout_micros=1000),
+    options_from_parameters(
+        max_batch_size=5, max_execution_batch_size=3, enable_large_batch_splitting=True
+    ),
+    options_from_parameters(max_batch_size=4, max_enqueued_batches=1),
+    options_from_parameters(max_batch_size=6, policy=QueuePolicy(retries_alone=None)),
+    options_from_parameters(
+        max_batch_size=6, policy=QueuePolicy(window=WindowOptions())
+    ),
+    options_from_parameters(max_batch_size=8, pad_variable_length_inputs=True),
+)
+
+
+def _like(rng: random.Random, original: bytes) -> bytes:
+    """Returns a message that mostly differs in a few bytes, wherever they are."""
+    if not rng.randrange(6):
+        return mutated(original, rng.randrange(1 << 32))
+    data = bytearray(original)
+    for _ in range(rng.randrange(4)):
+        # At the end, where the elements are mostly, or anywhere.
+        start = len(data) - 8 if rng.randrange(8) else 0
+        where = rng.randrange(max(0, start), len(data))
+        data[where] = rng.choice((0, 1, data[where] ^ 1, rng.randrange(256)))
+    return bytes(data)
+
+
+def _differences(seed: int, num_bursts: int) -> None:
+    """Sends mutated requests with plans and without; asserts that nothing differs."""
+    rng = random.Random(seed)
+    kinds = [
+        message(1, 2),
+        message(1, 2, 3, 4),
+        message(*range(1, 13)),
+        message(1, 2, 3, 4, signature="both"),
+        message(1, 2, signature="both"),
+        message(1, 2, signature="typed"),
+        message(1, 2, signature="alone"),
+        message(1, 2, signature="free"),
+        message(1, 2, 3, width=3, signature="free"),
+        message(1, 2, 3, 4, 5, 6, width=3, signature="free"),
+        message(1, 2, signature="scaled"),
+        message(1, 2, version=1),
+        message(1, 2, label="stable"),
+        message(1, 2, wanted=("y",)),
+        message(1, 2, client_id=b"somebody"),
+        message(width=2),
+    ]
+    low = (("tfs-priority", "low"),)
+    options = rng.choice(OPTIONS)
+    deadlines = [None, None, None, 0.0005, 9.0]
+    if options is None or not options.queue.timeout_s:
+        # Where batches wait to be full, what has expired may count as a row, or not.
+        deadlines.append(-1.0)
+    bursts = []
+    for _ in range(num_bursts):
+        few = rng.sample(kinds, rng.randrange(1, 4))
+        bursts.append(
+            [
+                (
+                    _like(rng, rng.choice(few)),
+                    low if not rng.randrange(8) else (),
+                    not rng.randrange(10),  # cancelled
+                    rng.choice(deadlines),  # seconds from now
+                )
+                for _ in range(rng.randrange(1, 20))
+            ]
+        )
+    limit = rng.choice((0, 0, 3, 10))
+    as_content = bool(rng.randrange(2))
+    changes = [rng.randrange(30) for _ in bursts]
+    seen = []
+    for lookup in (SharedLookup(), Lookup()):
+        predict_template.forget()
+        desk = Desk(
+            lookup,
+            True,
+            limit * 2,
+            limit,
+            as_tensor_content=as_content,
+            options=options,
+        )
+        handles = [desk.publish(Model(1))]
+        lookup.labels["stable"] = 1
+        log = Log()
+        calls = []
+        known(desk, *kinds)
+        for burst, change in zip(bursts, changes, strict=True):
+            if change == 0:
+                handles.append(desk.publish(Model(len(handles) + 1)))
+            elif change == 1:
+                lookup.labels["stable"] = len(handles)
+            elif change == 2:
+                desk.gate.set_logs({"m": (log,)})
+            elif change == 3:
+                desk.gate.set_logs({})
+            elif change == 4:
+                desk.gate.forget_version("m", 1)
+            now_s = desk.clock.now()
+            now = [
+                FakeCall(
+                    data,
+                    metadata=metadata,
+                    deadline_s=None if after_s is None else now_s + after_s,
+                )
+                for data, metadata, _, after_s in burst
+            ]
+            desk.send(now)
+            for call, (_, _, is_cancelled, _) in zip(now, burst, strict=True):
+                if is_cancelled and not call.is_finished:
+                    call.client_cancels()
+            for _ in range(10):
+                desk.finish()
+                desk.clock.advance(0.0007)
+            calls += now
+        assert not any(handle.num_pins for handle in handles)
+        assert all(call.num_finishes for call in calls)
+        seen.append(
+            (
+                [_outcome(call) for call in calls],
+                desk.counted(),
+                desk.observed(),
+                log.entries,
+            )
+        )
+    for planned, ordinary in zip(*seen, strict=True):
+        assert planned == ordinary
+
+
+def _outcome(call: FakeCall) -> object:
+    outcome = call.outcome
+    if isinstance(outcome, ServingError):
+        return outcome.code, outcome.message
+    return outcome
+
+
+def test_mutated_requests_are_answered_as_one_by_one() -> None:
+    """Whatever bytes come together with whatever others, and changes between them."""
+    for seed in range(12):
+        _differences(seed, 20)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(1200)
+def test_mutated_requests_are_answered_as_one_by_one_for_long() -> None:
+    """The same, for as long as a stress run may take."""
+    for seed in range(1000, 3000):
+        _differences(seed, 20)
 
 
 def test_many_elements_are_joined_into_memory_that_is_given_away() -> None:
