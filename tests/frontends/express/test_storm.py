@@ -7,6 +7,7 @@ the model is a double, which ends its batches late.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,17 +127,16 @@ class Storm:
         self.number += 1.0
         rows = rng.choice((1, 1, 1, 1, 1, 2, 3))
         values = [self.number + index for index in range(2 * rows)]
-        body = rng.choice(
-            [
-                *[lambda: message(*values)] * 8,
-                lambda: message(*values, signature="both"),
-                lambda: message(*values, signature="alone"),
-                lambda: message(*values, label="stable"),
-                lambda: message(*values, model="unknown"),
-                lambda: message(-1.0, *values[1:]),
-                lambda: b"\xff garbage",
-            ]
-        )()
+        bodies: list[Callable[[], bytes]] = [
+            *[lambda: message(*values)] * 8,
+            lambda: message(*values, signature="both"),
+            lambda: message(*values, signature="alone"),
+            lambda: message(*values, label="stable"),
+            lambda: message(*values, model="unknown"),
+            lambda: message(-1.0, *values[1:]),
+            lambda: b"\xff garbage",
+        ]
+        body = rng.choice(bodies)()
         client.asked[stream_id] = values
         extra = rng.choice(((), (), (), (), LOW, (("grpc-timeout", "3m"),)))
         block = literal_block(grpc_headers(*extra, path=PREDICT))
