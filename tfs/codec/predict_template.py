@@ -191,9 +191,10 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
     for gap in gaps[1:]:
         more.append((at, bytes(message[at : gap[0]]), gap))
         at = gap[1]
+    head, tail = bytes(message[:start]), bytes(message[at:])
     template = (
-        bytes(message[:start]),
-        bytes(message[at:]),
+        head,
+        tail,
         start,
         stop,
         name,
@@ -202,7 +203,7 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
         view.model_spec,
         view.output_filter,
         tuple(more),
-        _template(size, view, gaps, bytes(message[:start]), bytes(message[at:]), more),
+        _template(size, view, gaps, head, tail, more),
     )
     known = _templates.get(size)
     if known is None:

@@ -173,8 +173,8 @@ class Method:
         handler: Takes a call whose request is there.
         kind: How many messages each side sends.
         burst_handler: For a unary method: takes calls that came together, in order,
-            in the place of ``handler``; None if nothing is gained by it. A transport
-            need not use it.
+            in the place of ``handler``; None if nothing is gained by it. Some may have
+            ended since they came, ``cancel`` says so. A transport need not use it.
 
     """
 
