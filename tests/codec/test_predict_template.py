@@ -73,19 +73,50 @@ def test_templates_are_bounded() -> None:
     for size in range(3_000):
         view = TensorView(FLOAT32, (size,), bytes(4 * size))
         read_predict_request(request(content_proto(view)).SerializeToString())
-    for name in range(100):
-        message = request(typed_proto(FLOATS), name=f"{name:03}").SerializeToString()
+    for name in range(5_000):
+        message = request(typed_proto(FLOATS), name=f"{name:04}").SerializeToString()
         read_predict_request(message)
-    num_lengths, num_of_length = predict_template.num_remembered()
+    num_lengths, num_of_length, num_crowded = predict_template.num_remembered()
     assert 0 < num_lengths <= predict_template.MAX_LENGTHS
     assert num_of_length == predict_template.MAX_OF_LENGTH
+    assert 0 < num_crowded <= predict_template.MAX_CROWDED
+
+
+def test_many_models_called_alike_are_all_remembered() -> None:
+    """A thousand models asked in turn, in messages of one length: each has its own."""
+    numbers = [TensorView(FLOAT32, (1,), struct.pack("<f", n)) for n in range(1000)]
+    for turn in range(2):
+        for n, view in enumerate(numbers):
+            proto = typed_proto(view)
+            message = request(proto, name=f"{n:03}").SerializeToString()
+            for buffer in (message, memoryview(message)):
+                read = read_as_before(buffer)
+                assert (read is not None) == bool(turn), n
+                assert read in (None, parse(message, 1 << 20))
+            alike = read_alike([message], 0)
+            assert (alike is not None) == bool(turn)
+            assert alike is None or alike[0].model_spec.name == f"{n:03}"
+            read_predict_request(message)
+
+
+def test_what_gives_way_is_known_by_its_model_alone() -> None:
+    """Requests to one model that differ around their elements do not pile up."""
+    for name in ("a", "b"):
+        for wanted in range(50):
+            message = request(
+                typed_proto(FLOATS), name=name, output_filter=[f"{wanted:02}"]
+            )
+            for _ in range(2):
+                data = message.SerializeToString()
+                assert read_predict_request(data) == parse(data, 1 << 20)
+    assert predict_template.num_remembered() == (1, predict_template.MAX_OF_LENGTH, 2)
 
 
 def test_large_surroundings_are_not_kept() -> None:
     """Only what is small beside its elements is worth remembering."""
     message = request(typed_proto(FLOATS), output_filter=["o" * 2_000])
     read_predict_request(message.SerializeToString())
-    assert predict_template.num_remembered() == (0, 0)
+    assert predict_template.num_remembered() == (0, 0, 0)
 
 
 def test_a_client_id_may_differ() -> None:

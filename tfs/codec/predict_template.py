@@ -98,14 +98,22 @@ _Template: TypeAlias = tuple[
 MAX_OF_LENGTH: Final = 8
 MAX_LENGTHS: Final = 1024
 _MAX_LITERAL_BYTES: Final = 1024
+_SPEC_TAG: Final = 0x0A
 _MAX_GAPS: Final = 16
 
 # Elements to copy rather than to point at: a copy of so few costs less than a
 # memoryview does, and keeps no receive buffer alive.
 _SMALL_BYTES: Final = 512
 
-# By the message's length. Values are replaced, never changed; all under the GIL.
+# By the message's length, the latest first. Values are replaced, never changed; all
+# under the GIL.
 _templates: dict[int, tuple[_Template, ...]] = {}
+
+# Those that had to give way to others of their length, by length and model_spec: many
+# models, called alike, are asked in turn.
+_crowded: dict[tuple[int, bytes], tuple[_Template, ...]] = {}
+MAX_CROWDED: Final = 4096
+_MAX_OF_SPEC: Final = 2
 
 
 def read_as_before(message: Buffer) -> PredictRequestView | None:
@@ -115,23 +123,25 @@ def read_as_before(message: Buffer) -> PredictRequestView | None:
         return None
     if type(message) is not bytes:
         return _read_buffer(memoryview(message), candidates)
-    for candidate in candidates:
-        head, tail, start, stop, name, dtype, shape, spec, wanted, more, _ = candidate
-        if message.startswith(head) and message.endswith(tail):
-            if not more:
-                if stop - start <= _SMALL_BYTES:
-                    view = TensorView(dtype, shape, message[start:stop])
+    while candidates is not None:
+        for each in candidates:
+            head, tail, start, stop, name, dtype, shape, spec, wanted, more, _ = each
+            if message.startswith(head) and message.endswith(tail):
+                if not more:
+                    if stop - start <= _SMALL_BYTES:
+                        view = TensorView(dtype, shape, message[start:stop])
+                    else:
+                        view = TensorView(dtype, shape, memoryview(message)[start:stop])
+                    return PredictRequestView(spec, {name: view}, wanted)
+                for at, literal, _ in more:
+                    if not message.startswith(literal, at):
+                        break
                 else:
-                    view = TensorView(dtype, shape, memoryview(message)[start:stop])
-                return PredictRequestView(spec, {name: view}, wanted)
-            for at, literal, _ in more:
-                if not message.startswith(literal, at):
-                    break
-            else:
-                inputs = {
-                    name: TensorView(dtype, shape, memoryview(message)[start:stop])
-                }
-                return _with_more(memoryview(message), spec, inputs, wanted, more)
+                    inputs = {
+                        name: TensorView(dtype, shape, memoryview(message)[start:stop])
+                    }
+                    return _with_more(memoryview(message), spec, inputs, wanted, more)
+        candidates = _more_candidates(message, candidates)
     return None
 
 
@@ -148,24 +158,27 @@ def read_alike(
     message = messages[first]
     if type(message) is not bytes:
         return None
-    for candidate in _templates.get(len(message), ()):
-        template = candidate[-1]
-        if template is None:
-            continue
-        elements = template.elements_of(message)
-        if elements is None:
-            continue
-        found = [elements]
-        elements_of = template.elements_of
-        for index in range(first + 1, len(messages)):
-            message = messages[index]
-            if type(message) is not bytes:
-                break
+    candidates = _templates.get(len(message))
+    while candidates is not None:
+        for candidate in candidates:
+            template = candidate[-1]
+            if template is None:
+                continue
+            elements_of = template.elements_of
             elements = elements_of(message)
             if elements is None:
-                break
-            found.append(elements)
-        return template, found
+                continue
+            found = [elements]
+            for index in range(first + 1, len(messages)):
+                message = messages[index]
+                if type(message) is not bytes:
+                    break
+                elements = elements_of(message)
+                if elements is None:
+                    break
+                found.append(elements)
+            return template, found
+        candidates = _more_candidates(message, candidates)
     return None
 
 
@@ -211,6 +224,34 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
             _templates.clear()
         known = ()
     _templates[size] = (template, *known[: MAX_OF_LENGTH - 1])
+    if len(known) == MAX_OF_LENGTH:
+        _crowd(size, known[-1])
+
+
+def _crowd(size: int, template: _Template) -> None:
+    """Keeps a template that gave way to others of its length."""
+    spec = _spec_of(template[0])
+    if spec:
+        if len(_crowded) >= MAX_CROWDED:
+            _crowded.clear()
+        key = (size, spec)
+        _crowded[key] = (template, *_crowded.get(key, ())[: _MAX_OF_SPEC - 1])
+
+
+def _more_candidates(
+    message: Buffer, candidates: tuple[_Template, ...]
+) -> tuple[_Template, ...] | None:
+    """Returns what gave way to ``candidates``; None: nothing, or it is these."""
+    if len(candidates) < MAX_OF_LENGTH:
+        return None
+    return _crowded.get((len(message), _spec_of(message)))
+
+
+def _spec_of(message: Buffer) -> bytes:
+    """Returns the ``model_spec`` a message begins with; empty if it does not, or long."""
+    if len(message) < 2 or message[0] != _SPEC_TAG or message[1] >= 0x80:
+        return b""
+    return bytes(message[: 2 + message[1]])
 
 
 def _template(
@@ -235,18 +276,24 @@ def _template(
 def forget() -> None:
     """Forgets every request."""
     _templates.clear()
+    _crowded.clear()
 
 
-def num_remembered() -> tuple[int, int]:
-    """Returns how many lengths are remembered, and the most requests of one length."""
-    return len(_templates), max(map(len, _templates.values()), default=0)
+def num_remembered() -> tuple[int, int, int]:
+    """Returns how much is remembered.
+
+    That is: how many lengths, the most requests of one length, and how many models are
+    remembered beside those because of their length.
+    """
+    most = max(map(len, _templates.values()), default=0)
+    return len(_templates), most, len(_crowded)
 
 
 def _read_buffer(
     message: memoryview, candidates: tuple[_Template, ...]
 ) -> PredictRequestView | None:
     """As :func:`read_as_before`, of a message that has no ``startswith``."""
-    for candidate in candidates:
+    for candidate in (*candidates, *(_more_candidates(message, candidates) or ())):
         head, tail, start, stop, name, dtype, shape, spec, wanted, more, _ = candidate
         if message[:start] != head or message[len(message) - len(tail) :] != tail:
             continue

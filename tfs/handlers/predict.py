@@ -30,7 +30,7 @@ _AcquireShared: TypeAlias = Callable[
     [str, int | None, str | None, int], "ServableHandle[Servable] | None"
 ]
 
-_MAX_PLANS: Final = 1024
+_MAX_PLANS: Final = 4096
 
 
 class PredictHandler:
