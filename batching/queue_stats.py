@@ -9,7 +9,7 @@ from typing import Final
 from tfs.core.stats import HistogramSnapshot
 
 SHORT_S: Final = 100e-6
-SAMPLE: Final = 16
+SAMPLE: Final = 32
 """Of batches shorter than SHORT_S the times of one in SAMPLE of a size stand for all,
 or counting would take as long as computing."""
 

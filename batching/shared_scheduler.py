@@ -361,7 +361,7 @@ class SharedBatchScheduler:
         aside = self._aside
         fair = not self._oldest_first
         last = self._last
-        for _ in range(self.options.max_batches_per_step):
+        for _ in itertools.repeat(None, self.options.max_batches_per_step):
             if policy is not None:
                 limit = min(self._limit, policy.current())
             if self.num_in_flight >= limit:
@@ -384,13 +384,34 @@ class SharedBatchScheduler:
                         policy.note_idle()
                     return False
             queue = ring.popleft() if fair else self._pop_oldest()
-            if queue.credit_s <= 0 and fair and not queue.has_share(self._round_index):
+            if (
+                queue.credit_s <= 0.0
+                and fair
+                and not queue.has_share(self._round_index)
+            ):
                 self._defer(queue)
                 continue
-            search = None
+            waiting = queue.waiting
             if queue.is_plain:
-                take = queue.take
-                tasks, rows, oldest_s = take(now_s)
+                search = None
+                tasks = waiting.tasks
+                if (
+                    waiting.num_rows == 1
+                    and tasks  # not of low priority
+                    and now_s < waiting.next_deadline_s
+                    and not waiting.num_begun
+                    and tasks[0].cancel.error is None
+                ):
+                    # What ``take`` does with one task alone. With many queues most
+                    # batches are that, and the call is a tenth of what they cost.
+                    waiting.tasks = []
+                    waiting.num_rows = 0
+                    waiting.next_deadline_s = _NEVER
+                    rows = 1
+                    oldest_s = tasks[0].arrived_s
+                else:
+                    take = queue.take
+                    tasks, rows, oldest_s = take(now_s)
             else:
                 tasks, rows, oldest_s, search = self._form(queue, now_s)
             if not tasks:
@@ -419,7 +440,7 @@ class SharedBatchScheduler:
             if batch.is_done:  # it was computed in there
                 now_s = self._last_done_s
                 queue.in_ring = False
-                if queue.waiting.num_rows or queue.retries:
+                if waiting.num_rows or queue.retries:
                     self._note(queue, now_s)
             else:
                 last = self._last = queue
@@ -586,28 +607,27 @@ class _SharedBatch(Batch[Any]):
             queue.stats.note_shape(num_tasks, rows, padded_rows)
         if scheduler._policy is not None:
             scheduler._policy.note_done(now_s - self.oldest_s)
-        is_seen = True
-        if device_s < SHORT_S and num_alike % SAMPLE:
-            is_seen = False
-        else:
+        if device_s >= SHORT_S or not num_alike % SAMPLE:
             queue.stats.note_times(
                 self.started_s - self.oldest_s,
                 device_s,
                 len(queue.waiting),
                 SAMPLE if device_s < SHORT_S else 1,
             )
+            if not isinstance(outcomes, ServingError):
+                queue.learn(rows, padded_rows, device_s)
         end_all: EndAll | None = None
-        if outcomes.__class__ is not list and isinstance(outcomes, ServingError):
+        if outcomes.__class__ is list and len(outcomes) == num_tasks:
+            queue.num_fruitless = 0  # as is usual
+        elif isinstance(outcomes, ServingError):
             tasks, outcomes = scheduler._sort_out(queue, self, outcomes)
             num_tasks = len(tasks)
         else:
+            queue.num_fruitless = 0
             if callable(outcomes):
                 end_all, outcomes = outcomes, ()
             elif len(outcomes) != num_tasks:
                 outcomes = _miscounted(queue, len(outcomes), num_tasks)
-            queue.num_fruitless = 0
-            if is_seen:
-                queue.learn(rows, padded_rows, device_s)
         if not queue.in_ring:
             scheduler._note(queue, now_s)
         if not scheduler._stepping:

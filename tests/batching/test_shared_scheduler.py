@@ -414,6 +414,35 @@ def test_mass_expiry_is_swept_in_bounded_time() -> None:
     assert all(isinstance(task.error, DeadlineExceeded) for task in tasks)
 
 
+def test_a_task_alone_leaves_as_it_would_among_others() -> None:
+    """A queue's only task is taken without ceremony, but not if it is dead or begun."""
+    at = Fixture(num_batch_threads=10)
+    cancelled, runner = at.add()
+    (task,) = at.submit(cancelled, 1)
+    task.cancel.cancel(Cancelled("gone"))
+    expired, _ = at.add(runner)
+    late = FakeTask(deadline_s=START_S)
+    at.scheduler.submit(expired, late)
+    low, _ = at.add(runner)
+    patient = FakeTask(name="low")
+    at.scheduler.submit(low, patient, low=True)
+    halved, _ = at.add(runner, splits=True, max_batch_rows=2)
+    large = FakeTask(3, name="large")
+    at.scheduler.submit(halved, large)
+    at.step()
+    assert isinstance(task.error, Cancelled)
+    assert isinstance(late.error, DeadlineExceeded)
+    # What is left of the large one is a row, and still a part of it.
+    assert sorted(runner.names) == [["large[0:2]"], ["large[2:3]"], ["low"]]
+    while runner.running:
+        runner.finish()
+    assert patient.outcome == "low"
+    assert large.outcome == ["large[0:2]", "large[2:3]"]
+    for queue in (cancelled, expired, low, halved):
+        assert queue.is_idle
+        assert queue.waiting.num_rows == len(queue.waiting) == 0
+
+
 def test_a_cancelled_task_costs_no_compute() -> None:
     """It leaves when its batch is formed, with its own reason."""
     at = Fixture()

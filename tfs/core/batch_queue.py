@@ -40,6 +40,9 @@ class BatchQueue(Generic[TaskT]):
     Attributes:
         options: What it was made with.
         num_rows: Rows that wait now.
+        tasks: Those of high priority that wait, in arrival order. Changed by methods
+            alone, but for a taker that cannot afford to call one; see ``take``.
+        num_begun: Waiting tasks of which a part was taken already.
         next_deadline_s: No waiting task has an earlier deadline; infinite for none.
         num_refused: Tasks not admitted, so far.
         num_expired: Tasks whose deadline passed here.
@@ -53,7 +56,6 @@ class BatchQueue(Generic[TaskT]):
 
     __slots__ = (
         "_closed",
-        "_high",
         "_join",
         "_low",
         "_low_rows",
@@ -63,9 +65,9 @@ class BatchQueue(Generic[TaskT]):
         "_max_task_rows",
         "_may_split",
         "_num_skipped_sweeps",
-        "_num_splits",
         "_split",
         "next_deadline_s",
+        "num_begun",
         "num_cancelled",
         "num_evicted",
         "num_expired",
@@ -74,6 +76,7 @@ class BatchQueue(Generic[TaskT]):
         "num_split",
         "options",
         "s_per_row",
+        "tasks",
     )
 
     def __init__(
@@ -104,10 +107,10 @@ class BatchQueue(Generic[TaskT]):
         if low is not None and low.max_rows is not None:
             self._max_low_rows = low.max_rows
         # Lists, of which whole slices are taken: mostly all there is.
-        self._high: list[TaskT] = []
+        self.tasks: list[TaskT] = []
         self._low: list[TaskT] = []
         self._low_rows = 0
-        self._num_splits = 0  # heads of which a part was taken already
+        self.num_begun = 0
         self._closed = False
         self.s_per_row = 0.0
         self._num_skipped_sweeps = 0
@@ -133,7 +136,7 @@ class BatchQueue(Generic[TaskT]):
             self._low_rows += rows
             self._low.append(task)
         else:
-            self._high.append(task)
+            self.tasks.append(task)
         task.arrived_s = now_s
         self.num_rows = num_rows
         deadline_s = task.deadline_s
@@ -153,7 +156,7 @@ class BatchQueue(Generic[TaskT]):
             for task in tasks:
                 num_waiting += self.put(task, now_s)
             return num_waiting == len(tasks)
-        self._high.extend(tasks)
+        self.tasks.extend(tasks)
         self.num_rows = num_rows
         for task in tasks:
             task.arrived_s = now_s
@@ -245,17 +248,17 @@ class BatchQueue(Generic[TaskT]):
 
     def __len__(self) -> int:
         """How many tasks wait."""
-        return len(self._high) + len(self._low)
+        return len(self.tasks) + len(self._low)
 
     @property
     def due_s(self) -> float:
         """When a batch goes at the latest: exact, -inf for at once, inf for never."""
         if not self._low:
-            if not self._high:
+            if not self.tasks:
                 return _NEVER
             if self.num_rows >= self._max_batch_rows or self._closed:
                 return _NOW
-            return self._high[0].arrived_s + self.options.timeout_s
+            return self.tasks[0].arrived_s + self.options.timeout_s
         if self._closed:
             return _NOW
         return self._due_with_low()
@@ -268,9 +271,9 @@ class BatchQueue(Generic[TaskT]):
         if low.ageing_s is not None:
             aged_s = came_s + max(low.ageing_s, low.timeout_s)
         high_rows = self.num_rows - self._low_rows
-        if not self._high:
+        if not self.tasks:
             return _NOW if self._low_rows >= self._max_batch_rows else low_s
-        high_s = self._high[0].arrived_s + self.options.timeout_s
+        high_s = self.tasks[0].arrived_s + self.options.timeout_s
         if low.mixing is Mixing.MERGE:
             full = self.num_rows >= self._max_batch_rows
             return _NOW if full else min(high_s, low_s)
@@ -279,7 +282,7 @@ class BatchQueue(Generic[TaskT]):
     @property
     def is_low(self) -> bool:
         """Whether tasks wait, and all are of low priority."""
-        return bool(self._low) and not self._high
+        return bool(self._low) and not self.tasks
 
     @property
     def aged_s(self) -> float:
@@ -292,7 +295,7 @@ class BatchQueue(Generic[TaskT]):
     @property
     def oldest_s(self) -> float:
         """When the longest-waiting task came; infinite if none waits."""
-        high_s = self._high[0].arrived_s if self._high else _NEVER
+        high_s = self.tasks[0].arrived_s if self.tasks else _NEVER
         return min(high_s, self._low[0].arrived_s) if self._low else high_s
 
     def retry_after_s(self, num_rows: int = 1) -> float:
@@ -324,32 +327,25 @@ class BatchQueue(Generic[TaskT]):
         room = self._max_batch_rows
         if max_rows is not None and max_rows < room:
             room = max_rows
-        tasks = self._high
+        tasks = self.tasks
         num = len(tasks)
-        if num == self.num_rows and now_s < self.next_deadline_s:
+        if num == self.num_rows and now_s < self.next_deadline_s and not self.num_begun:
             # What is usual, ahead of the general case because every step shows: a
-            # row each, all in time and of high priority, nothing half taken.
-            if num == 1:
-                task = tasks[0]
-                if task.cancel.error is None and not self._num_splits:
-                    self._high = []
+            # row each, all in time and of high priority, nothing half taken. (One
+            # task alone is taken so by batching's scheduler itself.)
+            batch = tasks if num <= room else tasks[:room]
+            for task in batch:
+                if task.cancel.error is not None:
+                    break
+            else:
+                if num <= room:
+                    self.tasks = []
                     self.num_rows = 0
                     self.next_deadline_s = _NEVER
-                    return tasks, 1, task.arrived_s
-            elif not self._num_splits:
-                batch = tasks if num <= room else tasks[:room]
-                for task in batch:
-                    if task.cancel.error is not None:
-                        break
-                else:
-                    if num <= room:
-                        self._high = []
-                        self.num_rows = 0
-                        self.next_deadline_s = _NEVER
-                        return tasks, num, tasks[0].arrived_s if tasks else _NEVER
-                    del tasks[:room]
-                    self.num_rows = num - room
-                    return batch, room, batch[0].arrived_s
+                    return tasks, num, tasks[0].arrived_s if tasks else _NEVER
+                del tasks[:room]
+                self.num_rows = num - room
+                return batch, room, batch[0].arrived_s
         if self._low or self._may_split:
             return self._take_any(room, now_s)
         batch = []
@@ -387,12 +383,12 @@ class BatchQueue(Generic[TaskT]):
         if self._low:
             left = self._take_classes(batch, room, now_s, dead)
         else:
-            left = self._pop_into(batch, self._high, room, now_s, dead)
+            left = self._pop_into(batch, self.tasks, room, now_s, dead)
             self.num_rows -= room - left
         num_rows = room - left
-        if self._num_splits:
+        if self.num_begun:
             num_rows -= self._finish_splits(batch)
-        if not self._high and not self._low:
+        if not self.tasks and not self._low:
             self.next_deadline_s = _NEVER
         if dead:
             self._end_dead(dead)
@@ -409,7 +405,7 @@ class BatchQueue(Generic[TaskT]):
         is split. Costs a sort of the queue.
         """
         self.drop_dead(now_s)
-        ranked = [*self._high, *self._low]
+        ranked = [*self.tasks, *self._low]
         ranked.sort(key=lambda task: (_deadline_of(task), task.arrived_s))
         start, stop = choose(ranked)
         dead, batch = ranked[:start], ranked[start:stop]
@@ -448,7 +444,7 @@ class BatchQueue(Generic[TaskT]):
 
     def fail_all(self, error: ServingError) -> None:
         """Ends every waiting task with ``error``."""
-        doomed = [*self._high, *self._low]
+        doomed = [*self.tasks, *self._low]
         self._keep(lambda task: False)
         for task in doomed:
             self._end(task, error)
@@ -467,11 +463,11 @@ class BatchQueue(Generic[TaskT]):
             if batch and low.mixing is Mixing.ISOLATE:
                 return room
         before = room
-        room = self._pop_into(batch, self._high, room, now_s, dead)
+        room = self._pop_into(batch, self.tasks, room, now_s, dead)
         self.num_rows -= before - room
         if not batch:
             return self._pop_low(batch, room, now_s, dead)
-        if low.mixing is Mixing.ISOLATE or self._high or not self._low:
+        if low.mixing is Mixing.ISOLATE or self.tasks or not self._low:
             return room
         if low.mixing is Mixing.PAD_TO_ALLOWED:
             taken = start - room
@@ -535,7 +531,7 @@ class BatchQueue(Generic[TaskT]):
             assert self._join is not None
             task = SplitTask(tasks[index], self._split, self._join)
             tasks[index] = cast(TaskT, task)
-            self._num_splits += 1
+            self.num_begun += 1
             self.num_split += 1
         return cast("TaskT | None", task.take(rows))
 
@@ -549,7 +545,7 @@ class BatchQueue(Generic[TaskT]):
             split: object = batch[index]
             if not isinstance(split, SplitTask):
                 continue
-            self._num_splits -= 1
+            self.num_begun -= 1
             rows = split.num_rows
             part = split.take(rows)
             if part is None:
@@ -564,7 +560,7 @@ class BatchQueue(Generic[TaskT]):
         """Removes tasks that are not ``wanted``, without ending them."""
         self.num_rows = self._low_rows = 0
         self.next_deadline_s = _NEVER
-        for tasks in (self._high, self._low):
+        for tasks in (self.tasks, self._low):
             tasks[:] = [task for task in tasks if wanted(task)]
             for task in tasks:
                 self.num_rows += task.num_rows
@@ -586,7 +582,7 @@ class BatchQueue(Generic[TaskT]):
 
     def _end(self, task: TaskT, error: ServingError) -> None:
         if isinstance(task, SplitTask):
-            self._num_splits -= 1
+            self.num_begun -= 1
         task.on_done(error)
 
     def __repr__(self) -> str:
