@@ -10,9 +10,13 @@ from batching.batching_options import BatchingOptions
 from batching.options import Padding
 from tests.server.puppet import PuppetServable
 from tfs.core.batch_queue_options import Mixing
+from tfs.core.dtype import FLOAT32
 from tfs.core.errors import InvalidArgument
+from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import BATCHING_PARAMETERS
 from tfs.runtime.placement import Backend
 from tfs.servables.batched import BatchedServable
@@ -116,3 +120,34 @@ def test_a_versions_own_parameters_come_first(tmp_path: Path, own: bool) -> None
     assert isinstance(found, BatchedServable)
     sizes = {options.allowed_rows for options in found.queue_options.values()}
     assert sizes == {(3, 6) if own else ()}
+
+
+def test_what_a_round_brings_a_new_version_is_computed_in_that_round(
+    tmp_path: Path,
+) -> None:
+    """Schedulers take part in rounds from their first version on, and at once."""
+    loop = ServingLoop()
+    loop.step()
+    batcher = Batcher(
+        loop,
+        enabled=True,
+        trusts_versions=True,
+        common=BatchingOptions(batches_unproven=True),
+        num_parallel=dict.fromkeys(Backend, 1),
+    )
+    outcomes: list[Outcome] = []
+    backends = (Backend.INLINE, Backend.FRONT, Backend.INLINE)
+    for version, backend in enumerate(backends, 1):
+        servable = PuppetServable(ServableId("m", version))
+        found = batcher.batch(servable, str(tmp_path), None, backend)
+        found.submit(
+            InferenceTask(
+                DEFAULT_SIGNATURE,
+                servable.signatures[DEFAULT_SIGNATURE],
+                {"x": TensorView(FLOAT32, (1, 2), bytes(8))},
+                outcomes.append,
+            )
+        )
+        loop.step()
+        assert len(outcomes) == version
+    loop.close()

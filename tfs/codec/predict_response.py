@@ -117,6 +117,7 @@ def write_predict_replies(
 
     """
     fields: list[tuple[bytes, Buffer, int]] = []
+    num_bytes = 0
     for name, view in outputs.items():
         data = view.data
         if isinstance(data, tuple):
@@ -137,7 +138,8 @@ def write_predict_replies(
         if not size:
             return None
         fields.append((entry[0], data, size))
-    if sum([size for _, _, size in fields]) >= LARGE_BYTES:
+        num_bytes += size
+    if num_bytes >= LARGE_BYTES:
         return None
     spec = spec_field(model_name, version, signature_name)
     if len(fields) == 1:

@@ -23,6 +23,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.patience import Patience
@@ -77,6 +78,8 @@ class ServingLoop:
     Attributes:
         num_failures: Callbacks that raised since the start.
         longest_round_s: Longest round since it was last reset to 0.
+        thread_ident: The thread the loop runs on; 0 before it runs. For who asks on
+            every task, and finds :attr:`is_loop_thread` a call too many.
         busy_since_s: When the round began that runs now; None between rounds. For
             whoever watches the loop from another thread.
 
@@ -104,7 +107,7 @@ class ServingLoop:
         self._closed = False
         self._running = False
         self._thread: threading.Thread | None = None
-        self._ident = 0  # of that thread; asked for on every task
+        self.thread_ident = 0
 
     # -- from any thread -----------------------------------------------------
 
@@ -129,14 +132,9 @@ class ServingLoop:
         return self._clock
 
     @property
-    def thread_ident(self) -> int:
-        """The thread the loop runs on; 0 before it runs."""
-        return self._ident
-
-    @property
     def is_loop_thread(self) -> bool:
         """Whether the caller runs on the loop."""
-        return threading.get_ident() == self._ident
+        return get_ident() == self.thread_ident
 
     # -- on the loop (or before it runs) --------------------------------------
 
@@ -203,7 +201,7 @@ class ServingLoop:
     def run(self) -> None:
         """Runs rounds until ``stop``; blocks the calling thread."""
         self._thread = threading.current_thread()
-        self._ident = threading.get_ident()
+        self.thread_ident = get_ident()
         self._running = True
         wake_s: float | None = None
         try:
@@ -222,7 +220,7 @@ class ServingLoop:
         """
         if self._thread is None:
             self._thread = threading.current_thread()
-            self._ident = threading.get_ident()
+            self.thread_ident = get_ident()
         return self._round(0.0)
 
     def close(self, deadline_s: float | None = None) -> None:
@@ -273,7 +271,8 @@ class ServingLoop:
             ready = self._epoll.poll(timeout_s, _MAX_EVENTS)
         except InterruptedError:
             ready = []
-        begun_s = self.busy_since_s = self._clock.now()
+        now = self._clock.now
+        begun_s = self.busy_since_s = now()
         for fd, events in ready:
             if fd == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
@@ -290,11 +289,11 @@ class ServingLoop:
                     self._failed(fn, error)
         if self._posted:
             self._run_posted()
-        if self._timers:
+        if self._timers and self._timers[0][0] <= begun_s:
             self._run_timers(begun_s)
         wake_s = self._timers[0][0] if self._timers else None
         if self._hooks:
-            now_s = self._clock.now()
+            now_s = now()
             for _, hook in self._hooks:
                 try:
                     wanted_s = hook(now_s)
@@ -306,7 +305,7 @@ class ServingLoop:
             if self._timers and (wake_s is None or self._timers[0][0] < wake_s):
                 wake_s = self._timers[0][0]
         self.busy_since_s = None
-        now_s = self._clock.now()
+        now_s = now()
         if now_s - begun_s > self.longest_round_s:
             self.longest_round_s = now_s - begun_s
         if self._posted:

@@ -241,23 +241,23 @@ class PredictHandler:
         model = self._gate.model(handle.id.name)
         if model.logs:
             return None
+        plan = self._plans.get(template)
+        if plan is not None and plan.answers.are_for(handle, model):
+            return plan
         name = template.model_spec.signature_name or DEFAULT_SIGNATURE
         signature = find_signature(handle.servable, name)
         if signature.defaults:
             return None
-        stats = model.stats_of(PREDICT, handle.id.version, name)
-        plan = self._plans.get(template)
-        if plan is None or not plan.answers.are_for(handle, model, stats):
-            if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
-            answers = PredictAnswers(
-                handle,
-                name,
-                self._gate,
-                model,
-                stats,
-                as_tensor_content=self._as_tensor_content,
-            )
-            plan = RequestPlan(template.inputs, name, signature, answers)
-            self._plans[template] = plan
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        answers = PredictAnswers(
+            handle,
+            name,
+            self._gate,
+            model,
+            model.stats_of(PREDICT, handle.id.version, name),
+            as_tensor_content=self._as_tensor_content,
+        )
+        plan = RequestPlan(template.inputs, name, signature, answers)
+        self._plans[template] = plan
         return plan

@@ -82,14 +82,14 @@ class PredictAnswers:
         self._stats = stats
         self._as_tensor_content = as_tensor_content
 
-    def are_for(
-        self,
-        handle: ServableHandle[Servable],
-        model: ModelGate,
-        stats: RequestStats,
-    ) -> bool:
-        """Tells whether these are the answers of that version, so counted."""
-        return self._handle is handle and self._model is model and self._stats is stats
+    def are_for(self, handle: ServableHandle[Servable], model: ModelGate) -> bool:
+        """Tells whether these are the answers of that version, counted where it is."""
+        return (
+            self._handle is handle
+            and self._model is model
+            and self._stats
+            is model.stats_of(PREDICT, self._id.version, self._signature_name)
+        )
 
     def enter_all(self, num: int) -> bool:
         """Counts ``num`` requests in, for whoever pinned them and entered the server's.

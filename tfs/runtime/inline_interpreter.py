@@ -21,6 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from threading import get_ident
+from time import perf_counter
 from typing import TypeAlias
 
 import torch
@@ -64,6 +66,7 @@ class InlineModel:
     ) -> None:
         self._interpreter = interpreter
         self._source = source
+        self.num_threads = source.intra_op_threads
         self.import_s: float | None = None
         self.process_changes = ""  # others run here, too
         self.load_memory = LoadMemory()  # others allocate here, too
@@ -149,6 +152,7 @@ class InlineInterpreter:
         self._takes_several = takes_several
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
+        self._now = self._clock.now
         self._front_loop = front_loop
         self._on_slow = on_slow
         # Held while a model runs, by the thread or by the loop (which never waits for
@@ -352,7 +356,7 @@ class InlineInterpreter:
     def _try_on_loop(self, model: InlineModel, task: InferenceTask) -> bool:
         """Runs a task here and now, if this is the loop and nothing is in the way."""
         loop = self._front_loop
-        if loop is None or not loop.is_loop_thread or self._queue:
+        if loop is None or get_ident() != loop.thread_ident or self._queue:
             return False
         if not self._running.acquire(blocking=False):
             return False
@@ -361,9 +365,7 @@ class InlineInterpreter:
                 return False
             with self._inference:
                 before = read_thread_use()
-                begun_s = time.perf_counter()
-                outcome = self._execute(model, task)
-                call_s = time.perf_counter() - begun_s
+                outcome, call_s = self._execute(model, task)
                 if call_s > FRONT_LIMIT_S:
                     after = read_thread_use()
                     call_s = model.slow_calls.own_s(
@@ -403,7 +405,7 @@ class InlineInterpreter:
                         item.done.set()
                         outcome = None
                     else:
-                        outcome = self._execute(*item)
+                        outcome, _ = self._execute(*item)
                 if outcome is not None and not isinstance(item, _Unload):
                     finish(item[1], outcome)
                 # A waiting thread must not keep a model alive that was unloaded, nor
@@ -412,28 +414,29 @@ class InlineInterpreter:
 
     # -- where a model runs, under _running ------------------------------------------
 
-    def _execute(self, model: InlineModel, task: InferenceTask) -> Outcome:
-        refused = why_not_run(task, self._clock.now())
+    def _execute(
+        self, model: InlineModel, task: InferenceTask
+    ) -> tuple[Outcome, float]:
+        """Returns the outcome, and the seconds the call took; 0 if there was none."""
+        refused = why_not_run(task, self._now())
         if refused is not None:
             self._num_dropped += 1
-            return refused
-        begun_s = time.perf_counter()
-        outcome = self._outcome(model, task)
-        self._busy_s += time.perf_counter() - begun_s
-        self._num_calls += 1
-        if isinstance(outcome, ServingError):
-            self._num_failed += 1
-        return outcome
-
-    def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
-        wanted = model.source.intra_op_threads
-        thread = threading.get_ident()
+            return refused, 0.0
+        begun_s = perf_counter()
+        wanted = model.num_threads
+        thread = get_ident()
         if wanted != self._num_threads.get(thread):
             # The number belongs to this thread (OpenMP's and MKL's are per thread);
             # it changes only where models with different settings share one.
             torch.set_num_threads(wanted)
             self._num_threads[thread] = wanted
-        return self._answer(model, task)
+        outcome = self._answer(model, task)
+        call_s = perf_counter() - begun_s
+        self._busy_s += call_s
+        self._num_calls += 1
+        if isinstance(outcome, ServingError):
+            self._num_failed += 1
+        return outcome, call_s
 
     def _answer(self, model: InlineModel, task: InferenceTask) -> Outcome:
         guest = model.guest

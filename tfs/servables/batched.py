@@ -29,7 +29,6 @@ from tfs.core.errors import (
 )
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import (
-    CancelToken,
     InferenceTask,
     Outcome,
     Servable,
@@ -625,11 +624,11 @@ class _BatchRunner:
             first.signature,
             inputs,
             _BatchEnd(batch, form, self._label, self._loop).on_done,
-            num_rows=batch.padded_rows,
-            output_filter=first.output_filter if alone else _union(tasks),
-            deadline_s=first.deadline_s if alone else _latest_deadline_s(tasks),
+            batch.padded_rows,
+            first.output_filter if alone else _union(tasks),
+            first.deadline_s if alone else _latest_deadline_s(tasks),
             # A batch is not interrupted for one of several; alone it may be.
-            cancel=first.cancel if alone else CancelToken(),
+            first.cancel if alone else None,
         )
         self._inner.submit(joined)
 
@@ -794,7 +793,9 @@ def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:
 def _latest_deadline_s(tasks: Sequence[InferenceTask]) -> float | None:
     latest_s = 0.0
     for task in tasks:
-        if task.deadline_s is None:
+        deadline_s = task.deadline_s
+        if deadline_s is None:
             return None
-        latest_s = max(latest_s, task.deadline_s)
+        if deadline_s > latest_s:
+            latest_s = deadline_s
     return latest_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from google.protobuf import text_format
@@ -175,8 +176,7 @@ class Batcher:
             )
             for backend, num in bounds.items()
         }
-        for scheduler in self._schedulers.values():
-            loop.add_round_hook(scheduler.step, Phase.SCHEDULE)
+        self._stepped: set[Backend] = set()  # the loop's
 
     def batch(
         self,
@@ -199,6 +199,7 @@ class Batcher:
             options = replace(
                 read_batching_file(own), batches_unproven=self._trusts_versions
             )
+        self._loop.post(partial(self._begin, backend))  # ahead of any task
         return BatchedServable(
             servable,
             self._schedulers[backend],
@@ -208,3 +209,9 @@ class Batcher:
             self._stats,
             max_in_flight=self._max_in_flight.get(backend),
         )
+
+    def _begin(self, backend: Backend) -> None:
+        """Has a scheduler stepped from its first version on: most are never used."""
+        if backend not in self._stepped:
+            self._stepped.add(backend)
+            self._loop.add_round_hook(self._schedulers[backend].step, Phase.SCHEDULE)

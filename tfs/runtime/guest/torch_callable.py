@@ -35,6 +35,7 @@ class TorchCallable:
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._device = source.device
+        self._is_on_cpu = source.device == "cpu"
         self._calls = {
             name: _SignatureCall(source, name, signature, functions[name])
             for name, signature in source.signatures.items()
@@ -45,25 +46,31 @@ class TorchCallable:
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
         """Runs one signature on views, copying in once and out once, or not at all."""
-        signature = self._call_of(signature_name).signature
-        num_rows = num_rows_of(signature, inputs)
-        values = {name: to_torch(view) for name, view in inputs.items()}
-        outputs = self.run(signature_name, values, num_rows)
-        for value in outputs.values():
+        call = self._calls.get(signature_name) or self._call_of(signature_name)
+        num_rows = num_rows_of(call.signature, inputs)
+        # Loops: a comprehension is a call, of which a small model's are made of.
+        values: dict[str, Value] = {}
+        for name, view in inputs.items():
+            values[name] = to_torch(view)
+        if self._is_on_cpu:
+            outputs = call(values, num_rows)
+        else:
+            outputs = self.run(signature_name, values, num_rows)
+        for value in outputs.values():  # an iterator of items would keep the value
             if is_large(value):
                 del value
                 return take_views(outputs, values)
-        return {
-            name: to_view(value) if isinstance(value, torch.Tensor) else value
-            for name, value in outputs.items()
-        }
+        views: dict[str, TensorView] = {}
+        for name, value in outputs.items():
+            views[name] = to_view(value) if isinstance(value, torch.Tensor) else value
+        return views
 
     def run(
         self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
     ) -> dict[str, Output]:
         """Runs one signature on tensors the model may keep and write to."""
         call = self._calls.get(signature_name) or self._call_of(signature_name)
-        if self._device != "cpu":
+        if not self._is_on_cpu:
             inputs = {
                 name: value.to(self._device, non_blocking=True)
                 if isinstance(value, torch.Tensor)
@@ -127,11 +134,12 @@ class _SignatureCall:
             raise Internal(f"{self._who} ran out of memory") from error
         except BaseException as error:  # a model's sys.exit() must not end its thread
             raise Internal(f"{self._who} failed: {one_line(error)}") from error
-        return self._checked(self._named(result), num_rows)
+        named = result if type(result) is dict else self._named(result)
+        return self._checked(named, num_rows)
 
     def _named(self, result: object) -> Mapping[str, object]:
         """Returns outputs by name: a mapping as it is, others by position."""
-        if type(result) is dict or isinstance(result, Mapping):
+        if isinstance(result, Mapping):
             return result
         names = self.signature.outputs
         if len(names) == 1 and not (

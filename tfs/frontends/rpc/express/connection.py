@@ -973,11 +973,14 @@ class Connection:
         ):
             self._send_window -= total
             out = self.out
-            out.append(_before_message(stream_id, size))
-            out.append(message)
-            out.append(_ok_trailers(stream_id))
-            if size > _LARGE_OUTPUT:
-                self.has_large_output = True
+            if size <= response.SMALL_BYTES:
+                out.append(_small_reply(stream_id, message))
+            else:
+                out.append(_before_message(stream_id, size))
+                out.append(message)
+                out.append(_ok_trailers(stream_id))
+                if size > _LARGE_OUTPUT:
+                    self.has_large_output = True
             if stream.state is _REQUESTED:  # the table: SEND_END closes it
                 stream.state = StreamState.CLOSED
                 del self.streams[stream_id]

@@ -77,7 +77,12 @@ class CallOwner(Protocol):
 
 
 class ExpressCall:
-    """A unary call. ``reply`` and ``fail`` are thread-safe; the rest is the loop's."""
+    """A unary call. ``reply`` and ``fail`` are thread-safe; the rest is the loop's.
+
+    Attributes:
+        metadata: The request's, lower-case keys; ``-bin`` values are bytes.
+
+    """
 
     __slots__ = (
         "__weakref__",
@@ -92,6 +97,7 @@ class ExpressCall:
         "is_dispatched",
         "is_finished",
         "message",
+        "metadata",
         "route",
         "stream",
     )
@@ -101,6 +107,7 @@ class ExpressCall:
         self.deadline_s: float | None = None
         self.route = route
         self.stream = stream
+        self.metadata: Metadata = stream.head.metadata
         self.is_finished = False
         self.is_dispatched = False
         self.has_message = False
@@ -121,11 +128,6 @@ class ExpressCall:
     def method(self) -> str:
         """The path."""
         return self.route.path
-
-    @property
-    def metadata(self) -> Metadata:
-        """The request's metadata, lower-case keys; ``-bin`` values are bytes."""
-        return self.stream.head.metadata
 
     @property
     def peer(self) -> Peer:

@@ -247,8 +247,9 @@ class Session:
             self._watch()
             return
         num_left = self._shared.turns.current.num_written_bytes
+        has_sendable = connection.has_sendable
         while num_left > 0:
-            if connection.has_sendable:
+            if has_sendable:
                 connection.fill(min(num_left, _FILL_BYTES))
             num_left -= _FILL_BYTES
             out = connection.out
@@ -271,11 +272,12 @@ class Session:
                     self._unsent_bytes += len(data) - sent
                     self._written_s = self._now()
                     self._watch()
-            if self.is_closed or self._unsent or not connection.has_sendable:
+            has_sendable = connection.has_sendable
+            if self.is_closed or self._unsent or not has_sendable:
                 break
         if self.is_closed or self._unsent:
             return
-        if connection.has_sendable:
+        if has_sendable:
             self._shared.wants_round = True
             self.is_dirty = True
             self._shared.late.append(self.flush)
