@@ -16,12 +16,10 @@ Exceptions raised by the events object do pass through.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NoReturn
 
-from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.core.errors import Internal, ServingError
 from tfs.frontends.rpc.express import frames, response
 from tfs.frontends.rpc.express.connection_events import ConnectionEvents
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
@@ -45,16 +43,14 @@ from tfs.frontends.rpc.express.frames import (
 from tfs.frontends.rpc.express.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE, MessageAssembler
-from tfs.frontends.rpc.express.outbox import Outbox, Output
 from tfs.frontends.rpc.express.patience import Annoyance, Patience
-from tfs.frontends.rpc.express.peer_settings import PeerSettings
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
-from tfs.frontends.rpc.express.request_head import (
-    HttpRefusal,
-    MalformedHead,
-)
+from tfs.frontends.rpc.express.request_head import MalformedHead
+from tfs.frontends.rpc.express.sending_half import SendingHalf
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import (
+    OPENED,
+    REQUESTED,
     Reaction,
     Signal,
     Step,
@@ -63,36 +59,22 @@ from tfs.frontends.rpc.express.stream_state import (
     step,
 )
 
-_before_message = response.before_message
-_ok_trailers = response.ok_trailers
-_small_reply = response.small_reply
 _unpack_prefix = Struct(">BI").unpack_from
-_pack_prefix = Struct(">BI").pack
-
-# What the table says about the ordinary request, looked up once.
-_OPENED: Final = step(StreamState.IDLE, Signal.RECEIVE_HEADERS).next_state
-_REQUESTED: Final = step(_OPENED, Signal.RECEIVE_DATA_END).next_state
 
 _BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
-_MAX_RECENT_RESETS: Final = 1024
 _SMALL_CONTINUATION: Final = 512
 _TINY_INCREMENT: Final = 64
-_SMALL_MESSAGE: Final = 4096  # is sent in one part with its prefix
-_LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
-_LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
 _LARGE_REQUEST: Final = 65_536
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
 
 
-class Connection:
+class Connection(SendingHalf):
     """The state of one connection. Confined to the serving loop.
 
+    What it receives and how it ends; the base knows what it sends.
+
     Attributes:
-        out: Finished frames in sending order; the owner takes them away.
-        has_large_output: Whether ``out`` holds parts better not joined; the owner
-            resets it.
-        streams: The live streams by id.
         is_closed: GOAWAY is queued with an error, or the drain is over: send what
             is in ``out``, then close the socket.
         fault: Why the peer was cut off, if it was.
@@ -101,8 +83,6 @@ class Connection:
         num_cut_off: Calls that ended early whose work still runs; they count
             against ``max_concurrent_streams``. Kept by the owner.
         num_resets: Streams that the peer reset.
-        num_answered: Requests answered in full, and messages streamed.
-        queued_bytes: Answers held back by flow control.
 
     Args:
         events: Is told what the peer does.
@@ -122,7 +102,6 @@ class Connection:
         "_block_frames",
         "_block_since_s",
         "_block_stream_id",
-        "_blocked",
         "_budget",
         "_buffers",
         "_by_block",
@@ -134,34 +113,23 @@ class Connection:
         "_is_draining",
         "_last_stream_id",
         "_limits",
-        "_max_message_bytes",
         "_max_request_bytes",
-        "_now_s",
         "_num_large",
         "_num_tiny_updates",
         "_pad_left",
         "_patience",
-        "_peer",
         "_ping_mark",
-        "_resets",
         "_rest",
         "_rest_since_s",
         "_saw_preface",
         "_saw_settings",
-        "_send_window",
-        "_sent_chunks",
         "_window",
         "fault",
-        "has_large_output",
         "is_closed",
         "max_large",
         "max_requests",
-        "num_answered",
         "num_cut_off",
         "num_resets",
-        "out",
-        "queued_bytes",
-        "streams",
     )
 
     def __init__(
@@ -172,26 +140,19 @@ class Connection:
         now_s: float,
         buffers: ReceiveBuffers | None = None,
     ) -> None:
-        self.streams: dict[int, Stream] = {}
+        super().__init__(limits.max_message_bytes, now_s)
         self.is_closed = False
         self.fault: ConnectionFault | None = None
         self.num_cut_off = 0
         self.num_resets = 0
-        self.num_answered = 0
-        self.queued_bytes = 0
-        self.has_large_output = False
         self._events = events
         self._budget = budget
         self._buffers = buffers
         self._limits = limits
         self.max_requests = self.max_large = limits.max_requests_per_round
-        self._max_message_bytes = limits.max_message_bytes
         self._max_request_bytes = min(
             limits.max_message_bytes, budget.largest_request_bytes
         )
-        self._now_s = now_s
-        self._peer = PeerSettings()
-        self._send_window = frames.DEFAULT_WINDOW
         self._window = ReceiveWindow(budget, limits.preferred_window)
         self._patience = Patience(now_s)
         self._cache = HeadCache(
@@ -217,13 +178,10 @@ class Connection:
         self._begun_after = 0
         self._accept_limit = LARGEST_WINDOW  # the GOAWAY we sent
         self._is_draining = False
-        self._resets: OrderedDict[int, None] = OrderedDict()
-        self._blocked: dict[int, Stream] = {}
-        self._sent_chunks = 0
         self._num_large = 0  # made whole in this ``receive``
         self._num_tiny_updates = 0
         self._ping_mark = -1
-        self.out: Output = [
+        self.out.append(
             frames.settings(
                 {
                     Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
@@ -232,7 +190,7 @@ class Connection:
                     Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
                 }
             )
-        ]
+        )
         update = self._window.refill()
         if update:
             self.out.append(update)
@@ -271,18 +229,6 @@ class Connection:
         """Whether the client waits for a window that the budget has not got."""
         return self._window.is_starved
 
-    @property
-    def has_sendable(self) -> bool:
-        """Whether :meth:`fill` would produce DATA now."""
-        if not self._blocked or self._send_window <= 0:
-            return False
-        return any(stream.send_window > 0 for stream in self._blocked.values())
-
-    @property
-    def has_output(self) -> bool:
-        """Whether there is anything to write or to :meth:`fill` from."""
-        return bool(self.out or self._blocked)
-
     def favour(self, is_favoured: bool) -> None:
         """Lets the client have the receive budget's reserve, or no more."""
         self._window.is_favoured = is_favoured
@@ -290,11 +236,12 @@ class Connection:
     @property
     def is_uploading(self) -> bool:
         """Whether a request is unfinished."""
-        return any(stream.state is _OPENED for stream in self.streams.values())
+        return any(stream.state is OPENED for stream in self.streams.values())
 
-    def blocked_streams(self) -> list[Stream]:
-        """Returns the streams whose answers wait for windows or their turn."""
-        return list(self._blocked.values())
+    @property
+    def max_request_bytes(self) -> int:
+        """The longest message taken, compressed or not."""
+        return self._max_request_bytes
 
     # -- receiving ----------------------------------------------------------------
 
@@ -382,7 +329,7 @@ class Connection:
                     and end <= size
                     and length >= PREFIX_SIZE
                     and stream.assembler is None
-                    and stream.state is _OPENED
+                    and stream.state is OPENED
                     and self._block_stream_id == 0
                     and length <= window.size
                 ):
@@ -397,7 +344,7 @@ class Connection:
                         window.size -= length
                         stream.held_bytes = length
                         stream.received_bytes = length
-                        stream.state = _REQUESTED
+                        stream.state = REQUESTED
                         num_whole_left -= 1
                         events.on_request(stream, data[payload + PREFIX_SIZE : end])
                         index = end
@@ -406,7 +353,7 @@ class Connection:
                         continue
                 if (
                     stream is not None
-                    and stream.state is _OPENED
+                    and stream.state is OPENED
                     and flags | END_STREAM == END_STREAM
                     and 0 < length <= self._limits.max_frame_size
                     and self._block_stream_id == 0
@@ -437,7 +384,7 @@ class Connection:
                     num_left -= 1
                     self._last_stream_id = stream_id
                     stream = streams[stream_id] = Stream(
-                        stream_id, head, _OPENED, self._peer.initial_window, self._now_s
+                        stream_id, head, OPENED, self._peer.initial_window, self._now_s
                     )
                     events.on_open(stream)
                     index = end
@@ -601,7 +548,7 @@ class Connection:
                 or end > size
                 or not 0 < length <= room
                 or length > max_frame_size
-                or stream.state is not _OPENED
+                or stream.state is not OPENED
                 or stream.end_block is not None
             ):
                 break
@@ -666,7 +613,7 @@ class Connection:
 
     def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
         stream = self.streams.get(stream_id)
-        if stream is None or stream.state is not _OPENED or stream.end_block:
+        if stream is None or stream.state is not OPENED or stream.end_block:
             # Reset or answered meanwhile: nobody reads it any more.
             self._budget.release(len(chunk))
             return
@@ -863,21 +810,6 @@ class Connection:
 
     # -- ending streams and the connection ------------------------------------------
 
-    def _drop(self, stream: Stream, state: StreamState) -> None:
-        """Takes a stream out of every table; its bytes stay held."""
-        stream.state = state
-        if self.streams.pop(stream.id, None) is None:
-            return
-        if stream.outbox is not None:
-            self._blocked.pop(stream.id, None)
-            self.queued_bytes -= stream.outbox.size_bytes
-            stream.outbox = None
-
-    def _remember_reset(self, stream_id: int) -> None:
-        self._resets[stream_id] = None
-        if len(self._resets) > _MAX_RECENT_RESETS:
-            self._resets.popitem(last=False)
-
     def _refuse(self, stream_id: int, code: ErrorCode, ends: bool) -> None:
         """Resets a stream that never came to be."""
         self.out.append(frames.rst_stream(stream_id, code))
@@ -890,14 +822,6 @@ class Connection:
             self.reset(stream, code)
             self._events.on_reset(stream)
         self._annoyed(Annoyance.STREAM_ERROR)
-
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Sends RST_STREAM and forgets the stream; brings no event."""
-        if stream.id not in self.streams:
-            return
-        self._drop(stream, step(stream.state, Signal.SEND_RST_STREAM).next_state)
-        self._remember_reset(stream.id)
-        self.out.append(frames.rst_stream(stream.id, code))
 
     def release(self, stream: Stream, num_bytes: int | None = None) -> None:
         """Gives (all of) the bytes a stream holds back to the budget."""
@@ -955,212 +879,3 @@ class Connection:
             self._drop(stream, StreamState.CLOSED)
             self._events.on_reset(stream)
         self._window.close()
-
-    # -- sending --------------------------------------------------------------------
-
-    def send_reply(self, stream: Stream, message: bytes) -> None:
-        """Answers a call with one message and OK; no headers were sent before."""
-        size = len(message)
-        total = size + PREFIX_SIZE
-        stream_id = stream.id
-        if size > self._max_message_bytes:
-            self.send_error(stream, self.too_large(size))
-        elif (
-            total <= self._send_window
-            and total <= stream.send_window
-            and total <= self._peer.max_frame_size
-            and not self._blocked
-        ):
-            self._send_window -= total
-            out = self.out
-            if size <= response.SMALL_BYTES:
-                out.append(_small_reply(stream_id, message))
-            else:
-                out.append(_before_message(stream_id, size))
-                out.append(message)
-                out.append(_ok_trailers(stream_id))
-                if size > _LARGE_OUTPUT:
-                    self.has_large_output = True
-            if stream.state is _REQUESTED:  # the table: SEND_END closes it
-                stream.state = StreamState.CLOSED
-                del self.streams[stream_id]
-                self.num_answered += 1
-            else:
-                self._ended(stream)
-        else:
-            self.send_message(stream, message)
-            self.send_end(stream, response.OK_TRAILERS_BLOCK)
-
-    def send_replies(
-        self, streams: Sequence[Stream], messages: Sequence[bytes]
-    ) -> None:
-        """As :meth:`send_reply` with each stream and its message."""
-        max_size = min(
-            response.SMALL_BYTES,
-            self._max_message_bytes,
-            self._peer.max_frame_size - PREFIX_SIZE,
-        )
-        live = self.streams
-        out = self.out
-        num_small = 0
-        for stream, message in zip(streams, messages, strict=True):
-            total = len(message) + PREFIX_SIZE
-            if (
-                total <= max_size
-                and total <= self._send_window
-                and total <= stream.send_window
-                and stream.state is _REQUESTED
-                and not self._blocked
-            ):
-                self._send_window -= total
-                out.append(_small_reply(stream.id, message))
-                stream.state = StreamState.CLOSED  # the table: SEND_END closes it
-                del live[stream.id]
-                num_small += 1
-            else:
-                self.send_reply(stream, message)
-        self.num_answered += num_small
-
-    @property
-    def max_request_bytes(self) -> int:
-        """The longest message taken, compressed or not."""
-        return self._max_request_bytes
-
-    def send_reply_parts(
-        self, stream: Stream, parts: Sequence[bytes | memoryview]
-    ) -> None:
-        """As :meth:`send_reply`, of a large message in parts that stay as they are."""
-        size = sum(map(len, parts))
-        if size > self._max_message_bytes:
-            self.send_error(stream, self.too_large(size))
-        else:
-            self._queue_message(stream, (_pack_prefix(0, size), *parts))
-            self.send_end(stream, response.OK_TRAILERS_BLOCK)
-
-    def is_too_large(self, size: int) -> bool:
-        """Tells whether a message of that many bytes is longer than the server sends."""
-        return size > self._max_message_bytes
-
-    def too_large(self, size: int) -> ServingError:
-        """Returns the error of such a message."""
-        return ResourceExhausted(
-            f"sent message larger than max ({size} vs. {self._max_message_bytes} bytes)"
-        )
-
-    def send_message(self, stream: Stream, message: bytes) -> None:
-        """Sends one message, or queues what the client's windows do not take."""
-        prefix = _pack_prefix(0, len(message))
-        if len(message) <= _SMALL_MESSAGE:
-            self._queue_message(stream, (prefix + message,))
-        else:
-            self._queue_message(stream, (prefix, message))
-
-    def _queue_message(
-        self, stream: Stream, parts: Sequence[bytes | memoryview]
-    ) -> None:
-        self._check_sending(stream, Signal.SEND_DATA)
-        self.num_answered += 1
-        if not stream.has_sent_headers:
-            stream.has_sent_headers = True
-            self.out.append(response.headers(stream.id))
-        outbox = stream.outbox
-        if outbox is None:
-            outbox = stream.outbox = Outbox()
-        if not outbox:
-            stream.progress_s = self._now_s
-            self._blocked[stream.id] = stream
-        for part in parts:
-            outbox.add(part)
-            self.queued_bytes += len(part)
-
-    def send_end(self, stream: Stream, block: bytes) -> None:
-        """Ends our side with trailers, once the outbox is empty."""
-        self._check_sending(stream, Signal.SEND_END)
-        if stream.outbox:
-            stream.end_block = block
-            return
-        if not stream.has_sent_headers and block is response.OK_TRAILERS_BLOCK:
-            block = response.HEAD_BLOCK + block
-        self.out.append(response.trailers(stream.id, block))
-        self._ended(stream)
-
-    def send_error(self, stream: Stream, error: ServingError) -> None:
-        """Ends a call with an error, after the messages sent before."""
-        block = response.error_block(error, not stream.has_sent_headers)
-        self.send_end(stream, block)
-
-    def send_refusal(self, stream: Stream, refusal: HttpRefusal) -> None:
-        """Answers what is not gRPC with a plain HTTP response."""
-        self._check_sending(stream, Signal.SEND_END)
-        head, body = response.http_refusal(refusal)
-        if len(body) <= min(self._send_window, stream.send_window):
-            self._send_window -= len(body)
-            self.out.append(
-                frames.frame(FrameType.HEADERS, END_HEADERS, stream.id, head)
-                + frames.frame(FrameType.DATA, END_STREAM, stream.id, body)
-            )
-        else:
-            self.out.append(response.trailers(stream.id, head))
-        self._ended(stream)
-
-    def fill(self, max_bytes: int) -> None:
-        """Moves queued answers into ``out``, as far as windows and the bound allow.
-
-        Streams take turns, so that a large answer does not hold up the others.
-        """
-        blocked = self._blocked
-        largest_frame = min(self._peer.max_frame_size, _LARGEST_CHUNK)
-        while blocked and max_bytes > 0 and self._send_window > 0:
-            progressed = False
-            for stream in list(blocked.values()):
-                outbox = stream.outbox
-                assert outbox is not None
-                size = min(
-                    outbox.size_bytes,
-                    stream.send_window,
-                    self._send_window,
-                    _LARGEST_CHUNK,
-                )
-                if size <= 0:
-                    continue
-                progressed = True
-                max_bytes -= size
-                self._sent_chunks += outbox.move(
-                    self.out, stream.id, size, largest_frame
-                )
-                self._send_window -= size
-                stream.send_window -= size
-                stream.progress_s = self._now_s
-                self.queued_bytes -= size
-                if size > _LARGE_OUTPUT:
-                    self.has_large_output = True
-                if not outbox:
-                    del blocked[stream.id]
-                    if stream.end_block is not None:
-                        self.out.append(response.trailers(stream.id, stream.end_block))
-                        self._ended(stream)
-                elif len(blocked) > 1:
-                    blocked[stream.id] = blocked.pop(stream.id)  # to the end
-                if max_bytes <= 0 or self._send_window <= 0:
-                    break
-            if not progressed:
-                break
-
-    def _check_sending(self, stream: Stream, signal: Signal) -> None:
-        if (
-            stream.id not in self.streams
-            or stream.end_block is not None
-            or step(stream.state, signal).reaction is Reaction.FORBID
-        ):
-            raise RuntimeError(f"{signal.name} on {stream!r}")
-
-    def _ended(self, stream: Stream) -> None:
-        """Our side has ended: closes the stream, by RST if the client has not."""
-        self.num_answered += 1
-        state = step(stream.state, Signal.SEND_END).next_state
-        if state is StreamState.HALF_CLOSED_LOCAL:
-            # The answer is complete; the rest of the request is of no use.
-            stream.state = state
-            self.reset(stream, ErrorCode.NO_ERROR)
-        else:
-            self._drop(stream, state)

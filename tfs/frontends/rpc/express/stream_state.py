@@ -231,3 +231,8 @@ def received(frame_type: int, ends_stream: bool) -> Signal:
     if frame_type > FrameType.CONTINUATION:
         return Signal.RECEIVE_EXTENSION
     return Signal(frame_type)
+
+
+# What the table says about the ordinary request, looked up once.
+OPENED: Final = step(StreamState.IDLE, Signal.RECEIVE_HEADERS).next_state
+REQUESTED: Final = step(OPENED, Signal.RECEIVE_DATA_END).next_state
