@@ -238,6 +238,22 @@ class DiesWhenLoaded(torch.nn.Module):
         return x
 
 
+def _leave_file(folder: str) -> None:
+    """Leaves a file that is named after this process."""
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/{os.getpid()}", "w"):
+        pass
+
+
+def _wait_for_files(folder: str, num: int) -> None:
+    """Waits until there are so many files."""
+    limit_s = time.monotonic() + 30
+    while len(os.listdir(folder)) < num:
+        if time.monotonic() > limit_s:
+            raise TimeoutError("nobody else comes")
+        time.sleep(0.002)
+
+
 class MeetsWhenLoaded(torch.nn.Module):
     """Leaves a file when it is unpickled; after the first, waits until there are 3."""
 
@@ -247,14 +263,9 @@ class MeetsWhenLoaded(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        os.makedirs(self.folder, exist_ok=True)
-        with open(f"{self.folder}/{os.getpid()}", "w"):
-            pass
-        limit_s = time.monotonic() + 30
-        while 1 < len(os.listdir(self.folder)) < 3:
-            if time.monotonic() > limit_s:
-                raise TimeoutError("nobody else comes")
-            time.sleep(0.002)
+        _leave_file(self.folder)
+        if len(os.listdir(self.folder)) > 1:
+            _wait_for_files(self.folder, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -282,14 +293,8 @@ class WaitsWhenLoaded(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        os.makedirs(self.folder, exist_ok=True)
-        with open(f"{self.folder}/{os.getpid()}", "w"):
-            pass
-        limit_s = time.monotonic() + 30
-        while len(os.listdir(self.folder)) < 3:
-            if time.monotonic() > limit_s:
-                raise TimeoutError("nobody else comes")
-            time.sleep(0.002)
+        _leave_file(self.folder)
+        _wait_for_files(self.folder, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -304,9 +309,7 @@ class LeavesAFileAndFails(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        os.makedirs(self.folder, exist_ok=True)
-        with open(f"{self.folder}/{os.getpid()}", "w"):
-            pass
+        _leave_file(self.folder)
         raise ValueError("no such model")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,6 @@ _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
 
 _MAX_RECENT_RESETS: Final = 1024
-_SMALL_MESSAGE: Final = 4096  # is sent in one part with its prefix
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
 
@@ -198,7 +197,7 @@ class SendingHalf:
     def send_message(self, stream: Stream, message: bytes) -> None:
         """Sends one message, or queues what the client's windows do not take."""
         prefix = _pack_prefix(0, len(message))
-        if len(message) <= _SMALL_MESSAGE:
+        if len(message) <= response.SMALL_BYTES:
             self._queue_message(stream, (prefix + message,))
         else:
             self._queue_message(stream, (prefix, message))
