@@ -26,7 +26,7 @@ from collections.abc import Callable
 from threading import get_ident
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.patience import Patience
+from tfs.core.spin_backoff import SpinBackoff
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class ServingLoop:
         self.num_failures = 0
         self.longest_round_s = 0.0
         self._look_until_s = 0.0
-        self._patience = Patience()
+        self._spin_backoff = SpinBackoff()
         self.busy_since_s: float | None = None
         self._clock = clock or MonotonicClock()
         self._epoll = select.epoll()
@@ -167,7 +167,7 @@ class ServingLoop:
         For who expects an answer within microseconds: a look saves the wake-up. 0 takes
         it back. Where looks were in vain the loop sleeps nevertheless.
         """
-        if not when_s or self._patience.may_look():
+        if not when_s or self._spin_backoff.may_look():
             self._look_until_s = when_s
 
     def add_round_hook(self, hook: RoundHook, phase: Phase) -> None:
@@ -325,11 +325,11 @@ class ServingLoop:
         until_s = min(self._look_until_s, end_s)
         while now_s < until_s:
             if poll(0.0, 1):
-                self._patience.note(found=True)
+                self._spin_backoff.note(found=True)
                 return 0.0
             now_s = now()
         self._look_until_s = 0.0
-        self._patience.note(found=False)
+        self._spin_backoff.note(found=False)
         return max(0.0, end_s - now_s)
 
     def _run_posted(self) -> None:

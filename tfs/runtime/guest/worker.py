@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
-from tfs.core.patience import Patience
 from tfs.core.process_memory import data_bytes
+from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
@@ -61,7 +61,7 @@ class Worker:
         self._slab = Slab(channel.slab_fd)
         self._control = control
         self._spin_s = options.spin_us / 1e6
-        self._patience = Patience()
+        self._spin_backoff = SpinBackoff()
         # Written by the control thread, read by the main thread; each change is one
         # dict operation.
         self._models: dict[int, LoadedModel] = {}
@@ -112,13 +112,13 @@ class Worker:
     # -- calls, on the main thread ----------------------------------------------
 
     def _spin(self, sequence: int) -> None:
-        if not self._patience.may_look():
+        if not self._spin_backoff.may_look():
             return
         words, now = self._slab.words, time.perf_counter
         limit_s = now() + self._spin_s
         while words[REQUESTS] == sequence and now() < limit_s:
             pass
-        self._patience.note(found=words[REQUESTS] != sequence)
+        self._spin_backoff.note(found=words[REQUESTS] != sequence)
 
     def _note_call(self, loaded: LoadedModel) -> None:
         """Tells the host once when a model wrote to its weights."""

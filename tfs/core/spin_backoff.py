@@ -8,7 +8,7 @@ _FEWEST: Final = 16
 _MOST: Final = 1024
 
 
-class Patience:
+class SpinBackoff:
     """Skips looks after one that was in vain, more of them after each further one.
 
     A look saves a wake-up where what is awaited comes from another core meanwhile.
