@@ -12,6 +12,11 @@ SHORT_S: Final = 100e-6
 SAMPLE: Final = 32
 """Of batches shorter than SHORT_S the times of one in SAMPLE of a size stand for all,
 or counting would take as long as computing."""
+EARLY: Final = tuple(
+    0 if num & (num - 1) else num - num // 2 for num in range(SAMPLE + 1)
+)
+"""For how many the n-th of a size stands while there are few: the first, the second,
+the fourth and so on each for those since the one before, so that ten requests show."""
 
 _NUM_TIMES = 32  # powers of two of a microsecond, up to 36 minutes
 _TIME_BOUNDS = tuple(2**index * 1e-6 for index in range(_NUM_TIMES - 1))

@@ -37,7 +37,7 @@ from batching.batch import (
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
-from batching.queue_stats import SAMPLE, SHORT_S
+from batching.queue_stats import EARLY, SAMPLE, SHORT_S
 from batching.shared_queue import SharedQueue
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
@@ -607,12 +607,15 @@ class _SharedBatch(Batch[Any]):
             queue.stats.note_shape(num_tasks, rows, padded_rows)
         if scheduler._policy is not None:
             scheduler._policy.note_done(now_s - self.oldest_s)
-        if device_s >= SHORT_S or not num_alike % SAMPLE:
+        if device_s >= SHORT_S:
+            num_meant = 1
+        elif num_alike <= SAMPLE:
+            num_meant = EARLY[num_alike]
+        else:
+            num_meant = 0 if num_alike % SAMPLE else SAMPLE
+        if num_meant:
             queue.stats.note_times(
-                self.started_s - self.oldest_s,
-                device_s,
-                len(queue.waiting),
-                SAMPLE if device_s < SHORT_S else 1,
+                self.started_s - self.oldest_s, device_s, len(queue.waiting), num_meant
             )
             if not isinstance(outcomes, ServingError):
                 queue.learn(rows, padded_rows, device_s)

@@ -731,6 +731,21 @@ def test_what_waited_and_ran_is_counted() -> None:
     assert queue.waiting.s_per_row > 0
 
 
+@pytest.mark.parametrize("num", [1, 2, 8, 32, 64])
+def test_times_of_short_batches_show_from_the_first_on(num: int) -> None:
+    """Some stand for all of a size, and ten requests are enough to see them."""
+    at = Fixture()
+    queue, runner = at.add()
+    for _ in range(num):
+        at.submit(queue, 1)
+        at.step()
+        at.clock.advance(50e-6)
+        runner.finish()
+    assert queue.stats.execution().num == num
+    assert queue.stats.execution().mean == pytest.approx(50e-6)
+    assert queue.waiting.s_per_row == pytest.approx(50e-6)
+
+
 def test_waiting_behind_another_batch_is_not_device_time() -> None:
     """On a serial device batches in flight are charged from when it was their turn."""
     at = Fixture(num_batch_threads=2)

@@ -15,7 +15,10 @@ _HEAD = """\
 Every failure a client sees carries one of gRPC's canonical codes and a message that names
 the model, what is wrong and what to do. The code comes from where the fault was found, not
 from the transport. Messages are cut at 1,024 characters (`...TRUNCATED`), as in TensorFlow
-Serving; in Python, `tfs.client` raises the class of the code (`tfs.core.errors`).
+Serving, which counts bytes: never before it. Where a character travels as nine bytes and
+more (Chinese, Japanese, emoji), 1,024 are more than the 8 KB of headers that gRPC clients
+take, and a message ends at 7 KB; one with a RetryInfo, which travels twice, at 4 KB. In
+Python, `tfs.client` raises the class of the code (`tfs.core.errors`).
 
 ## What happened, and which code that is
 

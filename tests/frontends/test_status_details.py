@@ -47,6 +47,18 @@ def test_a_message_that_grows_on_the_wire_is_cut_between_characters(char: str) -
     assert urllib.parse.unquote(encoded.decode(), errors="strict") == message
 
 
+@pytest.mark.parametrize("char", ["x", "%", "ä", "日", "\U0001f600"])
+@pytest.mark.parametrize("retry_after_s", [None, 1.0])
+def test_no_message_is_cut_before_tensorflow_serving_would(
+    char: str, retry_after_s: float | None
+) -> None:
+    """Its 1,024 characters are bytes of UTF-8."""
+    error = Unavailable(char * 2000, retry_after_s=retry_after_s)
+    kept = wire_message(error).removesuffix(TRUNCATED)
+    assert len(kept.encode()) >= 1024
+    assert len(kept) == 1024 or len(percent_encode(kept)) > 4000
+
+
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [("a\nb\tc", "a\nb\tc"), ("a\0\x7f", "a??"), ("\ud800", "\\ud800"), ("", "")],

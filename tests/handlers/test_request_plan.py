@@ -38,12 +38,14 @@ from tfs.core.tensor_view import TensorView
 from tfs.handlers import predict
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_gate import RequestGate
+from tfs.handlers.request_plan import PlannedTask
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.servables.batched import BatchedServable
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 
+LOW_PRIORITY = (("tfs-priority", "low"),)
 PAIR = Signature(
     Method.PREDICT,
     {"x": TensorSpec(FLOAT32, (-1, 2))},
@@ -346,7 +348,7 @@ def test_together_is_as_one_by_one(
     rng = random.Random(seed)
     bursts = [
         [
-            (_random_message(rng), rng.choice(((), (("tfs-priority", "low"),))))
+            (_random_message(rng), rng.choice(((), LOW_PRIORITY)))
             for _ in range(rng.randrange(1, 20))
         ]
         for _ in range(30)
@@ -424,7 +426,6 @@ def _differences(seed: int, num_bursts: int) -> None:
         message(1, 2, client_id=b"somebody"),
         message(width=2),
     ]
-    low = (("tfs-priority", "low"),)
     options = rng.choice(OPTIONS)
     deadlines = [None, None, None, 0.0005, 9.0]
     if options is None or not options.queue.timeout_s:
@@ -437,7 +438,7 @@ def _differences(seed: int, num_bursts: int) -> None:
             [
                 (
                     _like(rng, rng.choice(few)),
-                    low if not rng.randrange(8) else (),
+                    LOW_PRIORITY if not rng.randrange(8) else (),
                     not rng.randrange(10),  # cancelled
                     rng.choice(deadlines),  # seconds from now
                 )
@@ -836,3 +837,30 @@ def test_latencies_are_each_requests_own_whatever_the_order() -> None:
         snapshot for _, _, snapshot in desk.stats.histograms() if snapshot.num
     ]
     assert latency.total == pytest.approx(2 * 1.0 + 2 * 0.5)
+
+
+def test_one_that_gives_way_leaves_the_others_of_its_run_together() -> None:
+    """A call of low priority goes its own way, and costs its neighbours nothing."""
+    seen: list[InferenceTask] = []
+
+    class Watched(Model):
+        def submit(self, task: InferenceTask) -> None:
+            seen.append(task)
+            super().submit(task)
+
+    desk = Desk(SharedLookup(), is_batched=False)
+    desk.publish(Watched())
+    known(desk, message(1, 2), message(3, 4))
+    seen.clear()
+    calls = [
+        FakeCall(message(number, number), metadata=LOW_PRIORITY if number == 2 else ())
+        for number in range(5)
+    ]
+    desk.send(calls)
+    desk.finish()
+    assert [task.is_low for task in seen].count(True) == 1
+    planned = [task for task in seen if isinstance(task, PlannedTask)]
+    assert len(planned) == 4
+    for number, call in enumerate(calls):
+        x = reply_of(call).outputs["y"]
+        assert list(x.float_val) == [number, number]

@@ -223,6 +223,17 @@ def test_the_server_reports_itself() -> None:
     assert any("--state_dir" in note for note in reply.notes)
 
 
+def test_a_server_of_which_no_model_can_answer_does_not_say_that_it_serves() -> None:
+    """Its state is what health says."""
+    env = Environment()
+    env.broken.add(env.add_version("a", 1))
+    env.start(config(model("a")))
+    server = Operator(env).ask("list_models", pb.ListModelsRequest()).server
+    assert server.state == pb.ServerReport.NOT_SERVING
+    assert not env.core.is_ready()
+    assert server_lines(server, 1)[0].startswith("NOT_SERVING, 1 model(s)")
+
+
 def test_the_server_says_what_models_may_use_together() -> None:
     """The limit, and how much of it is reserved; neither where there is no limit."""
     tracker = ResourceTracker.ram(1 << 30)

@@ -169,17 +169,34 @@ class PredictHandler:
         while index < len(calls):
             stop = index + 1
             alike = read_alike(messages, index)
-            if alike is not None:
+            if alike is None:
+                self(calls[index])
+            else:
                 template, elements = alike
                 stop = index + len(elements)
-            if alike is None or not self._start_alike(
-                template, calls[index:stop], elements
-            ):
-                # All that are alike: to try again with each of them as the first would
-                # take time squared, just when there is too much to do.
-                for call in calls[index:stop]:
-                    self(call)
+                run: Sequence[BurstCall] = calls[index:stop]
+                if _any_gives_way(run):
+                    run, elements = self._start_low(run, elements)
+                if run and not self._start_alike(template, run, elements):
+                    # All that are alike: to try again with each of them as the first
+                    # would take time squared, just when there is too much to do.
+                    for call in run:
+                        self(call)
             index = stop
+
+    def _start_low(
+        self, calls: Sequence[BurstCall], elements: Sequence[tuple[Buffer, ...]]
+    ) -> tuple[list[BurstCall], list[tuple[Buffer, ...]]]:
+        """Starts those of low priority, which no plan knows; returns the others."""
+        others: list[BurstCall] = []
+        others_elements: list[tuple[Buffer, ...]] = []
+        for call, own in zip(calls, elements, strict=True):
+            if is_low_priority(call.metadata):
+                self(call)
+            else:
+                others.append(call)
+                others_elements.append(own)
+        return others, others_elements
 
     def _start_alike(
         self,
@@ -187,7 +204,7 @@ class PredictHandler:
         calls: Sequence[BurstCall],
         elements: Sequence[tuple[Buffer, ...]],
     ) -> bool:
-        """Starts requests of one template by their plan.
+        """Starts requests of one template by their plan, none of low priority.
 
         Returns False, with nothing done, if that is not as good as one by one: there
         is no plan for them, no room for all of them, or something is wrong.
@@ -195,13 +212,6 @@ class PredictHandler:
         acquire_shared = self._acquire_shared
         gate = self._gate
         num = len(calls)
-        known: Metadata = ()
-        for call in calls:
-            metadata = call.metadata
-            if metadata is not known:  # a client's calls share theirs
-                if is_low_priority(metadata):
-                    return False
-                known = metadata
         if acquire_shared is None or not gate.enter_all(num):
             return False
         begun_s = gate.now()
@@ -261,3 +271,14 @@ class PredictHandler:
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan
+
+
+def _any_gives_way(calls: Sequence[BurstCall]) -> bool:
+    known: Metadata = ()
+    for call in calls:
+        metadata = call.metadata
+        if metadata is not known:  # a client's calls share theirs
+            if is_low_priority(metadata):
+                return True
+            known = metadata
+    return False

@@ -187,8 +187,10 @@ class CoreAdmin:
         state = pb.ServerReport.SERVING
         if facts.is_draining():
             state = pb.ServerReport.DRAINING
-        elif not self._core.has_settled():
+        elif self._core.is_starting():
             state = pb.ServerReport.STARTING
+        elif not self._core.is_ready():
+            state = pb.ServerReport.NOT_SERVING
         report = pb.ServerReport(
             state=state,
             tfs_version=facts.tfs_version,

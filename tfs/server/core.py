@@ -638,10 +638,13 @@ class ServerCore:
 
         What is added later loads beside what serves, and sends nobody away.
         """
-        names = self._names()
-        if self._is_lending and not self._waiters.have_settled(names):
+        if self.is_starting():
             return False
-        return "" in self._waiters.failures(names).values()
+        return "" in self._waiters.failures(self._names()).values()
+
+    def is_starting(self) -> bool:
+        """Whether models of the start are neither available nor have failed."""
+        return self._is_lending and not self.has_settled()
 
     def has_settled(self) -> bool:
         """Whether every configured model is available or has failed."""

@@ -53,10 +53,12 @@ class ServerReport(_message.Message):
         STARTING: _ClassVar[ServerReport.State]
         SERVING: _ClassVar[ServerReport.State]
         DRAINING: _ClassVar[ServerReport.State]
+        NOT_SERVING: _ClassVar[ServerReport.State]
     STATE_UNSPECIFIED: ServerReport.State
     STARTING: ServerReport.State
     SERVING: ServerReport.State
     DRAINING: ServerReport.State
+    NOT_SERVING: ServerReport.State
     STATE_FIELD_NUMBER: _ClassVar[int]
     TFS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TORCH_VERSION_FIELD_NUMBER: _ClassVar[int]
