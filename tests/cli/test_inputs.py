@@ -18,13 +18,28 @@ def _dtypes(inputs: Mapping[str, object]) -> dict[str, str]:
 
 
 def test_an_npy_file_keeps_its_dtype(tmp_path: Path) -> None:
-    """An array in a file is sent as it is, whatever the signature says."""
+    """A dtype that somebody chose is sent as it is, whatever the signature says."""
     path = tmp_path / "x.npy"
     np.save(path, np.arange(4, dtype=np.int16))
     found = read_inputs([f"x={path}"], {"x": "float32"})["x"]
     assert isinstance(found, np.ndarray)
     assert found.dtype == np.int16
     assert found.tolist() == [0, 1, 2, 3]
+
+
+def test_an_npy_file_of_numpys_own_choice_takes_the_signatures_dtype(
+    tmp_path: Path,
+) -> None:
+    """Floats are float64 to numpy, and to hardly any model; strings stay strings."""
+    floats, ints, texts = (tmp_path / f"{name}.npy" for name in "xns")
+    np.save(floats, np.array([0.1]))
+    np.save(ints, np.array([1, 200]))
+    np.save(texts, np.array(["a"]))
+    words = [f"x={floats}", f"n={ints}", f"s={texts}"]
+    found = read_inputs(words, {"x": "float32", "n": "uint8", "s": "string"})
+    assert _dtypes(found) == {"x": "float32", "n": "uint8", "s": "<U1"}
+    with pytest.raises(InvalidArgument, match="--input x: a value does not fit uint8"):
+        read_inputs(words[:1], {"x": "uint8"})
 
 
 def test_json_takes_the_signatures_dtype(tmp_path: Path) -> None:
@@ -65,7 +80,10 @@ def test_json_without_a_signature_takes_the_usual_dtype() -> None:
         (["x=none.npy"], "--input x: .*No such file"),
         (["x=[1,"], "--input x: no JSON"),
         (["x=[[1],[1,2]]"], "--input x: "),
-        (['x=["a"]'], "--input x: "),
+        (['x=["a"]'], "--input x: 'a' is no number"),
+        (["x=[1, null]"], "--input x: None is no number"),
+        (['x={"a": 1}'], "--input x: {'a': 1} is no number"),
+        ([f"x={__file__}"], "--input x: .*neither a .npy nor a .json file"),
         (["n=[300]"], "--input n: a value does not fit uint8"),
         (["n=[1.5]"], "--input n: a value does not fit uint8"),
     ],

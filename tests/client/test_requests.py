@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfs.client.requests import Target, regress_request
+from tfs.client.requests import Target, predict_request, regress_request
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow_serving.apis import regression_pb2
 
@@ -44,3 +44,10 @@ def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
     """Before anything is sent."""
     with pytest.raises(InvalidArgument, match="'ids'"):
         regress_request(Target("m"), [{"ids": value}], None)
+
+
+@pytest.mark.parametrize("version", [2**63, -(2**63) - 1, "3", 1.5])
+def test_a_version_that_no_model_spec_holds_is_refused(version: int) -> None:
+    """With the client's own kind of error."""
+    with pytest.raises(InvalidArgument, match="version must be"):
+        predict_request(Target("m", version=version), {}, ())

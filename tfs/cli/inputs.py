@@ -24,8 +24,9 @@ def read_inputs(words: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, ob
     Args:
         words: What was said with ``--input``.
         dtypes: The signature's dtypes by input, where they are known: JSON has only
-            one kind of number. Arrays from .npy files keep their own, except where
-            the model wants a type that numpy lacks.
+            one kind of number, and float64 and int64 are what numpy makes of what has
+            none; only floats are rounded. Arrays of another dtype from .npy files
+            keep it, except where the model wants a type that numpy lacks.
 
     Raises:
         InvalidArgument: Naming the input and what is wrong with it.
@@ -77,35 +78,43 @@ def _read(name: str, value: str, dtype: str | None) -> object:
     where = f"--input {name}"
     try:
         if value.endswith(".npy"):
-            return _read_array(value, dtype)
+            return _read_array(value, dtype, name)
         if value.endswith(".json"):
-            value = Path(value).read_text(encoding="utf-8")
+            value = Path(value).read_text(encoding="utf-8-sig")
+        elif not value.lstrip().startswith(("[", "{", '"')) and Path(value).is_file():
+            raise ValueError(f"{value} is neither a .npy nor a .json file")
+        return _read_json(value, dtype, name, where)
+    except InvalidArgument as error:
+        what = error.message.removeprefix(f"input {name!r}: ")
+        what = what.removeprefix(f"{where}: ")
+        raise InvalidArgument(f"{where}: {what}") from error
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{where}: {error}") from error
-    nested = read_json(value, where)
+
+
+def _read_json(text: str, dtype: str | None, name: str, where: str) -> object:
+    nested = read_json(text, where)
     from tfs.client.arrays import Typed, as_array, converted
     from tfs.client.narrow_floats import NARROW_FLOATS
 
-    try:
-        if dtype in NARROW_FLOATS:
-            return Typed(converted(nested, "float32", name), dtype)
-        if dtype is not None:
-            return converted(nested, dtype, name)
-        return as_array(nested, name)
-    except InvalidArgument as error:
-        what = error.message.removeprefix(f"input {name!r}: ")
-        raise InvalidArgument(f"{where}: {what}") from error
+    if dtype in NARROW_FLOATS:
+        return Typed(converted(nested, "float32", name), dtype)
+    if dtype is not None:
+        return converted(nested, dtype, name)
+    return as_array(nested, name)
 
 
-def _read_array(path: str, dtype: str | None) -> object:
+def _read_array(path: str, dtype: str | None, name: str) -> object:
     import numpy as np
 
-    from tfs.client.arrays import Typed
+    from tfs.client.arrays import Typed, converted
     from tfs.client.narrow_floats import NARROW_FLOATS, decode
 
     array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     if dtype not in NARROW_FLOATS:
-        return array
+        if dtype in (None, "string") or array.dtype not in (np.float64, np.int64):
+            return array
+        return converted(array, dtype, name)
     if array.dtype.kind == "V":  # what numpy makes of the types of ml_dtypes
         array = decode(array.view("<u2" if dtype == "bfloat16" else "u1"), dtype)
     return Typed(array, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any, Final
 
 import numpy as np
@@ -179,6 +180,10 @@ def converted(value: object, dtype: str, name: str) -> Array:
     array = as_array(value, name, floats=np.float64)
     if dtype == "string":
         return array
+    if array.dtype.kind in "OSU":
+        for item in array.ravel().tolist():
+            if not isinstance(item, Number):  # numpy makes a number even of None
+                raise InvalidArgument(f"input {name!r}: {item!r} is no number")
     try:
         wanted = np.dtype(dtype)
         with np.errstate(all="ignore"):

@@ -69,7 +69,12 @@ class Target:
         spec.name = self.model
         spec.signature_name = self.signature
         if self.version is not None:
-            spec.version.value = self.version
+            try:
+                spec.version.value = self.version
+            except (TypeError, ValueError) as error:  # protobuf's words name no field
+                raise InvalidArgument(
+                    f"version must be a whole number of 64 bits: {self.version!r}"
+                ) from error
         if self.label is not None:
             spec.version_label = self.label
 
