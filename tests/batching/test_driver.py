@@ -14,6 +14,7 @@ import pytest
 import batching
 from batching import BatchDriver, BatchQueueOptions, SchedulerOptions, WindowOptions
 from batching.options import QueuePolicy
+from tests.batching.gate import Gate
 from tfs.core.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -30,19 +31,8 @@ def squares(numbers: Sequence[int]) -> list[int]:
     return [number * number for number in numbers]
 
 
-class Gate:
-    """A function that computes only when let."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.entered = threading.Event()
-        self.sizes: list[int] = []
-
-    def __call__(self, items: Sequence[Any]) -> Sequence[Any]:
-        self.sizes.append(len(items))
-        self.entered.set()
-        assert self.open.wait(PATIENCE_S)
-        return items
+def as_they_came(items: Sequence[Any]) -> Sequence[Any]:
+    return items
 
 
 def test_the_example_in_the_package_works() -> None:
@@ -73,7 +63,7 @@ def test_the_example_in_the_documentation_works() -> None:
 
 def test_items_that_wait_together_are_computed_together() -> None:
     """While one batch is computed the next one grows."""
-    gate = Gate()
+    gate = Gate(as_they_came)
     with BatchDriver() as driver:
         queue = driver.add_queue(gate, BatchQueueOptions(max_batch_rows=8))
         futures = [queue.submit(0)]
@@ -123,7 +113,7 @@ def test_failures_reach_their_callers() -> None:
 def test_an_item_is_not_computed_after_its_timeout() -> None:
     """It fails when its time is up, by the driver's clock."""
     clock = FakeClock()
-    gate = Gate()
+    gate = Gate(as_they_came)
     with BatchDriver(clock=clock) as driver:
         queue = driver.add_queue(gate, BatchQueueOptions(max_batch_rows=4))
         first = queue.submit("first")
@@ -139,7 +129,7 @@ def test_an_item_is_not_computed_after_its_timeout() -> None:
 
 def test_a_cancelled_future_is_not_computed() -> None:
     """Cancelling takes the item out of the queue."""
-    gate = Gate()
+    gate = Gate(as_they_came)
     with BatchDriver() as driver:
         queue = driver.add_queue(gate)
         first = queue.submit("first")
@@ -173,7 +163,7 @@ def test_closing_computes_what_waits() -> None:
 def test_closing_does_not_wait_for_ever() -> None:
     """When the time is up what waits fails; what is computed is let go."""
     clock = FakeClock()
-    gate = Gate()
+    gate = Gate(as_they_came)
     driver = BatchDriver(clock=clock).start()
     queue = driver.add_queue(gate, BatchQueueOptions(max_batch_rows=1))
     first = queue.submit("first")

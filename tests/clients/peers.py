@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks import h2load
+from tests.benchmarks.command import run_command
 from tests.clients.table import Case, WrongReplyError
 from tfs.core.errors import Code
 from tfs.proto.grpc.health.v1 import health_pb2
@@ -39,8 +40,8 @@ CURL_STREAM_ERROR: Final = 92
 MAX_UNSEEN: Final = 5
 
 
-class Failed(Exception):
-    """A step failed; the message is for people."""
+class Failed(RuntimeError):
+    """A step failed, as a command does; the message is for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A client. Its functions raise Failed; the last two say what they did.
+    """A client. Its functions raise RuntimeError; the last two say what they did.
 
     Attributes:
         set_up: Installs what it needs.
@@ -84,36 +85,6 @@ def find_tool(name: str, package: str) -> str:
     if found is None:
         raise Failed(f"{name} is missing: install it, for example Debian's {package}")
     return found
-
-
-def run(
-    command: Sequence[str],
-    *,
-    timeout_s: float,
-    stdin: str = "",
-    good_codes: Sequence[int] = (0,),
-) -> str:
-    """Runs a command; returns its standard output.
-
-    Raises:
-        Failed: It exited with another code than those, or took too long.
-
-    """
-    name = " ".join(command[:3])
-    try:
-        result = subprocess.run(
-            list(command),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise Failed(f"{name} … took more than {timeout_s:g} s") from None
-    if result.returncode not in good_codes:
-        raise Failed(f"{name} … exited with {result.returncode}: {result.stderr}")
-    return result.stdout
 
 
 def judge(
@@ -193,7 +164,7 @@ def set_up_grpc_js() -> None:
         shutil.copy(source, folder)
     # Their scripts only tell of themselves.
     install = [npm, "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit"]
-    run([*install, "--no-fund"], timeout_s=SETUP_TIMEOUT_S)
+    run_command([*install, "--no-fund"], timeout_s=SETUP_TIMEOUT_S)
     stamp.write_text(wanted)
 
 
@@ -235,7 +206,7 @@ def ask_grpc_js(address: str, calls: Sequence[tuple[str, bytes]]) -> list[Any]:
     shutil.copy(HERE / "grpc_js" / "client.js", script)
     command = [find_tool("node", "nodejs"), str(script), address]
     outcomes: list[Any] = json.loads(
-        run(command, timeout_s=TIMEOUT_S, stdin=json.dumps(asked))
+        run_command(command, timeout_s=TIMEOUT_S, stdin=json.dumps(asked))
     )
     return outcomes
 
@@ -257,7 +228,7 @@ def table_by_grpc_js(address: str, cases: Sequence[Case]) -> str:
 
 def set_up_curl() -> None:
     """Needs a curl that speaks HTTP/2."""
-    version = run([find_tool("curl", "curl"), "--version"], timeout_s=TIMEOUT_S)
+    version = run_command([find_tool("curl", "curl"), "--version"], timeout_s=TIMEOUT_S)
     if "HTTP2" not in version:
         raise Failed("this curl has no HTTP2: install one that has, as Debian's curl")
 
@@ -300,7 +271,7 @@ def post(
     sent.write_bytes(b"\0" + struct.pack(">I", len(message)) + message)
     got.write_bytes(b"")
     headers.write_bytes(b"")
-    run(
+    run_command(
         [
             *(find_tool("curl", "curl"), "--silent", "--show-error"),
             *("--http2-prior-knowledge", "--max-time", "20"),

@@ -288,7 +288,7 @@ def check(arguments: argparse.Namespace, model_dir: Path) -> dict[str, str]:
         print(f"==> setting up {peer.name}", flush=True)
         try:
             peer.set_up()
-        except Failed as failure:
+        except RuntimeError as failure:
             results[peer.name] = f"FAILED: {failure}"
             print(f"    {results[peer.name]}", flush=True)
         else:
@@ -332,7 +332,7 @@ def check_table(address: str, transport: str, peers: list[Peer]) -> dict[str, st
         print(f"==> {name}", flush=True)
         try:
             results[name] = peer.check_table(address, cases)
-        except Failed as failure:
+        except RuntimeError as failure:
             results[name] = f"FAILED: {failure}"
         print(f"    {results[name]}", flush=True)
     return results
@@ -351,7 +351,7 @@ def check_server(
         print(f"==> {name}", flush=True)
         try:
             results[name] = peer.check(server)
-        except Failed as failure:
+        except RuntimeError as failure:
             results[name] = f"FAILED: {failure}"
         print(f"    {results[name]}", flush=True)
     return results
@@ -377,7 +377,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as scratch:
             model_dir = (arguments.model_dir or Path(scratch)).resolve()
             results = check(arguments, model_dir)
-    except Failed as failure:
+    except RuntimeError as failure:
         print(f"test-clients: {failure}", file=sys.stderr)
         return 1
     for name, result in results.items():

@@ -11,18 +11,11 @@ import psutil
 import pytest
 
 from tests.e2e import hostile
-from tests.e2e.serving import PATIENCE_S, Serving, export_scale
+from tests.e2e.serving import PATIENCE_S, Serving
 
 _SLACK_BYTES = 8 << 20
 _TIMES = {"dropped": 70, "truncated": 10, "noise": 10}  # the quick ones
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-
-
-@pytest.fixture(scope="module")
-def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base_path = tmp_path_factory.mktemp("models") / "scale"
-    export_scale(base_path, 1)
-    return base_path
 
 
 @pytest.fixture(params=["grpcio", "express"])
@@ -32,7 +25,7 @@ def serving(scale: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
         f"--model_base_path={scale}",
         f"--grpc_transport={request.param}",
     ) as server:
-        server.wait_for("scale/1 is available")
+        server.wait_for("scale/2 is available")
         yield server
 
 

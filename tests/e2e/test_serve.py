@@ -38,15 +38,6 @@ pytestmark = pytest.mark.timeout(120)
 X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 
 
-@pytest.fixture(scope="module")
-def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with versions 1 and 2."""
-    base_path = tmp_path_factory.mktemp("models") / "scale"
-    export_scale(base_path, 1)
-    export_scale(base_path, 2)
-    return base_path
-
-
 @pytest.fixture(scope="module", params=["grpcio", "express"])
 def serving(scale: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
     """A server of that model, its newest version available; once per transport."""

@@ -7,20 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Certificates
-from tests.e2e.serving import Serving, export_scale, run_command, write_whole
+from tests.e2e.serving import Serving, run_command, write_whole
 from tfs.client import Client
 from tfs.core.errors import ServingError
 
 pytestmark = pytest.mark.timeout(120)
 
 X = [[1.0, 2.0]]
-
-
-@pytest.fixture(scope="module")
-def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base_path = tmp_path_factory.mktemp("models") / "scale"
-    export_scale(base_path, 1)
-    return base_path
 
 
 def write_pems(made: Certificates, folder: Path) -> list[str]:
@@ -49,7 +42,7 @@ def test_a_verified_client_operates_the_server(
         f"--grpc_transport={transport}",
         "--admin_from=mtls",
     ) as server:
-        server.wait_for("scale/1 is available")
+        server.wait_for("scale/2 is available")
         code, output = run_command("status", f"--address={server.address}", *pems)
         assert code == 0, output
         assert "SERVING" in output
@@ -75,7 +68,7 @@ def test_certificates_are_renewed_while_the_server_runs(
         f"--ssl_config_file={config}",
         f"--grpc_transport={transport}",
     ) as server:
-        server.wait_for("scale/1 is available")
+        server.wait_for("scale/2 is available")
 
         def client(made: Certificates) -> Client:
             credentials = made.client_credentials()

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from tests.handlers.kept_log import KeptLog
 from tests.handlers.served import OneModel
 from tfs.core import stat_names
 from tfs.core.call import Handler
@@ -233,26 +234,6 @@ def test_a_model_that_left_is_forgotten() -> None:
     assert desk.count(stat_names.REQUESTS, model="m") == 1
 
 
-class KeepingLog:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[str, str, int, str]] = []
-        self.exchanges: list[tuple[bytes, bytes]] = []
-
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        request: bytes | memoryview,
-        response: bytes,
-    ) -> None:
-        self.entries.append((method, model, version, signature))
-        self.exchanges.append((bytes(request), response))
-
-
 @pytest.mark.parametrize(
     ("method", "signature"),
     [
@@ -269,17 +250,18 @@ def test_answered_requests_reach_the_models_logs(
     desk = Desk()
     if known_before:
         desk.send(method)
-    logs = KeepingLog(), KeepingLog()
+    logs = KeptLog(), KeptLog()
     desk.gate.set_logs({"m": logs})
     reply = desk.send(method).reply_bytes()
     for each in logs:
-        assert each.entries == [(method, "m", 3, signature)]
-        assert each.exchanges == [(desk.handlers[method][1], reply)]
+        assert each.entries == [
+            (method, "m", 3, signature, desk.handlers[method][1], reply)
+        ]
 
 
 def test_a_logged_message_is_not_given_to_the_model() -> None:
     """Only who needs the request no more lets a model write to its memory."""
-    desk, log = Desk(), KeepingLog()
+    desk, log = Desk(), KeptLog()
     message = memoryview(bytearray(desk.handlers["Predict"][1]))
     data = []
     for logs in ((), (log,)):
@@ -293,12 +275,12 @@ def test_a_logged_message_is_not_given_to_the_model() -> None:
         assert isinstance(view.data, memoryview)
         data.append(view.data)
     assert [each.readonly for each in data] == [False, True]
-    assert log.exchanges[0][0] == bytes(message)
+    assert log.entries[0].request == bytes(message)
 
 
 def test_failed_requests_are_not_logged() -> None:
     """A log holds what was answered: it is replayed to compare answers."""
-    desk, log = Desk(), KeepingLog()
+    desk, log = Desk(), KeptLog()
     desk.gate.set_logs({"m": (log,)})
     desk.served.servable.error = Internal("m/3: broken")
     desk.send()

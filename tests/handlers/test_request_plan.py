@@ -15,6 +15,7 @@ from batching.options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from managers.serving_map import ServingMap, retire
 from tests.codec.mutation import mutated
+from tests.handlers.kept_log import KeptLog
 from tests.handlers.served import EchoServable
 from tfs.codec import predict_template
 from tfs.core import stat_names
@@ -165,26 +166,6 @@ class SharedLookup(Lookup):
         for _ in range(num - 1):
             handle.pin(None)
         return handle
-
-
-class Log:
-    """Remembers what it is given."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[object, ...]] = []
-
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        request: bytes | memoryview,
-        response: bytes,
-    ) -> None:
-        self.entries.append(
-            (method, model, version, signature, bytes(request), response)
-        )
 
 
 @dataclass
@@ -461,7 +442,7 @@ def _differences(seed: int, num_bursts: int) -> None:
         )
         handles = [desk.publish(Model(1))]
         lookup.labels["stable"] = 1
-        log = Log()
+        log = KeptLog()
         calls = []
         known(desk, *kinds)
         for burst, change in zip(bursts, changes, strict=True):
@@ -667,12 +648,12 @@ def test_logs_get_what_comes_together() -> None:
     desk = Desk(SharedLookup())
     desk.publish(Model())
     known(desk, message(0, 0))
-    log = Log()
+    log = KeptLog()
     desk.gate.set_logs({"m": (log,)})
     calls = [FakeCall(message(float(n), 2)) for n in range(3)]
     desk.send(calls)
     desk.finish()
-    assert [entry[4:] for entry in log.entries] == [
+    assert [(entry.request, entry.response) for entry in log.entries] == [
         (call.message, call.outcome) for call in calls
     ]
 

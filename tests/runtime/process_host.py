@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
+
 from tests.runtime.answers import WAIT_S
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process_interpreter import ProcessInterpreter
@@ -74,3 +76,11 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < limit_s, f"not in time: {what}"
         pause.wait(0.002)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; init may take its time to reap an orphan."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.batching.gate import Gate
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -25,19 +26,8 @@ from tfs.testing.fake_clock import FakeClock
 PATIENCE_S = 30.0
 
 
-class Gate:
-    """Doubles rows, but only when let; notes the sizes of its batches."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.entered = threading.Event()
-        self.sizes: list[int] = []
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        self.sizes.append(x.shape[0])
-        self.entered.set()
-        assert self.open.wait(PATIENCE_S)
-        return 2 * x
+def double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
 
 
 class Callers:
@@ -72,7 +62,7 @@ def wait_for_waiting(part: BatchedPart, num: int) -> None:
         )
 
 
-def blocked(part: BatchedPart, gate: Gate, callers: Callers) -> None:
+def blocked(part: BatchedPart, gate: Gate[torch.Tensor], callers: Callers) -> None:
     """Makes one call that is being computed until the gate opens."""
     callers.start("first", lambda: part(torch.zeros(1, 2)))
     assert gate.entered.wait(PATIENCE_S)
@@ -80,7 +70,7 @@ def blocked(part: BatchedPart, gate: Gate, callers: Callers) -> None:
 
 def test_calls_that_wait_are_computed_together() -> None:
     """While one batch is computed the next gathers; each gets its own rows."""
-    gate, callers = Gate(), Callers()
+    gate, callers = Gate(double), Callers()
     part = batched(gate, max_batch_size=8)
     blocked(part, gate, callers)
     for number in range(3):
@@ -139,7 +129,7 @@ def test_a_part_within_a_part_does_not_deadlock() -> None:
 
 def test_all_kinds_of_results_are_taken_apart() -> None:
     """Tuples, lists and dicts of tensors, as models return them."""
-    gate, callers = Gate(), Callers()
+    gate, callers = Gate(double), Callers()
 
     def many(x: torch.Tensor, *, scale: float) -> dict[str, Any]:
         y = gate(x) * scale
@@ -162,7 +152,7 @@ def test_all_kinds_of_results_are_taken_apart() -> None:
 
 def test_calls_with_different_shapes_or_settings_do_not_meet() -> None:
     """What cannot be joined is computed in batches of its own."""
-    gate, callers = Gate(), Callers()
+    gate, callers = Gate(double), Callers()
     part = batched(lambda x, flag=False: gate(x), max_batch_size=8)
     callers.start("first", lambda: part(torch.zeros(1, 2)))
     assert gate.entered.wait(PATIENCE_S)
@@ -178,7 +168,7 @@ def test_calls_with_different_shapes_or_settings_do_not_meet() -> None:
 
 def test_one_bad_call_fails_alone() -> None:
     """A batch that raises is computed in halves until the call at fault is alone."""
-    gate, callers = Gate(), Callers()
+    gate, callers = Gate(double), Callers()
 
     def choosy(x: torch.Tensor) -> torch.Tensor:
         y = gate(x)
@@ -212,7 +202,7 @@ def test_a_part_that_exits_fails_its_calls() -> None:
 
 def test_a_cancelled_or_expired_member_leaves_at_the_next_boundary() -> None:
     """It costs no compute, and its caller gets the reason."""
-    gate, callers, clock = Gate(), Callers(), FakeClock()
+    gate, callers, clock = Gate(double), Callers(), FakeClock()
     part = batched(gate, max_batch_size=8, clock=clock)
     blocked(part, gate, callers)
     cancel = CancelToken()
@@ -289,7 +279,7 @@ def test_a_call_larger_than_a_batch_is_computed_in_several() -> None:
 
 def test_too_many_calls_are_refused() -> None:
     """A bounded queue, as everywhere."""
-    gate, callers = Gate(), Callers()
+    gate, callers = Gate(double), Callers()
     part = batched(gate, max_batch_size=1, max_waiting_rows=1)
     blocked(part, gate, callers)
     callers.start("waits", lambda: part(torch.zeros(1, 2)))

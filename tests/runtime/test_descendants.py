@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import psutil
 import pytest
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
 from tests.runtime.zoo import Spawner
 from tfs.core.dtype import INT64
 from tfs.core.signature import TensorSpec
@@ -44,13 +43,6 @@ def load(
 def pids_of(model: InterpreterModel, name: str = "serving_default") -> list[int]:
     [pids] = values(ask(model, X, name).outputs()["y"])
     return cast("list[int]", pids)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_fork_of_a_model_answers_nothing(host: ProcessHost, tmp_path: Path) -> None:

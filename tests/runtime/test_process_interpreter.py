@@ -24,7 +24,7 @@ from tests.runtime.packaged import (
     signature,
     values,
 )
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
 from tests.runtime.zoo import DiesWhenLoaded, Hoarder, Scale, Weighted
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
@@ -68,14 +68,6 @@ def pid_of(interpreter: ProcessInterpreter) -> int:
     pid = interpreter.pid
     assert pid is not None
     return pid
-
-
-def is_gone(pid: int) -> bool:
-    """Whether the process has ended; init may take its time to reap an orphan."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def open_files() -> list[str]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from sources.chain import SourceChain
 from sources.fetching_adapter import FetchingSourceAdapter
@@ -26,17 +23,6 @@ from tfs.core.version_directory import (
 )
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget
-
-fsspec = pytest.importorskip("fsspec")
-
-
-@pytest.fixture
-def store() -> Iterator[Any]:
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    yield memory
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
 
 
 def upload(store: Any, tmp_path: Path, version: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,20 +18,9 @@ from sources.remote_storage import (
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 
-fsspec = pytest.importorskip("fsspec")
+pytestmark = pytest.mark.usefixtures("store")
 
 FILES = RemoteFileSystem()
-
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[Any]:
-    """fsspec's memory store is one per process: emptied around every test."""
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
-    yield memory
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
 
 
 def write(store: Any, path: str, data: bytes = b"") -> None:
@@ -116,7 +104,7 @@ def test_files_are_sized_read_and_copied(store: Any) -> None:
 
 
 def test_a_drivers_own_error_becomes_an_os_error(
-    monkeypatch: pytest.MonkeyPatch,
+    store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers catch one kind of error, whatever the store."""
 
@@ -126,7 +114,7 @@ def test_a_drivers_own_error_becomes_an_os_error(
     def fail(*_: object, **__: object) -> None:
         raise Weird("token expired")
 
-    monkeypatch.setattr(type(fsspec.filesystem("memory")), "ls", fail)
+    monkeypatch.setattr(type(store), "ls", fail)
     with pytest.raises(OSError, match="Weird: token expired"):
         FILES.list_directories("memory://m")
 

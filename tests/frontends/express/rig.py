@@ -111,27 +111,13 @@ class RawClient:
         self.socket.close()
 
     def _collect(self, sent: Sent) -> None:
-        answer = self.answers.setdefault(sent.stream_id, Answer())
-        if sent.frame_type == FrameType.HEADERS:
-            headers = [(str(n), str(v)) for n, v in self.decoder.decode(sent.payload)]
-            if answer.headers:
-                answer.trailers = headers
-            else:
-                answer.headers = headers
-        elif sent.frame_type == FrameType.DATA:
-            answer.body += sent.payload
-        elif sent.frame_type == FrameType.RST_STREAM:
-            answer.reset = sent.error
-        elif sent.frame_type == FrameType.WINDOW_UPDATE:
+        self.answers.setdefault(sent.stream_id, Answer()).take(sent, self.decoder)
+        if sent.frame_type == FrameType.WINDOW_UPDATE:
             self.window += int.from_bytes(sent.payload, "big")
         elif sent.frame_type == FrameType.GOAWAY:
             self.goaway = sent.error
         elif sent.frame_type == FrameType.PING and not sent.is_ack:
             self.pings.append(sent.payload)
-        if sent.frame_type in (FrameType.HEADERS, FrameType.DATA) and (
-            sent.flags & frames.END_STREAM
-        ):
-            answer.has_ended = True
 
 
 def _whole_frames(data: bytes) -> int:

@@ -131,6 +131,23 @@ class Answer:
             body = body[5 + size :]
         return found
 
+    def take(self, sent: Sent, decoder: Decoder) -> None:
+        """Adds a frame of the stream; ``decoder`` is the connection's."""
+        if sent.frame_type == FrameType.HEADERS:
+            headers = [(str(n), str(v)) for n, v in decoder.decode(sent.payload)]
+            if self.headers:
+                self.trailers = headers
+            else:
+                self.headers = headers
+        elif sent.frame_type == FrameType.DATA:
+            self.body += sent.payload
+        elif sent.frame_type == FrameType.RST_STREAM:
+            self.reset = sent.error
+        if sent.frame_type in (FrameType.HEADERS, FrameType.DATA) and (
+            sent.flags & frames.END_STREAM
+        ):
+            self.has_ended = True
+
 
 class Recorder:
     """Collects a connection's events; ``answer`` decides what to do with requests."""
@@ -229,7 +246,7 @@ class Wire:
         self.connection.out.clear()
         found = parse_frames(data)
         for sent in found:
-            self._collect(sent)
+            self.answers.setdefault(sent.stream_id, Answer()).take(sent, self.decoder)
         return found
 
     def sent_types(self) -> list[str]:
@@ -244,23 +261,3 @@ class Wire:
         """Takes what was sent; returns the code of the last GOAWAY."""
         codes = [s.error for s in self.sent() if s.frame_type == FrameType.GOAWAY]
         return codes[-1] if codes else None
-
-    def _collect(self, sent: Sent) -> None:
-        answer = self.answers.setdefault(sent.stream_id, Answer())
-        if sent.frame_type == FrameType.HEADERS:
-            headers = [
-                (str(name), str(value))
-                for name, value in self.decoder.decode(sent.payload)
-            ]
-            if answer.headers:
-                answer.trailers = headers
-            else:
-                answer.headers = headers
-        elif sent.frame_type == FrameType.DATA:
-            answer.body += sent.payload
-        elif sent.frame_type == FrameType.RST_STREAM:
-            answer.reset = sent.error
-        if sent.frame_type in (FrameType.HEADERS, FrameType.DATA) and (
-            sent.flags & frames.END_STREAM
-        ):
-            answer.has_ended = True

@@ -1,0 +1,36 @@
+"""A request log that keeps what it is told."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LogEntry(NamedTuple):
+    """One answered request, its bytes as they travelled."""
+
+    method: str
+    model: str
+    version: int
+    signature: str
+    request: bytes
+    response: bytes
+
+
+class KeptLog:
+    """Samples every request. Confined to the test's thread."""
+
+    def __init__(self) -> None:
+        self.entries: list[LogEntry] = []
+
+    def log(
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        request: bytes | memoryview,
+        response: bytes,
+    ) -> None:
+        self.entries.append(
+            LogEntry(method, model, version, signature, bytes(request), response)
+        )
