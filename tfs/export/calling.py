@@ -13,7 +13,15 @@ from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.signature_options import ExampleInputs
-from tfs.export.values import Value, Values, as_strings, from_array, is_strings
+from tfs.export.values import (
+    Value,
+    Values,
+    as_strings,
+    from_array,
+    from_numbers,
+    is_strings,
+)
+from tfs.runtime.guest.nested_values import Form, leaves, parts_of
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +68,12 @@ def evaluation(module: nn.Module) -> Iterator[None]:
 
 def name_inputs(
     function: Callable[..., object], example_inputs: ExampleInputs, where: str
-) -> Values:
-    """Returns the example inputs by the names of the function's parameters.
+) -> tuple[Values, dict[str, Form]]:
+    """Returns the example inputs by name, and how arguments are made of them.
+
+    Their names are those of the function's parameters; a tensor inside a dict, list or
+    tuple is named by its way there (``batch.x``, ``state.0``), and the parameter then
+    has a form (:mod:`tfs.runtime.guest.nested_values`).
 
     Raises:
         InvalidArgument: They cannot be passed by keyword, or are no tensors; says
@@ -105,7 +117,42 @@ def name_inputs(
         raise InvalidArgument(
             f"no example input for {', '.join(map(repr, required))} of {where}"
         )
-    return {name: _input(name, value, where) for name, value in named.items()}
+    inputs: Values = {}
+    forms: dict[str, Form] = {}
+    for name, value in named.items():
+        form = _form(name, value, where, inputs)
+        if form != name:
+            forms[name] = form
+    return inputs, forms
+
+
+def _form(name: str, value: object, where: str, inputs: Values) -> Form:
+    """Adds the tensors of an argument to ``inputs``; returns how it is made of them."""
+    if isinstance(value, dict | list | tuple) and not is_strings(value):
+        if type(value) not in (dict, list, tuple):
+            raise InvalidArgument(
+                f"example input {name!r} of {where} is a {type(value).__name__}; "
+                "servers put together plain dicts, lists and tuples: take one of these"
+            )
+        parts = dict(value) if isinstance(value, dict) else dict(enumerate(value))
+        if isinstance(value, dict) and not all(isinstance(k, str) for k in value):
+            raise InvalidArgument(
+                f"example input {name!r} of {where} is a dict whose keys are not all "
+                "strings; clients name its entries by them, so use strings"
+            )
+        formed = {
+            str(key): _form(f"{name}.{key}", part, where, inputs)
+            for key, part in parts.items()
+        }
+        if isinstance(value, dict):
+            return {"dict": formed}
+        return {type(value).__name__: list(formed.values())}
+    if value is None:
+        return None
+    if name in inputs:
+        raise InvalidArgument(f"two example inputs of {where} are called {name!r}")
+    inputs[name] = _input(name, value, where)
+    return name
 
 
 def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
@@ -130,17 +177,25 @@ def _input(name: str, value: object, where: str) -> Value:
     value = from_array(value)
     if is_strings(value):
         return as_strings(value)
+    if isinstance(value, bool | int | float | complex):
+        raise InvalidArgument(
+            f"example input {name!r} of {where} is the number {value!r}: leave it out "
+            "to have the parameter's default, or use a torch.Tensor to let clients "
+            "send it"
+        )
     if not isinstance(value, torch.Tensor):
         raise InvalidArgument(
             f"example input {name!r} of {where} is a {type(value).__name__}; "
-            "use a torch.Tensor, a numpy array, or a list of strings"
+            "use a torch.Tensor, a numpy array, a list of strings, or a dict, list or "
+            "tuple of these"
         )
     if value.layout is not torch.strided or value.is_quantized:
         raise InvalidArgument(
             f"example input {name!r} of {where} is {value.layout}; clients send "
             "dense tensors"
         )
-    return value
+    # As a server hands it over: kernels may round differently where rows lie apart.
+    return value.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def run(function: Callable[..., object], inputs: Mapping[str, Value]) -> object:
@@ -163,7 +218,9 @@ def name_outputs(
     """Returns what a call gave, by name.
 
     Args:
-        result: A tensor, a tuple or list of tensors, or a mapping; strings as lists.
+        result: A tensor, a tuple or list of tensors, a mapping or a dataclass, nested
+            as it likes; strings as lists. Values within containers are named by their
+            way there, with dots; None is left out.
         names: The author's names; for a mapping, the entries to serve.
         single: The name of one unnamed tensor.
         where: What was called, for messages.
@@ -172,6 +229,7 @@ def name_outputs(
         InvalidArgument: It is none of these, or the names do not fit.
 
     """
+    parts = parts_of(result)
     if isinstance(result, Mapping):
         odd = [key for key in result if not isinstance(key, str)]
         if odd and names is None:
@@ -179,46 +237,124 @@ def name_outputs(
                 f"{where} returns a dict with the key {odd[0]!r}; outputs are named by "
                 "strings"
             )
-        wanted = list(names) if names is not None else list(result)
-        missing = [name for name in wanted if name not in result]
-        if missing:
+    if parts is None:
+        if names is not None and len(names) != 1:
             raise InvalidArgument(
-                f"{where} returns {', '.join(map(repr, result))}, not "
-                f"{', '.join(map(repr, missing))}"
+                f"{where} returns 1 output, output_names has {len(names)}: "
+                f"{', '.join(names)}"
             )
-        return {name: _output(name, result[name], where) for name in wanted}
-    if isinstance(result, torch.Tensor) or is_strings(result):
-        parts: list[object] = [result]
-        own = [single]
+        named = [(single if names is None else names[0], result)]
     elif isinstance(result, tuple | list):
-        parts = list(result)
-        fields = getattr(result, "_fields", None)
-        own = list(fields or [f"output_{index}" for index in range(len(parts))])
-        if len(parts) == 1 and not fields:
-            own = [single]
+        named = _by_position(result, parts, names, single, where)
     else:
-        raise InvalidArgument(
-            f"{where} returns a {type(result).__name__}; return a tensor, a tuple of "
-            "tensors or a dict from name to tensor"
-        )
-    if names is not None:
-        if len(names) != len(parts) or len(set(names)) != len(names):
+        named = _by_key(parts, names, where)
+    outputs: Values = {}
+    for name, value in named:
+        if name in outputs:
             raise InvalidArgument(
-                f"{where} returns {len(parts)} outputs, output_names has "
+                f"{where} returns two outputs that are called {name!r}; name them in "
+                "output_names, or return other keys"
+            )
+        outputs[name] = _output(name, value, where)
+    if not outputs:
+        raise InvalidArgument(
+            f"{where} returns {type(result).__name__} without a tensor; return a "
+            "tensor, a tuple of tensors or a dict from name to tensor"
+        )
+    return outputs
+
+
+def _by_position(
+    result: Sequence[object],
+    parts: list[tuple[str, object]],
+    names: Sequence[str] | None,
+    single: str,
+    where: str,
+) -> list[tuple[str, object]]:
+    """Names the parts of a tuple, in their order."""
+    has_fields = hasattr(result, "_fields")
+    given = [(key, part) for key, part in parts if part is not None]
+    if names is not None:
+        if len(names) == len(parts):
+            given = parts
+        if len(names) != len(given) or len(set(names)) != len(names):
+            raise InvalidArgument(
+                f"{where} returns {len(given)} outputs, output_names has "
                 f"{len(names)}: {', '.join(names)}"
             )
         own = list(names)
-    return {
-        name: _output(name, part, where) for name, part in zip(own, parts, strict=True)
-    }
+    elif has_fields:
+        own = [key for key, _ in given]
+    elif len(given) == 1:
+        own = [single]
+    else:
+        own = [f"output_{key}" for key, _ in given]
+    return [
+        leaf
+        for name, (_, part) in zip(own, given, strict=True)
+        for leaf in leaves(name, part)
+    ]
+
+
+def _by_key(
+    parts: list[tuple[str, object]], names: Sequence[str] | None, where: str
+) -> list[tuple[str, object]]:
+    """Returns the entries of a dict that the author wants, in that order, or all."""
+    found = [leaf for key, part in parts for leaf in leaves(key, part)]
+    if names is None:
+        return found
+    wanted = [
+        leaf
+        for name in names
+        for leaf in found
+        if leaf[0] == name or leaf[0].startswith(f"{name}.")
+    ]
+    missing = [
+        name
+        for name in names
+        if not any(f"{leaf}.".startswith(f"{name}.") for leaf, _ in wanted)
+    ]
+    if missing:
+        raise InvalidArgument(
+            f"{where} returns {', '.join(repr(leaf) for leaf, _ in found)}, not "
+            f"{', '.join(map(repr, missing))}"
+        )
+    return wanted
+
+
+def is_nested(result: object, outputs: Values) -> bool:
+    """Whether a server has to make a call's result flat to find its outputs in it."""
+    parts = parts_of(result)
+    if parts is None:
+        return False
+    if isinstance(result, tuple | list):
+        return len(parts) != len(outputs) or any(
+            parts_of(part) is not None for _, part in parts
+        )
+    return not isinstance(result, Mapping) or not outputs.keys() <= result.keys()
 
 
 def _output(name: str, value: object, where: str) -> Value:
+    value = from_array(value)
     if is_strings(value):
         return as_strings(value)
-    if not isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        raise InvalidArgument(
+            f"output {name!r} of {where} is a nested tensor, which clients cannot "
+            "read; return torch.nested.to_padded_tensor(...) and the lengths"
+        )
+    if isinstance(value, torch.Tensor) and value.is_quantized:
+        raise InvalidArgument(
+            f"output {name!r} of {where} is quantized ({value.dtype} cannot be "
+            "served): return its dequantize()"
+        )
+    if isinstance(value, torch.Tensor):
+        return value
+    numbers = from_numbers(value)
+    if numbers is None:
         raise InvalidArgument(
             f"output {name!r} of {where} is a {type(value).__name__}, not a tensor; "
-            "return tensors only, or a dict, and name in output_names those to serve"
+            "return tensors, numbers or strings only, or a dict, and name in "
+            "output_names those to serve"
         )
-    return value
+    return numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from tfs.core.signature import (
     Signature,
     TensorSpec,
 )
-from tfs.export.calling import name_inputs, name_outputs, run
+from tfs.export.calling import is_nested, name_inputs, name_outputs, run
 from tfs.export.kept_buffers import KeptBuffers
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import (
@@ -34,6 +34,8 @@ from tfs.export.values import (
     shape_of,
     view_of,
 )
+from tfs.runtime.guest.guest_model import one_line
+from tfs.runtime.guest.nested_values import Form, nesting
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +55,16 @@ class Derived:
         example: Inputs by name; at least two rows that differ, where the author's
             example could be turned into that.
         outputs: What the module gave for ``example``.
+        forms: How arguments that are containers are made of inputs.
+        is_nested: Whether the module's result has to be made flat.
 
     """
 
     signature: Signature
     example: Values
     outputs: Values
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    is_nested: bool = False
 
 
 def derive(module: nn.Module, options: SignatureOptions) -> Derived:
@@ -76,21 +82,30 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     function = getattr(module, options.call, None)
     if not callable(function):
         raise InvalidArgument(f"{where} does not exist")
-    example = name_inputs(function, options.example_inputs, where)
+    example, forms = name_inputs(function, options.example_inputs, where)
     for name, value in options.defaults.items():
         example.setdefault(name, value)
     _check_options(options, example, where)
-    # Hooks run for forward only when the module itself is called.
-    call = module if options.call == "forward" else function
-
-    kept = KeptBuffers(module)
+    seen: list[tuple[Values, bool]] = []
+    errors: list[Exception] = []
 
     def called(inputs: Mapping[str, Value]) -> Values:
         try:
-            result = run(call, inputs)
-        finally:
-            kept.restore()
-        return name_outputs(result, options.output_names, _SINGLE_OUTPUT[method], where)
+            outputs, is_nested = outputs_of(module, options, forms, inputs)
+        except Exception as error:
+            errors.append(error)
+            raise
+        seen.append((outputs, is_nested))
+        if outputs.keys() != seen[0][0].keys():
+            errors.append(
+                InvalidArgument(
+                    f"it returns {', '.join(map(repr, outputs))} for one call and "
+                    f"{', '.join(map(repr, seen[0][0]))} for another; a signature's "
+                    "outputs are always the same: name those in output_names"
+                )
+            )
+            raise errors[-1]
+        return outputs
 
     try:
         outputs = called(example)
@@ -109,7 +124,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
             raise InvalidArgument(
                 f"{where} fails with another number of rows than its example's "
                 f"{rows}; give an example whose dimension 0 is the batch, or pass "
-                "batched=False"
+                f"batched=False. It fails with {one_line(errors[-1])}"
             )
         observed = [outputs, other]
         _check_batch(outputs, other, where)
@@ -135,7 +150,36 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
         features=_features(method, inputs, options),
         batched=options.batched,
     )
-    return Derived(signature, example, outputs)
+    is_nested = any(is_nested for _, is_nested in seen)
+    return Derived(signature, example, outputs, forms, is_nested)
+
+
+def outputs_of(
+    module: nn.Module,
+    options: SignatureOptions,
+    forms: Mapping[str, Form],
+    inputs: Mapping[str, Value],
+) -> tuple[Values, bool]:
+    """Calls a signature's method once; its buffers are put back.
+
+    Returns:
+        The outputs by name, and whether the result has to be made flat for that.
+
+    Raises:
+        InvalidArgument: What it returned cannot be served; says what to change.
+
+    """
+    where = f"{type(module).__name__}.{options.call}"
+    # Hooks run for forward only when the module itself is called.
+    call = module if options.call == "forward" else getattr(module, options.call)
+    kept = KeptBuffers(module)
+    try:
+        result = run(nesting(call, forms), inputs)
+    finally:
+        kept.restore()
+    single = _SINGLE_OUTPUT[Method(options.method)]
+    outputs = name_outputs(result, options.output_names, single, where)
+    return outputs, is_nested(result, outputs)
 
 
 def _described(inputs: Mapping[str, Value]) -> str:

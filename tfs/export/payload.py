@@ -17,6 +17,7 @@ from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived
 from tfs.export.package import PACKAGE, RESOURCE, PackageRules, write_package
 from tfs.export.signature_options import SignatureOptions
+from tfs.runtime.guest.nested_values import flattening, nesting
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,20 @@ class DescribedModule:
         return type(self.module).__name__
 
     @property
-    def methods(self) -> dict[str, object]:
-        """The entry's part that says which methods answer, where not ``forward``."""
-        methods = {k: o.call for k, o in self.options.items() if o.call != "forward"}
-        return {"methods": methods} if methods else {}
+    def entry(self) -> dict[str, object]:
+        """The entry's part that says how signatures are called, where not plainly.
+
+        Which methods answer, where not ``forward``; how arguments that are containers
+        are put together; whose results are made flat.
+        """
+        parts: dict[str, dict[str, object] | list[str]] = {
+            "methods": {
+                k: o.call for k, o in self.options.items() if o.call != "forward"
+            },
+            "arguments": {k: dict(d.forms) for k, d in self.derived.items() if d.forms},
+            "flattened": [k for k, d in self.derived.items() if d.is_nested],
+        }
+        return {name: part for name, part in parts.items() if part}
 
 
 class PayloadWriter(Protocol):
@@ -85,7 +96,7 @@ class PackageWriter:
         )
         if self.report is not None:
             self.report(found)
-        return {"package": PACKAGE, "resource": RESOURCE, **module.methods}
+        return {"package": PACKAGE, "resource": RESOURCE, **module.entry}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ class ScriptWriter:
                     "torch.jit.trace instead, or save it as torch_package, which "
                     "takes any Python"
                 ) from error
-        return module.methods
+        return module.entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +137,24 @@ class ProgramWriter:
 
     def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
         name = module.name
-        if len(module.options) != 1 or module.methods:
+        if len(module.options) != 1 or "methods" in module.entry:
             raise InvalidArgument(f"{name}: torch_export stores one method, forward")
         (each,) = module.derived.values()
         path = os.path.join(folder, "model.pt2")
+        shapes: dict[str, Any] = _dynamic_shapes(each.signature)
+        names = list(each.example)
+        what: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+        what = (module.module, (), dict(each.example))
+        entry: dict[str, object] = {}
+        if module.entry:  # a graph has no form of its own for containers
+            what = (_Flat(module.module, each), tuple(each.example.values()), {})
+            shapes = {"tensors": tuple(shapes[name] for name in names)}
+            entry["args"] = names
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 program = torch.export.export(
-                    module.module,
-                    (),
-                    dict(each.example),
-                    dynamic_shapes=_dynamic_shapes(each.signature),
-                    strict=False,
+                    *what, dynamic_shapes=shapes, strict=False
                 )
             except Exception as error:
                 raise InvalidArgument(
@@ -147,7 +163,7 @@ class ProgramWriter:
                 ) from error
             if not self.is_compiled:
                 torch.export.save(program, path)
-                return {}
+                return entry
             try:
                 from torch._inductor import aoti_compile_and_package
 
@@ -156,7 +172,21 @@ class ProgramWriter:
                 raise InvalidArgument(
                     f"{name} cannot be compiled here: {type(error).__name__}: {error}"
                 ) from error
-        return {}
+        return entry
+
+
+class _Flat(nn.Module):
+    """A module that takes tensors in order and returns a flat result."""
+
+    def __init__(self, module: nn.Module, derived: Derived) -> None:
+        super().__init__()
+        self.module = module
+        self._names = tuple(derived.example)
+        self._function = flattening(nesting(module, derived.forms))
+
+    def forward(self, *tensors: torch.Tensor) -> object:
+        """Returns what the module does, by name or in order."""
+        return self._function(**dict(zip(self._names, tensors, strict=True)))
 
 
 def _dynamic_shapes(signature: Signature) -> dict[str, dict[int, Any]]:

@@ -15,11 +15,10 @@ from torch.package.importer import Importer
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.calling import evaluation, name_outputs, run, unwrapped
+from tfs.export.calling import evaluation, unwrapped
 from tfs.export.dependency_report import DependencyReport
-from tfs.export.derive import Derived, derive
+from tfs.export.derive import Derived, derive, outputs_of
 from tfs.export.examples import place_examples
-from tfs.export.kept_buffers import KeptBuffers
 from tfs.export.package import PackageRules
 from tfs.export.package_resources import readable
 from tfs.export.payload import (
@@ -202,14 +201,11 @@ def _judge(
 ) -> None:
     """Raises unless the module itself does not repeat the outputs that differ."""
     for key, names in differing.items():
-        call = options[key].call
-        where = f"{type(module).__name__}.{call}"
-        function = module if call == "forward" else getattr(module, call)
+        where = f"{type(module).__name__}.{options[key].call}"
         expected = derived[key].outputs
-        kept = KeptBuffers(module)
-        result = run(function, derived[key].example)
-        kept.restore()
-        again = name_outputs(result, list(expected), next(iter(expected)), where)
+        again, _ = outputs_of(
+            module, options[key], derived[key].forms, derived[key].example
+        )
         if all(same(expected[name], again[name]) for name in names):
             raise DataLoss(
                 f"{where} gives other values for {', '.join(map(repr, names))} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, TypeAlias, TypeVar, cast
 
 import torch
@@ -25,6 +26,38 @@ def from_array(value: object) -> object:
         return torch.tensor(value)
     except TypeError:
         return value  # of objects or strings
+
+
+def from_numbers(value: object) -> torch.Tensor | None:
+    """Returns a number, or nested lists of numbers, as a tensor; None of what is none.
+
+    As Python counts: bool, int64, float64 and complex128.
+    """
+    kinds = set(_kinds(value))
+    if not kinds or not kinds <= set(_DTYPE_OF_KIND):
+        return None
+    dtype = next(dtype for kind, dtype in _DTYPE_OF_KIND.items() if kind in kinds)
+    try:
+        return torch.tensor(value, dtype=dtype)
+    except (ValueError, OverflowError):
+        return None  # ragged, or too large
+
+
+def _kinds(value: object) -> Iterator[type]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _kinds(part)
+    else:
+        yield type(value)
+
+
+_DTYPE_OF_KIND: Final[dict[type, torch.dtype]] = {
+    complex: torch.complex128,
+    float: torch.float64,
+    int: torch.int64,
+    bool: torch.bool,
+}
+"""Of the widest kind among several, which comes first."""
 
 
 def is_strings(value: object) -> bool:

@@ -15,6 +15,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.nested_values import called_by_name
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten, to_torch, to_view
 
 Function: TypeAlias = Callable[..., object]
@@ -253,6 +254,8 @@ def num_rows_of(signature: Signature, inputs: Tensors) -> int:
 def methods_of(source: ModelSource, target: object) -> dict[str, Function]:
     """Returns the function of each signature: entry "methods", else the call itself.
 
+    Each takes the signature's inputs by name, whatever containers its method wants.
+
     Raises:
         InvalidArgument: A method is missing, or the object cannot be called.
 
@@ -268,7 +271,7 @@ def methods_of(source: ModelSource, target: object) -> dict[str, Function]:
                 f"{source.id.slashed}: signature {name!r} needs a method {method!r}, "
                 f"which {type(target).__name__} does not have"
             )
-        functions[name] = function
+        functions[name] = called_by_name(source, name, function)
     return functions
 
 

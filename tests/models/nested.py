@@ -1,0 +1,53 @@
+"""Models that take and give containers of tensors, as real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class Detections:
+    """What a detector's head returns; ``loss`` while it trains."""
+
+    scores: Tensor
+    boxes: list[Tensor]
+    loss: Tensor | None = None
+
+
+class Detector(nn.Module):
+    """Takes a dict of features and a pair of states; returns a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(
+        self, features: Mapping[str, Tensor], state: tuple[Tensor, Tensor]
+    ) -> Detections:
+        both = torch.cat([features["low"], features["high"]], 1)
+        scores = self.net(both) + state[0] - state[1]
+        return Detections(scores, [both, both * 2])
+
+
+class Heads(nn.Module):
+    """Returns a tuple with a tuple in it, and nothing for one part."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], None]:
+        return x + 1, (x * 2, x * 3), None
+
+
+class Measures(nn.Module):
+    """Returns what is no tensor: numbers of Python."""
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        """Returns one number per row, one per value, and two of the whole."""
+        means = [float(row.mean()) for row in x]
+        return {
+            "mean": means,
+            "signs": [[bool(value > 0) for value in row] for row in x],
+            "size": len(x),
+        }

@@ -1,0 +1,165 @@
+"""Models that take or give dicts and tuples of tensors, called with names alone.
+
+What a request carries has one name per tensor. A tensor inside a container is named by
+its way there, with dots between: ``boxes.0``, ``state.hidden``. Whoever exports a model
+says in the manifest's entry where that is needed; other models are called as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias, cast
+
+from tfs.core.errors import InvalidArgument
+from tfs.runtime.guest.model_source import ModelSource
+
+Function: TypeAlias = Callable[..., object]
+
+Form: TypeAlias = "str | Mapping[str, object] | None"
+"""How one argument is put together: an input's name, None, ``{"dict": {key: form}}``,
+``{"list": [form]}`` or ``{"tuple": [form]}``; all of it goes into JSON."""
+
+_PLAIN = (str, bytes, int, float, complex)
+
+
+def parts_of(value: object) -> list[tuple[str, object]] | None:
+    """Returns what a container holds, by key, field or index; None of a single value.
+
+    Lists of numbers alone, and lists or tuples of strings, are single values: tensors.
+    """
+    if isinstance(value, Mapping):
+        return [(str(key), part) for key, part in value.items()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in dataclasses.fields(value)]
+        return [(name, getattr(value, name)) for name in names]
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple):
+        if fields is None and value and _holds_only(value, (str, bytes)):
+            return None
+    elif not isinstance(value, list) or _holds_only(value, _PLAIN):
+        return None
+    return list(zip(fields or map(str, range(len(value))), value, strict=True))
+
+
+def _holds_only(value: object, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_holds_only(part, kinds) for part in value)
+    return isinstance(value, kinds)
+
+
+def leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yields every single value within ``value`` and its name; None is left out."""
+    if value is None:
+        return
+    parts = parts_of(value)
+    if parts is None:
+        yield name, value
+        return
+    for key, part in parts:
+        yield from leaves(f"{name}.{key}" if name else key, part)
+
+
+def flattening(function: Function) -> Function:
+    """Returns ``function`` with its result flat: values in order, or by name.
+
+    A tuple's come in order, as the signature names its outputs; others' by name.
+    """
+
+    def call(**inputs: object) -> object:
+        result = function(**inputs)
+        if parts_of(result) is None:
+            return result
+        flat = dict(leaves("", result))
+        return tuple(flat.values()) if isinstance(result, tuple | list) else flat
+
+    return call
+
+
+def nesting(function: Function, forms: Mapping[str, Form]) -> Function:
+    """Returns ``function`` called with single inputs, of which arguments are made.
+
+    Args:
+        function: Takes the arguments in ``forms``, and further inputs by their names.
+        forms: By argument.
+
+    """
+    if not forms:
+        return function
+    used = {name for form in forms.values() for name in names_in(form)}
+
+    def call(**inputs: object) -> object:
+        built = {name: _built(form, inputs) for name, form in forms.items()}
+        others = {name: v for name, v in inputs.items() if name not in used}
+        return function(**others, **built)
+
+    return call
+
+
+def names_in(form: object) -> Iterator[str]:
+    """Yields the inputs a form is made of.
+
+    Raises:
+        ValueError: It is no form.
+
+    """
+    match form:
+        case None:
+            return
+        case str():
+            yield form
+        case {"dict": Mapping() as parts, **more} if not more:
+            for part in parts.values():
+                yield from names_in(part)
+        case {"list": list() as items, **more} if not more:
+            for part in items:
+                yield from names_in(part)
+        case {"tuple": list() as items, **more} if not more:
+            for part in items:
+                yield from names_in(part)
+        case _:
+            raise ValueError(f"{form!r} is no argument's form")
+
+
+def _built(form: object, inputs: Mapping[str, object]) -> object:
+    match form:
+        case str():
+            return inputs[form]
+        case {"dict": parts}:
+            return {key: _built(part, inputs) for key, part in parts.items()}
+        case {"list": items}:
+            return [_built(part, inputs) for part in items]
+        case {"tuple": items}:
+            return tuple(_built(part, inputs) for part in items)
+    return None
+
+
+def called_by_name(source: ModelSource, key: str, function: Function) -> Function:
+    """Returns a signature's function as requests call it, by what the entry says.
+
+    Entry "arguments": by signature, the form of each argument that is a container.
+    Entry "flattened": the signatures whose result is made flat.
+
+    Raises:
+        InvalidArgument: The entry is malformed or names inputs there are none of.
+
+    """
+    everything = source.entry.get("arguments", {})
+    forms = everything.get(key, {}) if isinstance(everything, Mapping) else None
+    flattened = source.entry.get("flattened", [])
+    try:
+        if not isinstance(forms, Mapping) or not isinstance(flattened, list | tuple):
+            raise ValueError('"arguments" is an object, "flattened" a list')
+        named = {name for form in forms.values() for name in names_in(form)}
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{source.id.slashed}: entry of the manifest, signature {key!r}: {error}"
+        ) from error
+    if not named <= source.signatures[key].inputs.keys():
+        raise InvalidArgument(
+            f"{source.id.slashed}: entry 'arguments' of the manifest names "
+            f"{', '.join(sorted(named - source.signatures[key].inputs.keys()))}, "
+            f"which signature {key!r} does not have as inputs"
+        )
+    function = nesting(function, cast("Mapping[str, Form]", forms))
+    return flattening(function) if key in flattened else function
