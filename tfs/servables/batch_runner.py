@@ -1,0 +1,235 @@
+"""Joins the tensors of a batch, has them computed, and takes the outcome apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batching.batch import Batch, FaultyTasks
+from tfs.core.errors import FailedPrecondition, Internal, InvalidItems, ServingError
+from tfs.core.servable import InferenceTask, Outcome, Servable, TaskForm, Tensors
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
+from tfs.servables.batching_loop import BatchingLoop
+from tfs.servables.tensor_join import fill_inner, join_rows, largest_inner, mask_of
+
+
+class BatchRunner:
+    """Computes the batches of one queue with the inner servable. Loop-confined.
+
+    Args:
+        label: The version and the signature, for errors.
+        inner: Computes the joined batch; may answer on any thread.
+        fillers: What variable lengths are padded with, by input; None: its first
+            element. Inputs that are not in it have equal shapes.
+        inner_sizes: The least to pad to, of those inputs.
+
+    """
+
+    def __init__(
+        self,
+        label: str,
+        signature: Signature,
+        inner: Servable,
+        loop: BatchingLoop,
+        fillers: Mapping[str, bytes | None],
+        inner_sizes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        self._label = label
+        self._signature = signature
+        self._inner = inner
+        self._loop = loop
+        self._fillers = fillers
+        self._inner_sizes = inner_sizes
+
+    def run(self, batch: Batch[InferenceTask]) -> None:
+        """Starts computing ``batch``, which ends on the loop. Does not block."""
+        tasks = batch.tasks
+        first = tasks[0]
+        alone = len(tasks) == 1
+        form = _common_form(tasks)
+        if alone and batch.padded_rows == batch.num_rows and not self._inner_sizes:
+            inputs = first.inputs
+        elif form is not None and not self._inner_sizes:
+            inputs = _join_elements(form, tasks, batch.padded_rows)
+        else:
+            inputs = self._join(tasks, batch.padded_rows)
+        joined = InferenceTask(
+            first.signature_name,
+            first.signature,
+            inputs,
+            _BatchEnd(batch, form, self._label, self._loop).on_done,
+            batch.padded_rows,
+            first.output_filter if alone else _union(tasks),
+            first.deadline_s if alone else _latest_deadline_s(tasks),
+            # A batch is not interrupted for one of several; alone it may be.
+            first.cancel if alone else None,
+        )
+        self._inner.submit(joined)
+
+    def _join(self, tasks: Sequence[InferenceTask], num_rows: int) -> Tensors:
+        joined: dict[str, TensorView] = {}
+        masks: dict[str, TensorView] = {}
+        shared = self._signature.defaults
+        for name, view in tasks[0].inputs.items():
+            if name in shared:
+                joined[name] = view
+                continue
+            views = [task.inputs[name] for task in tasks]
+            if name in self._fillers:
+                views = self._fill(name, views, masks)
+            joined[name] = join_rows(views, num_rows)
+        for name, mask in masks.items():
+            if name not in joined:
+                joined[name] = join_rows([mask], num_rows)
+        return joined
+
+    def _fill(
+        self, name: str, views: list[TensorView], masks: dict[str, TensorView]
+    ) -> list[TensorView]:
+        """Returns the views of one input with equal inner sizes."""
+        largest = largest_inner(views)
+        inner = tuple(map(max, largest, self._inner_sizes[name]))
+        filler = self._fillers[name]
+        filled = [fill_inner(view, inner, filler) for view in views]
+        mask = self._signature.inputs[name].mask
+        if mask is not None and any(view.shape[1:] != inner for view in views):
+            spec = self._signature.inputs[mask]
+            masks[mask] = mask_of(views, inner, spec.dtype, len(spec.shape))
+        return filled
+
+
+class _BatchEnd:
+    """Takes the outcome of a batch apart. Made per batch."""
+
+    __slots__ = ("_batch", "_form", "_label", "_loop")
+
+    def __init__(
+        self,
+        batch: Batch[InferenceTask],
+        form: TaskForm | None,
+        label: str,
+        loop: BatchingLoop,
+    ) -> None:
+        self._batch = batch
+        self._form = form
+        self._label = label
+        self._loop = loop
+
+    def on_done(self, outcome: Outcome) -> None:
+        """Runs on any thread; the batch ends on the loop."""
+        if self._loop.is_loop_thread:
+            self._end(outcome)
+        else:
+            self._loop.post(lambda: self._end(outcome))
+
+    def _end(self, outcome: Outcome) -> None:
+        batch = self._batch
+        if isinstance(outcome, ServingError):
+            batch.done(self._attributed(outcome))
+            return
+        error = self._misfit(outcome)
+        if error is not None:
+            batch.done(error)
+            return
+        tasks = batch.tasks
+        if len(tasks) == 1 and batch.padded_rows == batch.num_rows:
+            batch.done([outcome])
+            return
+        form = self._form
+        if form is not None:
+            batch.done(lambda tasks: form.end_all(tasks, outcome))
+            return
+        parts: list[Tensors] = []
+        start = 0
+        for task in tasks:
+            stop = start + task.num_rows
+            names = task.output_filter or outcome
+            parts.append({name: outcome[name].rows(start, stop) for name in names})
+            start = stop
+        batch.done(parts)
+
+    def _attributed(self, error: ServingError) -> ServingError:
+        """Returns the error, told apart by task if it names the rows at fault."""
+        if not isinstance(error, InvalidItems):
+            return error
+        errors: dict[int, ServingError] = {}
+        start = 0
+        for index, task in enumerate(self._batch.tasks):
+            own = error.within(start, start + task.num_rows)
+            if own is not None:
+                errors[index] = own
+            start += task.num_rows
+        return FaultyTasks(errors) if errors else error
+
+    def _misfit(self, outputs: Tensors) -> ServingError | None:
+        num_rows = self._batch.padded_rows
+        for name in _union(self._batch.tasks):
+            if name not in outputs:
+                return Internal(f"{self._label}: output {name!r} is missing")
+        for name, view in outputs.items():
+            if not view.shape:
+                return FailedPrecondition(
+                    f"{self._label}: Batched output tensor has 0 dimensions: {name!r}"
+                )
+            if view.shape[0] != num_rows:
+                return FailedPrecondition(
+                    f"{self._label}: Batched output tensor's 0th dimension does not "
+                    "equal the sum of the 0th dimension sizes of the input tensors: "
+                    f"{name!r} has {view.shape[0]} rows, the batch {num_rows}"
+                )
+        return None
+
+
+def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
+    """Returns the form that all tasks have, None if they have different ones."""
+    form = tasks[0].form
+    if form is not None:
+        for task in tasks:
+            if task.form is not form:
+                return None
+    return form
+
+
+def _join_elements(
+    form: TaskForm, tasks: Sequence[InferenceTask], num_rows: int
+) -> Tensors:
+    """Returns the inputs of tasks of one form, joined; copies their elements once.
+
+    The first row is repeated until there are ``num_rows``. Many elements are given
+    away, as :func:`~tfs.core.tensor_view.concatenate` does.
+    """
+    joined: dict[str, TensorView] = {}
+    for index, (name, dtype, shape) in enumerate(form.inputs):
+        parts = [task.elements[index] for task in tasks]
+        row_bytes = len(parts[0]) // shape[0]
+        missing = num_rows - len(tasks) * shape[0]
+        if missing:
+            parts += [parts[0][:row_bytes]] * missing
+        data: Buffer
+        if row_bytes * num_rows < LARGE_BYTES:
+            data = b"".join(parts)
+        else:
+            data = memoryview(bytearray().join(parts))
+        joined[name] = TensorView(dtype, (num_rows, *shape[1:]), data)
+    return joined
+
+
+def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:
+    """Returns the outputs that any of the tasks wants; empty means all."""
+    names: dict[str, None] = {}
+    for task in tasks:
+        if not task.output_filter:
+            return ()
+        names.update(dict.fromkeys(task.output_filter))
+    return tuple(names)
+
+
+def _latest_deadline_s(tasks: Sequence[InferenceTask]) -> float | None:
+    latest_s = 0.0
+    for task in tasks:
+        deadline_s = task.deadline_s
+        if deadline_s is None:
+            return None
+        if deadline_s > latest_s:
+            latest_s = deadline_s
+    return latest_s

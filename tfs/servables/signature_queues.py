@@ -1,0 +1,318 @@
+"""The queues of one signature of a batched servable.
+
+A queue holds what can be concatenated: one version, one signature, one set of inputs,
+one shape of a row. Requests that fit no queue go to the servable underneath as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from batching.batching_options import BatchingOptions
+from batching.cost_table import CostTable
+from batching.shared_queue import SharedQueue
+from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.errors import Unavailable, serving_error
+from tfs.core.model_profile import SignatureProfile
+from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.signature import FREE, Signature, TensorSpec
+from tfs.servables.batch_runner import BatchRunner
+from tfs.servables.batching_loop import BatchingLoop
+from tfs.servables.batching_report import QueueReport, report_queue
+from tfs.servables.large_request import LargeRequest, join_parts
+from tfs.servables.tensor_join import element
+
+_MAX_SHAPES = 64
+"""Queues per signature; a client that invents shapes gets no more of them."""
+
+_MAX_SHARED_BYTES = 1024
+"""Inputs that are not rows are compared byte by byte; larger ones are not joined."""
+
+
+class SignatureQueues:
+    """How one signature is batched: which requests go together. Loop-confined.
+
+    Args:
+        name: Of the signature.
+        inner: Computes the batches, and alone what cannot be joined.
+        scheduler: Takes the queues, and forms batches of what they hold.
+        options: The queues', and how their batches are formed.
+        measured: Of the signature: time per batch size, whether padding is safe.
+        takes_any_size: Whether a request larger than a queue is computed in portions;
+            else it is refused.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        inner: Servable,
+        scheduler: SharedBatchScheduler,
+        loop: BatchingLoop,
+        options: BatchingOptions,
+        measured: SignatureProfile,
+        *,
+        takes_any_size: bool,
+    ) -> None:
+        # Where nobody set a limit there is none: TensorFlow Serving takes requests of
+        # any size unless batching was configured.
+        self._max_task_rows = options.queue.task_rows_limit if takes_any_size else None
+        self._name = name
+        self._signature = signature
+        self._inner = inner
+        self._scheduler = scheduler
+        self._loop = loop
+        self._call_s = measured.call_s_by_rows
+        self._options = options
+        self._label = f"{inner.id.slashed}, signature {name!r}"
+        self._most_rows = options.queue.max_batch_rows
+        self._max_lone_rows = options.max_lone_rows
+        self._closed = False
+        self._groups: dict[object, SharedQueue[InferenceTask]] = {}
+        self._input_names: dict[object, tuple[str, ...]] = {}
+        # For their numbers alone: of the form before this, until a queue takes them
+        # over, and of shapes that are asked for no more.
+        self._inherited: dict[object, SharedQueue[InferenceTask]] = {}
+        self._dropped: SharedQueue[InferenceTask] | None = None
+        masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
+        self._fillers: dict[str, bytes | None] = {}
+        for key, spec in signature.inputs.items():
+            if not _has_free_inner(spec):
+                continue
+            if measured.why_padding and (spec.pad is not None or key in masks):
+                continue  # then only equal lengths are joined
+            if spec.pad is not None:
+                self._fillers[key] = element(spec.dtype, spec.pad)
+            elif key in masks:
+                self._fillers[key] = element(spec.dtype, 0)
+            elif self._options.pads_variable_length:
+                self._fillers[key] = None
+        # With sizes given by the signature all requests fit together, and looking at
+        # their shapes again would only cost time.
+        self._names = signature.inputs.keys()
+        self._is_uniform = not signature.defaults and not any(
+            map(_has_free_inner, signature.inputs.values())
+        )
+
+    def submit(self, task: InferenceTask) -> None:
+        """Puts the task where it can be joined, or hands it on; never raises."""
+        if self._closed:
+            task.on_done(Unavailable(f"{self._label}: the version is being unloaded"))
+            return
+        rows = task.num_rows
+        if rows < 1 or not task.inputs or self._most_rows < rows <= self._max_lone_rows:
+            self._inner.submit(task)
+            return
+        limit = self._max_task_rows
+        if limit is not None and task.num_rows > limit:
+            portion = max(self._options.queue.max_batch_rows, limit // 4)
+            LargeRequest(task, portion, self._split, self.submit, self._loop).go_on()
+            return
+        key: object = None
+        if not self._is_uniform or task.inputs.keys() != self._names:
+            key = self._key(task)
+            if key is False:
+                self._inner.submit(task)
+                return
+        queue = self._groups.get(key)
+        if queue is None:
+            try:
+                queue = self._add_group(key, task)
+            except Exception as error:  # nobody else would answer the task
+                task.on_done(serving_error(error, f"{self._label}: batch queue"))
+                return
+            if queue is None:
+                self._inner.submit(task)
+                return
+        self._scheduler.submit(queue, task, task.is_low)
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Does :meth:`submit` for tasks of one form, looking at the first of them."""
+        # What is true of one is true of all.
+        first = tasks[0]
+        queue = None
+        if (
+            not self._closed
+            and first.form is not None
+            and 1 <= first.num_rows <= self._most_rows  # larger ones go their own ways
+        ):
+            if self._is_uniform:
+                queue = self._groups.get(None)
+            elif first.inputs:
+                queue = self._groups.get(self._key(first))
+        if queue is None:
+            for task in tasks:  # the first of them makes the queue, if there may be one
+                self.submit(task)
+        else:
+            self._scheduler.submit_all(queue, tasks)
+
+    @property
+    def queue_options(self) -> BatchQueueOptions:
+        """What each of the queues is made with."""
+        return self._options.queue
+
+    def queues(self) -> list[SharedQueue[InferenceTask]]:
+        """Returns those there are now."""
+        return list(self._groups.values())
+
+    def counted(self) -> list[SharedQueue[InferenceTask]]:
+        """Returns all whose numbers count, also queues that are no more."""
+        queues = [*self._groups.values(), *list(self._inherited.values())]
+        if self._dropped is not None:
+            queues.append(self._dropped)
+        return queues
+
+    def report(self) -> list[QueueReport]:
+        """Returns their numbers, and those of queues before them. Thread-safe."""
+        return [
+            report_queue(self._name, self._input_names.get(key, ()), queue)
+            for key, queue in [*self._groups.items(), *list(self._inherited.items())]
+        ]
+
+    def close(
+        self, on_drained: Callable[[], None], heir: SignatureQueues | None
+    ) -> None:
+        """Refuses what comes from now on; see :meth:`.BatchedServable.close`."""
+        self._closed = True
+        groups = self._groups if heir is None else {**self._inherited, **self._groups}
+        self._groups = {}
+        left = [len(groups)]
+
+        def one_less(key: object, queue: SharedQueue[InferenceTask]) -> None:
+            if heir is not None:
+                heir.inherit(key, self._input_names.get(key, ()), queue)
+            left[0] -= 1
+            if not left[0]:
+                on_drained()
+
+        if heir is not None and self._dropped is not None:
+            heir.drop(self._dropped)
+        if not groups:
+            on_drained()
+        for key, queue in groups.items():
+            self._scheduler.remove_queue(queue, partial(one_less, key, queue))
+
+    def inherit(
+        self, key: object, names: tuple[str, ...], queue: SharedQueue[InferenceTask]
+    ) -> None:
+        """Counts on from a queue of the form before this, which has drained."""
+        mine = self._groups.get(key) or self._inherited.get(key)
+        if mine is not None:
+            mine.take_over(queue)
+        elif len(self._inherited) < _MAX_SHAPES:
+            self._inherited[key] = queue
+            self._input_names[key] = names
+        else:
+            self.drop(queue)
+
+    def drop(self, queue: SharedQueue[InferenceTask]) -> None:
+        """Keeps the numbers of a queue that is no more."""
+        if self._dropped is None:
+            self._dropped = queue
+        else:
+            self._dropped.take_over(queue)
+
+    def _key(self, task: InferenceTask) -> object:
+        """Returns what must be equal for requests to be joined; False: nothing is."""
+        key: list[object] = []
+        defaults = self._signature.defaults
+        for name, view in task.inputs.items():
+            if name not in self._names:
+                return False
+            if name in defaults:
+                if view.size_bytes > _MAX_SHARED_BYTES:
+                    return False
+                data = view.data if isinstance(view.data, tuple) else bytes(view.data)
+                key.append((name, view.shape, data))
+            elif not view.shape or view.shape[0] != task.num_rows:
+                return False
+            elif name in self._fillers:
+                key.append((name, self._buckets(name, view.shape)))
+            else:
+                key.append((name, view.shape[1:]))
+        return frozenset(key)
+
+    def _buckets(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the inner sizes, those that are padded rounded up to their bucket."""
+        spec = self._signature.inputs[name]
+        buckets = self._options.length_buckets
+        return tuple(
+            size if wanted != FREE else next((b for b in buckets if b >= size), 0)
+            for size, wanted in zip(shape[1:], spec.shape[1:], strict=True)
+        )
+
+    def _add_group(
+        self, key: object, task: InferenceTask
+    ) -> SharedQueue[InferenceTask] | None:
+        if len(self._groups) >= _MAX_SHAPES and not self._drop_idle():
+            return None
+        inner_sizes = {
+            name: self._buckets(name, view.shape)
+            for name, view in task.inputs.items()
+            if name in self._fillers
+        }
+        runner = BatchRunner(
+            self._label,
+            self._signature,
+            self._inner,
+            self._loop,
+            self._fillers,
+            inner_sizes,
+        )
+        options = self._options
+        queue = self._scheduler.add_queue(
+            runner,
+            replace(options.queue, name=self._label),
+            options.policy,
+            costs=CostTable(self._call_s),
+            split=self._split,
+            join=join_parts,
+        )
+        self._input_names[key] = tuple(task.inputs)
+        before = self._inherited.pop(key, None)
+        if before is not None:
+            queue.take_over(before)
+        self._groups[key] = queue
+        return queue
+
+    def _drop_idle(self) -> bool:
+        """Removes the queues of shapes that nobody asks for now."""
+        idle = [key for key, queue in self._groups.items() if queue.is_idle]
+        for key in idle:
+            queue = self._groups.pop(key)
+            self._scheduler.remove_queue(queue)
+            self.drop(queue)
+            del self._input_names[key]
+        return bool(idle)
+
+    def _split(
+        self,
+        task: InferenceTask,
+        start: int,
+        stop: int,
+        on_done: Callable[[Outcome], None],
+    ) -> InferenceTask:
+        shared = self._signature.defaults
+        inputs = {
+            name: view if name in shared else view.rows(start, stop)
+            for name, view in task.inputs.items()
+        }
+        return InferenceTask(
+            task.signature_name,
+            task.signature,
+            inputs,
+            on_done,
+            num_rows=stop - start,
+            output_filter=task.output_filter,
+            deadline_s=task.deadline_s,
+            cancel=task.cancel,
+            is_low=task.is_low,
+        )
+
+
+def _has_free_inner(spec: TensorSpec) -> bool:
+    return FREE in spec.shape[1:]
