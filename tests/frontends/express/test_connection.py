@@ -46,14 +46,16 @@ from tfs.frontends.rpc.express.stream_state import (
 
 
 def test_a_connection_opens_with_settings_and_a_raised_window() -> None:
-    """The server's SETTINGS come first, before the client said anything."""
+    """The server's SETTINGS are the first it says, once it knows to whom."""
     wire = Wire(hello=False)
+    assert wire.sent() == []
+    wire.feed(PREFACE)
     settings, update = wire.sent()
     values = dict(frames.parse_settings(settings.payload))
     assert values[Setting.MAX_CONCURRENT_STREAMS] == 1024
     assert values[Setting.INITIAL_WINDOW_SIZE] == LARGEST_WINDOW
     assert update.frame_type == FrameType.WINDOW_UPDATE
-    wire.feed(HELLO)
+    wire.feed(HELLO.removeprefix(PREFACE))
     assert [sent.is_ack for sent in wire.sent()] == [True]
     assert wire.connection.is_established
 
@@ -61,18 +63,18 @@ def test_a_connection_opens_with_settings_and_a_raised_window() -> None:
 def test_the_preface_may_arrive_byte_by_byte() -> None:
     """Nothing is decided before it is whole."""
     wire = Wire(hello=False)
-    wire.sent()
     for byte in HELLO:
         wire.feed(bytes((byte,)))
-    assert wire.sent_types() == ["SETTINGS"]
+    assert wire.sent_types() == ["SETTINGS", "WINDOW_UPDATE", "SETTINGS"]
     assert not wire.connection.is_closed
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"POST", b"HEAD /x"])
 def test_an_http_1_client_gets_an_http_1_answer(data: bytes) -> None:
-    """Somebody pointed a browser at the port."""
+    """Somebody pointed a browser at the port: not a byte of HTTP/2 comes before it."""
     wire = Wire(hello=False)
-    wire.feed(data)
+    for byte in data:
+        wire.feed(bytes((byte,)))
     assert bytes(wire.connection.out[0]).startswith(b"HTTP/1.1 505")
     assert len(wire.connection.out) == 1
     assert wire.connection.is_closed

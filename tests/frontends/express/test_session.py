@@ -28,6 +28,7 @@ from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.express.response import HTTP_1_ANSWER
 from tfs.frontends.rpc.express.turns import SHARED_S, SHORT
 
 WIDE = frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(
@@ -235,6 +236,16 @@ def test_what_is_not_grpc_gets_an_http_answer(rig: Rig) -> None:
     client.send(headers_frame(1, b"\x83\x86\x84", frames.END_HEADERS))  # POST /
     rig.step()
     assert dict(client.answer(1).headers)[":status"] == "415"
+
+
+def test_an_http_1_client_reads_nothing_but_an_http_1_answer(rig: Rig) -> None:
+    """SETTINGS sent before it spoke would make its library report HTTP/0.9."""
+    client = rig.connect(hello=b"")
+    client.send(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+    rig.step(2)
+    assert client.socket.recv(1000) == HTTP_1_ANSWER
+    client.read()
+    assert client.is_closed
 
 
 # -- streams -------------------------------------------------------------------------

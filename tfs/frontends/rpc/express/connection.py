@@ -110,6 +110,7 @@ class Connection(SendingHalf):
         "_data_left",
         "_data_stream_id",
         "_events",
+        "_has_greeted",
         "_is_draining",
         "_last_stream_id",
         "_limits",
@@ -181,19 +182,8 @@ class Connection(SendingHalf):
         self._num_large = 0  # made whole in this ``receive``
         self._num_tiny_updates = 0
         self._ping_mark = -1
-        self.out.append(
-            frames.settings(
-                {
-                    Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-                    Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW,
-                    Setting.MAX_FRAME_SIZE: limits.max_frame_size,
-                    Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
-                }
-            )
-        )
-        update = self._window.refill()
-        if update:
-            self.out.append(update)
+        # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.
+        self._has_greeted = False
 
     # -- what the sweep of timeouts asks -----------------------------------------
 
@@ -279,7 +269,7 @@ class Connection(SendingHalf):
 
     def refill(self) -> None:
         """Raises the client's window again, as far as the budget allows."""
-        if not self.is_closed:
+        if self._has_greeted and not self.is_closed:
             update = self._window.refill()
             if update:
                 self.out.append(update)
@@ -295,6 +285,7 @@ class Connection(SendingHalf):
             if not data.startswith(PREFACE):
                 self._reject_preface(data)
             self._saw_preface = True
+            self._greet()
             index = len(PREFACE)
         # Some clients send many heads and then what belongs to them: both are counted.
         num_left = num_whole_left = self.max_requests
@@ -437,9 +428,28 @@ class Connection(SendingHalf):
             if self.is_closed:
                 return index, False
 
+    def _greet(self) -> None:
+        """Queues our preface, which is SETTINGS (RFC 9113 section 3.4), once."""
+        if self._has_greeted:
+            return
+        self._has_greeted = True
+        limits = self._limits
+        self.out.append(
+            frames.settings(
+                {
+                    Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                    Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW,
+                    Setting.MAX_FRAME_SIZE: limits.max_frame_size,
+                    Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+                }
+            )
+        )
+        update = self._window.refill()
+        if update:
+            self.out.append(update)
+
     def _reject_preface(self, data: bytes) -> NoReturn:
         if data[:1].isalpha() and not PREFACE.startswith(data[:4]):
-            self.out.clear()  # SETTINGS would only confuse it
             self.out.append(response.HTTP_1_ANSWER)
             self.is_closed = True
             raise ConnectionFault(ErrorCode.HTTP_1_1_REQUIRED, "client speaks HTTP/1")
@@ -840,6 +850,7 @@ class Connection(SendingHalf):
         if self._is_draining or self.is_closed:
             return
         self._is_draining = True
+        self._greet()
         self.out.append(frames.goaway(LARGEST_WINDOW, ErrorCode.NO_ERROR, "draining"))
         self.out.append(frames.ping(_DRAIN_PING))
 
@@ -864,6 +875,7 @@ class Connection(SendingHalf):
     def terminate(self, fault: ConnectionFault) -> None:
         """Ends the connection for ``fault``: GOAWAY, and every stream is gone."""
         if not self.is_closed:
+            self._greet()
             self.out.append(
                 frames.goaway(self._last_stream_id, fault.code, fault.reason)
             )

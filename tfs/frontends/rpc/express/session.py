@@ -127,7 +127,6 @@ class Session:
         # Calls cut off whose handlers may still work on them.
         self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
         shared.loop.watch(client.fileno(), self.on_ready)
-        self.mark_dirty()
 
     def __repr__(self) -> str:
         return f"<Session {self.peer.address} on {self.peer.listener}>"
