@@ -18,7 +18,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
+from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
 PATH = "/test.Service/Ask"
 PATIENCE_S = 30.0

@@ -38,7 +38,8 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
+from tfs.frontends.rpc.grpcio.options import GrpcioOptions
+from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
 MAX_MESSAGE_BYTES: Final = 300_000
 SHORT_S: Final = 0.05

@@ -1,4 +1,4 @@
-"""tfs.frontends.rpc.grpcio_transport keeps what every transport promises."""
+"""tfs.frontends.rpc.grpcio keeps what every transport promises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.frontends.express.wire import (
 from tfs.core.call import ListenerOptions, Method
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.hpack_decoder import encode_literal
-from tfs.frontends.rpc.grpcio_transport import GrpcioTransport
+from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 

@@ -51,7 +51,8 @@ def make_transport(
             on_large_message=on_large_message,
         )
     # Its imports take a tenth of a second that a server with express need not wait for.
-    from tfs.frontends.rpc.grpcio_transport import GrpcioOptions, GrpcioTransport
+    from tfs.frontends.rpc.grpcio.options import GrpcioOptions
+    from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
     return GrpcioTransport(
         loop,

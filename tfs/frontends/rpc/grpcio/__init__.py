@@ -1,0 +1,1 @@
+"""The transport over grpcio, which express is tested against."""

@@ -1,0 +1,177 @@
+"""One RPC under grpcio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tfs.core.call import (
+    Metadata,
+    Peer,
+)
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ServingError,
+)
+from tfs.core.servable import CancelToken
+from tfs.core.serving_loop import ServingLoop, Timer
+
+
+class CallHost(Protocol):
+    """What a call needs of the transport it belongs to."""
+
+    @property
+    def loop(self) -> ServingLoop:
+        """Where calls are handled."""
+
+    @property
+    def max_queued_messages(self) -> int:
+        """Messages of one stream that wait for a slow reader."""
+
+    def to_aio(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on grpcio's thread; a burst costs one wake-up. Thread-safe."""
+
+    def count_late_finish(self) -> None:
+        """Counts a finish that came after the call had ended."""
+
+
+class GrpcioCall:
+    """One RPC under grpcio; see :class:`tfs.core.call.StreamCall`.
+
+    Finishing and sending are thread-safe; ``on_*`` belong to the serving loop.
+    """
+
+    def __init__(
+        self,
+        host: CallHost,
+        method: str,
+        message: bytes,
+        deadline_s: float | None,
+        metadata: Metadata,
+        peer: Peer,
+    ) -> None:
+        self.method = method
+        self.message = message
+        self.deadline_s = deadline_s
+        self.metadata = metadata
+        self.peer = peer
+        self.cancel = CancelToken()
+        self.outcome: bytes | ServingError | None = None
+        self._host = host
+        self._loop = host.loop
+        self._open = deque((None,))  # popping it is the right to finish
+        self._timer: Timer | None = None
+        self._cancel_fns: list[Callable[[], None]] = []
+        self._message_fn: Callable[[bytes | memoryview], None] | None = None
+        self._half_close_fn: Callable[[], None] | None = None
+        self._early_messages: deque[bytes] = deque()
+        self._half_closed = False
+        self._max_queued_messages = host.max_queued_messages
+        self.outbox: deque[bytes] = deque()
+        self.progress = asyncio.Event()  # set on grpcio's thread alone
+
+    def reply(self, message: bytes) -> None:
+        """Finishes with OK."""
+        self._finish(message)
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Finishes with OK."""
+        self._finish(b"".join(parts))
+
+    def fail(self, error: ServingError) -> None:
+        """Finishes with the error."""
+        self._finish(error)
+
+    def finish(self) -> None:
+        """Ends a stream with OK."""
+        self._finish(None)
+
+    def send(self, message: bytes) -> bool:
+        """Queues a message unless too many wait."""
+        if not self._open or len(self.outbox) >= self._max_queued_messages:
+            return False
+        self.outbox.append(message)
+        self._host.to_aio(self.progress.set)
+        return True
+
+    def on_cancel(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` if the client goes away or the deadline passes."""
+        if self.cancel.error is not None:
+            fn()
+        else:
+            self._cancel_fns.append(fn)
+
+    def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
+        """Calls ``fn`` for each later request message."""
+        self._message_fn = fn
+        while self._early_messages:
+            fn(self._early_messages.popleft())
+
+    def on_half_close(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` when the client will send no more."""
+        self._half_close_fn = fn
+        if self._half_closed:
+            fn()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has finished the call yet."""
+        return bool(self._open)
+
+    # -- for the transport ---------------------------------------------------------
+
+    def arm_deadline(self) -> None:
+        """Starts the deadline's timer. On the serving loop."""
+        if self.deadline_s is not None and self._open:
+            self._timer = self._loop.call_at(self.deadline_s, self._expire)
+
+    def abandon(self) -> None:
+        """Ends the call because grpcio says that the client is gone. On the loop."""
+        now_s = self._loop.clock.now()
+        if self.deadline_s is not None and now_s >= self.deadline_s:
+            self._expire()
+        else:
+            self._cancelled(Cancelled("the client cancelled the call"))
+
+    def take_message(self, message: bytes) -> None:
+        """Hands on a later request message. On the serving loop."""
+        if self._message_fn is not None:
+            self._message_fn(message)
+        else:
+            self._early_messages.append(message)
+
+    def take_half_close(self) -> None:
+        """Notes that the client sends no more. On the serving loop."""
+        self._half_closed = True
+        if self._half_close_fn is not None:
+            self._half_close_fn()
+
+    def _expire(self) -> None:
+        self._cancelled(DeadlineExceeded("Deadline Exceeded"))
+
+    def _cancelled(self, error: ServingError) -> None:
+        if not self._open:
+            return
+        self.cancel.cancel(error)
+        self._finish(error)
+        fns, self._cancel_fns = self._cancel_fns, []
+        for fn in fns:
+            fn()
+
+    def _finish(self, outcome: bytes | ServingError | None) -> None:
+        try:
+            self._open.pop()
+        except IndexError:
+            self._host.count_late_finish()
+            return
+        self.outcome = outcome
+        timer = self._timer
+        if timer is not None:
+            if self._loop.is_loop_thread:
+                timer.cancel()
+            else:
+                self._loop.post(timer.cancel)
+        self._host.to_aio(self.progress.set)

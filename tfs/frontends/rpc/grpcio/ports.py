@@ -1,0 +1,109 @@
+"""The ports and sockets of listeners, under grpcio."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from tfs.core.call import (
+    ListenerOptions,
+    TlsOptions,
+    TlsSource,
+)
+from tfs.core.errors import (
+    Unavailable,
+)
+
+
+def bind(server: Any, listener: ListenerOptions) -> str:
+    """Opens ``listener`` on a grpcio server; returns the address with its real port.
+
+    Raises:
+        Unavailable: The address is in use, also by a live server on a socket's path.
+
+    """
+    address = listener.address
+    # grpcio replaces whatever socket file it finds, that of a live server as well.
+    if address.startswith("unix:") and _is_answering(address.removeprefix("unix:")):
+        raise _cannot_listen(listener)
+    try:
+        if listener.tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, _credentials(listener.tls))
+    except RuntimeError as error:
+        raise _cannot_listen(listener) from error
+    if not port:
+        raise _cannot_listen(listener)
+    if address.startswith("unix:"):
+        return address
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _credentials(source: TlsSource) -> grpc.ServerCredentials:
+    """Returns credentials that ask for the certificates at every handshake."""
+    first = taken = source.current()
+
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        # On gRPC's threads. None keeps the last ones; grpcio's types do not know it.
+        nonlocal taken
+        tls = source.current()
+        if tls is taken:
+            return cast(grpc.ServerCertificateConfiguration, None)
+        taken = tls
+        return _configuration(tls)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(first), renewed, first.verify_client
+    )
+
+
+def _configuration(tls: TlsOptions) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(tls.server_key, tls.server_cert)], tls.client_ca or None
+    )
+
+
+def restrict(listener: ListenerOptions) -> None:
+    """Gives a Unix socket the permissions that its listener asks for."""
+    if listener.address.startswith("unix:"):
+        os.chmod(listener.address.removeprefix("unix:"), listener.unix_mode)
+
+
+def _cannot_listen(listener: ListenerOptions) -> Unavailable:
+    return Unavailable(
+        f"cannot listen on {listener.address} ({listener.name}): the address is in "
+        "use or not this machine's; choose another port or stop what holds it"
+    )
+
+
+def is_open(address: str) -> bool:
+    """Tells whether somebody listens there, without disturbing who does."""
+    if address.startswith("unix:"):
+        return os.path.exists(address.removeprefix("unix:"))
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        # With this, only a listening socket is in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError:
+            return True
+    return False
+
+
+def _is_answering(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # alive, with a full backlog
+            return True
+        except OSError:
+            return False
+    return True
