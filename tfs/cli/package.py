@@ -130,9 +130,9 @@ def _run(args: argparse.Namespace) -> int:
         module, _ = _module(args.spec)
         found = explain(module, PackageRules(**_rules(args)))
         print(found.tree())
-        if found.unresolved:
+        if not found.is_complete:
             print(f"\n{found.advice()}")
-        return 1 if found.unresolved else 0
+        return 0 if found.is_complete else 1
     if not args.out:
         raise InvalidArgument("--out names the model's directory; or use --explain")
     print(_write(args))

@@ -37,6 +37,22 @@ class ModuleReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A value within the model that cannot be pickled. Immutable.
+
+    Attributes:
+        path: Its place, from ``model`` on.
+        what: What it is and why that does not go.
+        advice: What the author can do about it.
+
+    """
+
+    path: str
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
 class DependencyReport:
     """All modules of one package. Immutable; ``str()`` is the tree.
 
@@ -44,11 +60,14 @@ class DependencyReport:
         modules: By name.
         roots: What the pickled model refers to directly, then what was included by
             hand.
+        unsaved: What of the model itself cannot be packaged. If there is any, the
+            modules are those of its parts' classes only.
 
     """
 
     modules: Mapping[str, ModuleReport]
     roots: tuple[str, ...]
+    unsaved: tuple[Unsaved, ...] = ()
 
     def with_action(self, action: Action) -> list[ModuleReport]:
         """Returns the modules of one kind, by name."""
@@ -60,13 +79,35 @@ class DependencyReport:
         """What must be decided before the package can be written."""
         return self.with_action(Action.UNRESOLVED)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to do before the package can be written."""
+        return not self.unsaved and not self.unresolved
+
+    def summary(self) -> str:
+        """Returns how much is left to do, in a line."""
+        parts = []
+        if self.unsaved:
+            parts.append(f"{len(self.unsaved)} of its values cannot be saved")
+        if self.unresolved:
+            parts.append(
+                f"{len(self.unresolved)} of the modules it uses need a decision"
+            )
+        return ", ".join(parts)
+
     def advice(self) -> str:
-        """Returns one paragraph per unresolved module: who imports it, what to do."""
+        """Returns a paragraph for all that must change: where it is, what to do.
+
+        One for each value that cannot be saved, then for each unresolved module, with
+        who imports it.
+        """
         importers: dict[str, list[str]] = {}
         for module in self.modules.values():
             for name in module.imports:
                 importers.setdefault(name, []).append(module.name)
         lines = []
+        for each in self.unsaved:
+            lines += [f"{each.path} = {each.what}", f"    -> {each.advice}"]
         for module in self.unresolved:
             by = importers.get(module.name, ["the model itself"])
             lines.append(f"{module.name} (imported by {', '.join(sorted(by))})")
@@ -80,12 +121,17 @@ class DependencyReport:
         Ends with a line that counts each kind.
         """
         lines = ["model"]
+        for each in self.unsaved:
+            lines.append(f"├─ {each.path}  CANNOT BE SAVED: {each.what}")
+            lines.append(f"│    -> {each.advice}")
         self._grow(self.roots, "", set(), lines)
         counts = ", ".join(
             f"{len(self.with_action(action))} {action.value}"
             for action in Action
             if self.with_action(action)
         )
+        if self.unsaved:
+            counts += f", {len(self.unsaved)} CANNOT BE SAVED"
         lines.append(f"({counts or 'nothing but the model'})")
         return "\n".join(lines)
 

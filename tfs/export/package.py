@@ -14,10 +14,8 @@ import importlib.util
 import inspect
 import io
 import logging
-import pickle
 import sys
 import sysconfig
-import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +26,6 @@ from typing import Any, Final, Protocol, cast
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.package._mangling import is_mangled
 from torch.package.analyze.is_from_package import is_from_package
 from torch.package.glob_group import GlobGroup
 from torch.package.importer import Importer, sys_importer
@@ -41,7 +38,9 @@ from tfs.export.dependency_report import (
     Action,
     DependencyReport,
     ModuleReport,
+    Unsaved,
 )
+from tfs.export.pickling import Trial, unsaved_of
 from tfs.export.script_source import needed_source
 
 log = logging.getLogger(__name__)
@@ -100,6 +99,19 @@ class PackageRules:
         for rule in ("intern", "extern", "mock", "include"):
             if isinstance(getattr(self, rule), str):
                 raise InvalidArgument(f"{rule} is a sequence of names, not one string")
+        for rule in ("intern", "mock"):
+            for glob in getattr(self, rule):
+                _refuse_always_extern(rule, glob)
+
+
+def _refuse_always_extern(rule: str, glob: str) -> None:
+    """Refuses a rule about Python's or torch's modules, which torch.package ignores."""
+    if glob.partition(".")[0] in _WITH_PYTHON_AND_TORCH:
+        raise InvalidArgument(
+            f"{rule} {glob!r} has no effect: modules of Python and torch are extern "
+            "always, because a server runs on them itself. Leave the rule out; what "
+            "only training needs of them can be imported where it is used"
+        )
 
 
 def write_package(
@@ -115,12 +127,11 @@ def write_package(
     module = _without_parametrizations(module)
     importers = _importers(module, rules)
     with _Exporter(path, rules, importers) as exporter:
-        _save(exporter, module, rules, importers)
-        report: DependencyReport = exporter.report()
-        if report.unresolved:
+        unsaved = _save(exporter, module, rules, importers)
+        report: DependencyReport = exporter.report(unsaved)
+        if not report.is_complete:
             raise InvalidArgument(
-                f"{type(module).__name__} cannot be packaged: "
-                f"{len(report.unresolved)} of the modules it uses need a decision\n"
+                f"{type(module).__name__} cannot be packaged: {report.summary()}\n"
                 f"{report.advice()}\n\n{report.tree()}"
             )
     return report
@@ -130,15 +141,14 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
     """Returns what packaging would do, without writing anything.
 
     Raises:
-        InvalidArgument: The module cannot be pickled at all.
+        InvalidArgument: The module cannot be pickled, and no value in it is to blame.
 
     """
     module = _without_parametrizations(module)
     importers = _importers(module, rules)
     exporter = _Exporter(io.BytesIO(), rules, importers)
     try:
-        _save(exporter, module, rules, importers)
-        return exporter.report()
+        return exporter.report(_save(exporter, module, rules, importers))
     finally:
         exporter.abandon()
 
@@ -148,22 +158,30 @@ def _save(
     module: nn.Module,
     rules: PackageRules,
     importers: Sequence[Importer],
-) -> None:
-    _refuse_scripted(module)
+) -> tuple[Unsaved, ...]:
+    """Puts everything into the archive; returns what of the module does not go."""
     _refuse_two_of_a_name(module)
+    unsaved = _scripted(module)
     _save_script(exporter, module)
     for name, place in rules.sources.items():
         exporter.save_source_file(name, place)
     try:
-        with warnings.catch_warnings(), _quiet(_IMPORTER_LOG):
-            # torch's own exporter asks a storage in a way that torch deprecates.
-            warnings.filterwarnings("ignore", "TypedStorage is deprecated")
-            exporter.save_pickle(PACKAGE, RESOURCE, module)
+        if not unsaved:
+            with warnings.catch_warnings(), _quiet(_IMPORTER_LOG):
+                # torch's own exporter asks a storage in a way that torch deprecates.
+                warnings.filterwarnings("ignore", "TypedStorage is deprecated")
+                exporter.save_pickle(PACKAGE, RESOURCE, module)
     except Exception as error:
-        raise InvalidArgument(
-            f"{type(module).__name__} cannot be packaged: {error}"
-            f"{_culprits(module, importers)}"
-        ) from error
+        unsaved = unsaved_of(module)
+        if not unsaved:
+            raise InvalidArgument(
+                f"{type(module).__name__} cannot be packaged: {error}"
+            ) from error
+    if unsaved:  # the tree shows at least what its parts' classes need
+        for part in module.modules():
+            name = type(part).__module__
+            if name != "__main__" and not isinstance(part, torch.jit.ScriptModule):
+                exporter.add_dependency(name)
     for name in rules.include:
         try:
             exporter.save_module(name)
@@ -173,6 +191,7 @@ def _save(
         folder, _, file = name.rpartition("/")
         data = content.encode() if isinstance(content, str) else content
         exporter.save_binary((folder or PACKAGE).replace("/", "."), file, data)
+    return unsaved
 
 
 class _Graph(Protocol):
@@ -224,7 +243,7 @@ class _Exporter(PackageExporter):
         """Gives up the archive."""
         self.__exit__(RuntimeError, None, None)  # type: ignore[no-untyped-call]
 
-    def report(self) -> DependencyReport:
+    def report(self, unsaved: tuple[Unsaved, ...] = ()) -> DependencyReport:
         """Returns the decisions so far."""
         graph = cast("_Graph", self.dependency_graph)
         modules = {}
@@ -241,7 +260,7 @@ class _Exporter(PackageExporter):
             if not list(graph.predecessors(name)):
                 included.append(_plain(name))
         roots = [_plain(each) for name in pickles for each in graph.successors(name)]
-        return DependencyReport(modules, (*roots, *included))
+        return DependencyReport(modules, (*roots, *included), unsaved)
 
     def _decide(self, name: str) -> tuple[Action, str]:
         for globs, action in self._rules:
@@ -419,14 +438,24 @@ def _is_packaged(importer: Importer, name: str) -> bool:
     return bool(getattr(module, "__torch_package__", False))
 
 
-def _refuse_scripted(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            raise InvalidArgument(
-                f"{'.'.join(filter(None, ('model', name)))} is TorchScript, which "
-                "torch.package does not take: package the module it was made from, or "
-                "save the whole with platform='torchscript'"
-            )
+def _scripted(module: nn.Module) -> tuple[Unsaved, ...]:
+    """Returns the parts that are TorchScript, which pickle would try and fail over."""
+    return tuple(
+        Unsaved(
+            ".".join(filter(None, ("model", name))),
+            "TorchScript, which torch.package does not take",
+            "package the module it was made from, or save the whole with "
+            "platform='torchscript'",
+        )
+        for name, part in module.named_modules()
+        if isinstance(part, torch.jit.ScriptModule)
+        and ("." not in name or not _is_in_script(module, name))
+    )
+
+
+def _is_in_script(module: nn.Module, name: str) -> bool:
+    outer = module.get_submodule(name.rpartition(".")[0])
+    return isinstance(outer, torch.jit.ScriptModule)
 
 
 def _refuse_two_of_a_name(module: nn.Module) -> None:
@@ -533,45 +562,9 @@ def _globals(part: nn.Module) -> Mapping[str, Any]:
     return {}
 
 
-class _Trial(pickle.Pickler):
-    """Pickles everything but the elements of tensors."""
-
-    def persistent_id(self, obj: object) -> str | None:
-        if torch.is_storage(obj) or isinstance(obj, torch.storage.TypedStorage):
-            return "storage"
-        return None
-
-
-def _trial(obj: object) -> bytes:
-    buffer = io.BytesIO()
-    _Trial(buffer, protocol=3).dump(obj)
-    return buffer.getvalue()
-
-
-class _ScriptNames(_Trial):
-    """Notes what an object uses of the running script, as it would be pickled.
-
-    Attributes:
-        names: Of classes and functions at the top of the script.
-
-    """
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), protocol=3)
-        self.names: set[str] = set()
-
-    def reducer_override(self, obj: object) -> Any:
-        if isinstance(obj, type | types.FunctionType):
-            if obj.__module__ == "__main__":
-                self.names.add(obj.__qualname__.partition(".")[0])
-            elif is_mangled(obj.__module__ or ""):  # plain pickle cannot find it
-                return str, ()
-        return NotImplemented
-
-
 def _save_script(exporter: PackageExporter, module: nn.Module) -> None:
     """Puts what the model uses of the running script into the archive."""
-    trial = _ScriptNames()
+    trial = Trial()
     try:
         trial.dump(module)
     except Exception:
@@ -581,43 +574,3 @@ def _save_script(exporter: PackageExporter, module: nn.Module) -> None:
         return
     source = Path(place).read_text(encoding="utf-8")
     exporter.save_source_string("__main__", needed_source(source, trial.names))
-
-
-def _culprits(module: nn.Module, importers: Sequence[Importer]) -> str:
-    """Names the attributes that cannot be pickled, deepest first."""
-    if len(importers) > 1:
-        return ""
-    lines = [
-        f"\n    {path} = {_shown(value)}: {error}"
-        for path, value, error in _unpicklable(module)
-    ]
-    if not lines:
-        return ""
-    return (
-        "\nThese attributes cannot be saved; use a named function or class of a "
-        "module instead of a lambda or local one, and leave out open files, locks "
-        f"and connections:{''.join(lines)}"
-    )
-
-
-def _unpicklable(module: nn.Module) -> Iterator[tuple[str, object, Exception]]:
-    for prefix, part in module.named_modules():
-        for key, value in vars(part).items():
-            if key == "_modules":
-                continue
-            holder = value.items() if isinstance(value, dict) else [(None, value)]
-            for inner, item in holder:
-                try:
-                    _trial(item)
-                except Exception as error:
-                    name = key if inner is None else f"{key}[{inner!r}]"
-                    yield ".".join(filter(None, ("model", prefix, name))), item, error
-        try:
-            _trial(type(part))
-        except Exception as error:
-            yield ".".join(filter(None, ("model", prefix))), type(part), error
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

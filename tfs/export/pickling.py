@@ -1,0 +1,206 @@
+"""Tries what of a module can be pickled, and says what to do about the rest."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import pickle
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.package._mangling import is_mangled
+
+from tfs.export.dependency_report import Unsaved
+
+_MOST_DEPTH: Final = 12
+_MOST_SHOWN: Final = 8
+
+
+class Trial(pickle.Pickler):
+    """Pickles everything but the elements of tensors, to see whether it can be.
+
+    Attributes:
+        names: Classes and functions at the top of the running script that are used.
+
+    """
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), protocol=3)
+        self.names: set[str] = set()
+
+    def persistent_id(self, obj: object) -> str | None:
+        if torch.is_storage(obj) or isinstance(obj, torch.storage.TypedStorage):
+            return "storage"
+        return None
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, type | types.FunctionType):
+            if is_mangled(obj.__module__ or ""):  # of a package: found by its importer
+                return str, ()
+            if obj.__module__ == "__main__":
+                self.names.add(obj.__qualname__.partition(".")[0])
+        return NotImplemented
+
+
+def unsaved_of(module: nn.Module) -> tuple[Unsaved, ...]:
+    """Returns the attributes of a module that cannot be pickled, each at its place."""
+    found: dict[str, Unsaved] = {}
+    for path, value, error in _failing("model", module, set(), 0):
+        what, advice = _advice(path, value, error)
+        found.setdefault(path, Unsaved(path, what, advice))
+        if len(found) == _MOST_SHOWN:
+            break
+    return tuple(found.values())
+
+
+def _error(value: object) -> Exception | None:
+    try:
+        Trial().dump(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _failing(
+    path: str, value: object, seen: set[int], depth: int
+) -> Iterator[tuple[str, object, Exception]]:
+    """Yields the innermost values that cannot be pickled."""
+    if id(value) in seen:
+        return
+    error = _error(value)
+    if error is None:
+        return
+    seen.add(id(value))
+    kind = type(value)
+    is_own = kind.__module__ == "__main__" or "<locals>" in kind.__qualname__
+    if is_own and _error(kind) is not None:
+        yield path, kind, error
+        return
+    is_found = False
+    if depth < _MOST_DEPTH:
+        for name, part in _parts(path, value):
+            for each in _failing(name, part, seen, depth + 1):
+                is_found = True
+                yield each
+    if not is_found:
+        yield path, value, error
+
+
+def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, nn.Module):
+        for name, part in vars(value).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                yield from ((f"{path}.{key}", each) for key, each in part.items())
+            else:
+                yield f"{path}.{name}", part
+    elif isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield path, value.func
+        yield f"{path} (its arguments)", (value.args, value.keywords)
+    elif isinstance(value, types.MethodType):
+        yield f"{path} (its object)", value.__self__
+    elif isinstance(value, type | types.FunctionType | types.ModuleType):
+        return
+    elif type(value).__reduce_ex__ is object.__reduce_ex__ and not hasattr(
+        type(value), "__setstate__"
+    ):
+        yield from (
+            (f"{path}.{name}", part)
+            for name, part in getattr(value, "__dict__", {}).items()
+        )
+
+
+def _advice(path: str, value: object, error: Exception) -> tuple[str, str]:
+    """Returns what a value is, and what its author can do about it."""
+    attribute = path.rpartition(".")[2]
+    if isinstance(value, types.FunctionType | type) and value.__module__ == "__main__":
+        place = getattr(__import__("__main__"), "__file__", None)
+        if place is None or not Path(place).is_file():
+            return (
+                f"{_shown(value)}, typed into an interactive session",
+                "move it into a .py file and import it",
+            )
+    if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
+        free = value.__code__.co_freevars
+        return (
+            f"a lambda{_where(value)}, which has no name to be found by",
+            _as_named("name", value.__module__, attribute, free),
+        )
+    if isinstance(value, types.FunctionType) and "<locals>" in value.__qualname__:
+        return (
+            f"{value.__qualname__}{_where(value)}, a function within another one",
+            _as_named(
+                value.__name__,
+                value.__module__,
+                attribute,
+                value.__code__.co_freevars,
+            ),
+        )
+    if isinstance(value, type) and "<locals>" in value.__qualname__:
+        function = value.__qualname__.partition(".<locals>")[0]
+        return (
+            f"an object of {value.__qualname__}{_where(value)}, a class within a "
+            "function",
+            f"move class {value.__name__} out of {function}, to the top of "
+            f"{value.__module__}; what it uses of {function} becomes arguments of its "
+            "__init__",
+        )
+    if isinstance(value, types.FunctionType | type):
+        return (
+            f"{_shown(value)}{_where(value)}: {error}",
+            f"a name at the top of {value.__module__} must lead to it; a module that "
+            "was imported again, or a decorator, put another object there",
+        )
+    if isinstance(value, types.ModuleType):
+        return (
+            f"the module {value.__name__}",
+            "import it at the top of the file or in the method that uses it, instead "
+            "of keeping it in an attribute",
+        )
+    return (
+        f"{_shown(value)}: {error}",
+        f"open or make it at its first use; leave {attribute} out of what "
+        f"{_owner(path)} saves by a __getstate__ that drops it",
+    )
+
+
+def _as_named(name: str, module: str, attribute: str, captured: tuple[str, ...]) -> str:
+    text = (
+        f"write `def {name}(...):` at the top of {module} and keep that in {attribute}"
+    )
+    if captured:
+        text += (
+            f"; it uses {', '.join(captured)} of the function around it: pass them by "
+            f"functools.partial({name}, ...), or make it a method of the model"
+        )
+    return text
+
+
+def _owner(path: str) -> str:
+    return path.rpartition(".")[0] or "the model"
+
+
+def _where(value: types.FunctionType | type) -> str:
+    try:
+        file = inspect.getsourcefile(value)
+        line = (
+            value.__code__.co_firstlineno
+            if isinstance(value, types.FunctionType)
+            else inspect.getsourcelines(value)[1]
+        )
+    except (TypeError, OSError):
+        return ""
+    return f" ({Path(file).name}:{line})" if file else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
