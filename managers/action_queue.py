@@ -1,10 +1,11 @@
-"""The actions that wait for a thread, one per servable, in the order to begin them."""
+"""The actions that wait for a thread, a plan per servable, in the order to begin them."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,8 +17,9 @@ ActionOrder: TypeAlias = Callable[[Action], int]
 
 @dataclass(slots=True)
 class _Entry:
-    action: Action
+    plan: deque[Action]  # never empty
     place: int
+    num_loads: int
 
 
 class ActionQueue:
@@ -25,7 +27,9 @@ class ActionQueue:
 
     A thousand versions wait while eight load, and each load that ends takes the next:
     sorting all of them each time was most of what a manager did at a server's start.
-    Confined to one caller at a time; ``num_loads`` may be read by anybody.
+    Of each servable the first action of its plan waits; once that is taken, the next one
+    lines up behind everybody else. Confined to one caller at a time; ``num_loads`` may
+    be read by anybody.
 
     Args:
         order: What sorts the actions; those it finds equal keep the order in which
@@ -43,29 +47,32 @@ class ActionQueue:
         }
         self._counter = itertools.count()
         self.num_loads = 0
-        """Loads that wait."""
+        """Loads that wait, of all plans."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, action: Action) -> None:
-        """Queues what to do next for a servable, in the place of what was queued."""
-        name = action.id.name
+    def put(self, name: str, plan: Sequence[Action]) -> None:
+        """Queues what to do next for a servable, in the place of what was queued.
+
+        Args:
+            name: The servable.
+            plan: Its actions, first first; empty takes out what was queued.
+
+        """
         before = self._entries.get(name)
-        if before is not None and before.action == action:
-            return
-        place = next(self._counter) if before is None else before.place
         self.drop(name)
-        entry = self._entries[name] = _Entry(action, place)
-        self.num_loads += action.kind is ActionKind.LOAD
-        item = (self._order(action), place, next(self._counter), entry)
-        heapq.heappush(self._heaps[action.kind], item)
+        if plan:
+            place = next(self._counter) if before is None else before.place
+            num_loads = sum(action.kind is ActionKind.LOAD for action in plan)
+            self.num_loads += num_loads
+            self._push(name, _Entry(deque(plan), place, num_loads))
 
     def drop(self, name: str) -> None:
         """Takes out what is queued for a servable, if anything is."""
         entry = self._entries.pop(name, None)
         if entry is not None:
-            self.num_loads -= entry.action.kind is ActionKind.LOAD
+            self.num_loads -= entry.num_loads
 
     def take(self, *, may_load: bool) -> Action | None:
         """Takes the first action out; None if there is none that may begin.
@@ -79,15 +86,29 @@ class ActionQueue:
         if not heaps:
             return None
         *_, entry = heapq.heappop(min(heaps, key=lambda heap: heap[0][:2]))
-        self.drop(entry.action.id.name)
-        return entry.action
+        action = entry.plan.popleft()
+        name = action.id.name
+        if action.kind is ActionKind.LOAD:
+            self.num_loads -= 1
+            entry.num_loads -= 1
+        if entry.plan:
+            self._push(name, _Entry(entry.plan, next(self._counter), entry.num_loads))
+        else:
+            del self._entries[name]
+        return action
+
+    def _push(self, name: str, entry: _Entry) -> None:
+        self._entries[name] = entry
+        first = entry.plan[0]
+        item = (self._order(first), entry.place, next(self._counter), entry)
+        heapq.heappush(self._heaps[first.kind], item)
 
     def _top(self, kind: ActionKind) -> list[tuple[int, int, int, _Entry]]:
         """Returns the heap with something valid on top; empty if nothing is."""
         heap = self._heaps[kind]
         while heap:
             entry = heap[0][3]
-            if self._entries.get(entry.action.id.name) is entry:
+            if self._entries.get(entry.plan[0].id.name) is entry:
                 break
             heapq.heappop(heap)
         return heap

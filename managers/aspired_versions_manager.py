@@ -20,7 +20,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import BasicManager, LoaderData
@@ -33,6 +33,7 @@ from managers.loader_harness import (
     LoaderHarness,
 )
 from managers.memory import MemoryReleaser, release_to_system
+from managers.planning_pace import PlanningPace
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap
@@ -50,6 +51,8 @@ from tfs.core.servable_state import ServableState
 from tfs.core.source import AspiredVersionsCallback
 
 log = logging.getLogger(__name__)
+
+_AT_REST: Final = END_STATES | {HarnessState.READY, HarnessState.NEW}
 
 Aspired: TypeAlias = AspiredVersions[Loader[object]]
 
@@ -138,15 +141,16 @@ class AspiredVersionsManager:
             on_change=self._note_change,
         )
         self._driver = Driver(self.step, self._clock, "manager")
-        # Confines stepping to one thread at a time, and guards _actions. First in
+        # Confines stepping to one thread at a time, and guards _actions and _pace. First in
         # rank: held during a whole step, with inline executors during loads too.
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
+        self._pace = PlanningPace()
         # Guards the fields below. Ranks after everything but the driver's: taken by
         # on_change and by sources, on any thread; nothing is called under it.
         self._inbox = threading.Condition()
         self._pending: dict[str, Aspired] = {}
-        self._dirty: dict[str, None] = {}
+        self._dirty: dict[str, bool] = {}  # whether it cannot wait
         self._policies: dict[str, TransitionPolicy] = {}
         self._is_closing = False
         self._num_changes = 0
@@ -207,6 +211,7 @@ class AspiredVersionsManager:
                 self._policies.pop(name, None)
             else:
                 self._policies[name] = policy
+            self._dirty[name] = True
         self._note_change(name)
 
     def report_servable_error(
@@ -280,7 +285,7 @@ class AspiredVersionsManager:
         with self._inbox:
             self._is_closing = True
             self._pending.clear()
-            self._dirty.update(dict.fromkeys(self._basic.names()))
+            self._dirty.update(dict.fromkeys(self._basic.names(), True))
         self._driver.close()
         while True:
             with self._inbox:
@@ -318,14 +323,20 @@ class AspiredVersionsManager:
                     self._reconcile(aspired)
                 if pending:
                     self._note_taken_in(num_aspired)
-                for name in {**dirty, **pending}:
+                now_s = self._clock.now()
+                urgent = [*pending, *(name for name in dirty if dirty[name])]
+                due = self._pace.take_due(dirty, urgent, now_s)
+                for name in due:
                     self._flush(name)
-                    self._plan(name)
+                    self._plan(name, now_s)
                 has_begun = self._begin_actions()
                 # Looked at again after every change: what ended may have made room
                 # for a load that waits.
                 if not (has_begun or dirty or pending or self.has_mail):
-                    return next_s
+                    times_s = [
+                        t for t in (next_s, self._pace.next_s()) if t is not None
+                    ]
+                    return min(times_s, default=None)
 
     @property
     def num_waiting_loads(self) -> int:
@@ -369,12 +380,12 @@ class AspiredVersionsManager:
 
     def _note_change(self, name: str) -> None:
         with self._inbox:
-            self._dirty[name] = None
+            self._dirty.setdefault(name, False)
             self._num_changes += 1
             self._inbox.notify_all()
         self._driver.wake()
 
-    def _take_inbox(self) -> tuple[dict[str, Aspired], dict[str, None], int]:
+    def _take_inbox(self) -> tuple[dict[str, Aspired], dict[str, bool], int]:
         with self._inbox:
             pending, self._pending = self._pending, {}
             dirty, self._dirty = self._dirty, {}
@@ -429,23 +440,19 @@ class AspiredVersionsManager:
         if harness.is_aspired:
             self._unaspire(harness, "the server stops")
 
-    def _plan(self, name: str) -> None:
+    def _plan(self, name: str, now_s: float) -> None:
         """Asks the policy what to do next for ``name``."""
         versions = self._basic.snapshots(name)
         policy = self._policies.get(name, self._options.transition_policy)
         if self._is_closing:
             policy = _unload_everything
         try:
-            action = policy(versions) if versions else None
+            plan = policy(versions) if versions else ()
         except Exception:  # one servable's policy must not stop the others
             log.exception("event=transition_policy_failed name=%s", name)
-            action = None
-        if action is not None and _must_wait(action, versions):
-            action = None
-        if action is None:
-            self._actions.drop(name)
-        else:
-            self._actions.put(action)
+            plan = ()
+        self._actions.put(name, _without_waiting(plan, versions))
+        self._pace.note(name, len(versions), now_s)
 
     def _begin_actions(self) -> bool:
         """Begins what the pools can take; returns whether anything was begun.
@@ -465,19 +472,21 @@ class AspiredVersionsManager:
         return self._basic.num_running_loads < self._load_executor.num_threads
 
     def _begin(self, action: Action) -> None:
-        harness = next(
-            h
-            for h in self._basic.harnesses(action.id.name)
-            if h.generation == action.generation
-        )
+        harness = self._basic.harness(action.id, action.generation)
+        if harness is None:  # a policy that names what there is not
+            log.error("event=no_such_version servable=%s", action.id.slashed)
+            return
         reason = "; ".join(part for part in (harness.reason, action.why) if part)
         begin = (
             self._basic.load if action.kind is ActionKind.LOAD else self._basic.unload
         )
         begin(action.id, generation=action.generation, reason=reason)
-        # Asked again at once: a policy answers one action at a time.
+        name = action.id.name
         with self._inbox:
-            self._dirty[action.id.name] = None
+            has_changed = name in self._dirty
+        if has_changed and not self._pace.is_resting(name):
+            # What else was planned may have been overtaken: it is asked anew at once.
+            self._actions.drop(name)
 
 
 def _can_return(harness: LoaderHarness, data: LoaderData) -> bool:
@@ -485,21 +494,30 @@ def _can_return(harness: LoaderHarness, data: LoaderData) -> bool:
     return harness.state is HarnessState.READY and harness.holds(data)
 
 
-def _must_wait(action: Action, versions: Sequence[HarnessSnapshot]) -> bool:
-    """Whether a version's elder is still on its way out: it is gone first.
+def _without_waiting(
+    plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
+) -> Sequence[Action]:
+    """Leaves out loads of versions whose elder is still on its way out.
 
-    One that serves may stay meanwhile; whether it does is the policy's to say.
+    That is gone first. One that serves may stay meanwhile; whether it does is the
+    policy's to say.
     """
-    return action.kind is ActionKind.LOAD and any(
-        v.id == action.id
-        and v.generation < action.generation
-        and v.state not in END_STATES
-        and v.state not in (HarnessState.READY, HarnessState.NEW)
-        for v in versions
-    )
+    oldest_on_its_way: dict[int, int] = {}
+    for v in versions:
+        if v.state not in _AT_REST:
+            before = oldest_on_its_way.setdefault(v.id.version, v.generation)
+            oldest_on_its_way[v.id.version] = min(before, v.generation)
+    if not oldest_on_its_way:
+        return plan
+    return [
+        action
+        for action in plan
+        if action.kind is not ActionKind.LOAD
+        or oldest_on_its_way.get(action.id.version, action.generation)
+        >= action.generation
+    ]
 
 
-def _unload_everything(versions: Sequence[HarnessSnapshot]) -> Action | None:
+def _unload_everything(versions: Sequence[HarnessSnapshot]) -> list[Action]:
     """The policy of a manager that closes."""
-    ready = [v for v in versions if v.state is HarnessState.READY]
-    return unload(ready[0], "") if ready else None
+    return [unload(v, "") for v in versions if v.state is HarnessState.READY]

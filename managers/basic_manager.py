@@ -29,10 +29,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from managers.load_admission import LoadAdmission
 from managers.load_status import LoadStatus
 from managers.loader_harness import (
     HarnessSnapshot,
@@ -41,6 +41,7 @@ from managers.loader_harness import (
     Progress,
 )
 from managers.managed_version import Done, ManagedVersion, QuiescingVersion
+from managers.managed_versions import ManagedVersions
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
@@ -51,14 +52,12 @@ from tfs.core.errors import (
     Cancelled,
     FailedPrecondition,
     NotFound,
-    ResourceExhausted,
     ServingError,
     serving_error,
 )
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor
 from tfs.core.loader import Loader
-from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
@@ -108,7 +107,6 @@ class BasicManager:
         self._load_executor = load_executor
         self._unload_executor = unload_executor
         self._clock = steady(clock or MonotonicClock())
-        self._tracker = tracker
         self._retry = retry or RetryOptions()
         self._releaser = releaser
         self._pre_load_hook = pre_load_hook
@@ -118,11 +116,10 @@ class BasicManager:
         # executor or handle is called under it.
         self._lock = threading.Lock()
         self._events = VersionEvents(event_bus, self._clock, self._siblings)
-        self._streams: dict[str, list[ManagedVersion]] = {}
+        self._versions = ManagedVersions()
+        self._admission = LoadAdmission(tracker)
         self._num_generations = 0
-        self._num_executing = 0
         self._num_running_loads = 0
-        self._deferred: deque[ManagedVersion] = deque()
         self._retrying: list[ManagedVersion] = []
         self._quiescing: list[QuiescingVersion] = []
 
@@ -147,8 +144,7 @@ class BasicManager:
 
         """
         with self._lock:
-            stream = self._streams.setdefault(data.id.name, [])
-            if not is_replacement and any(m.harness.id == data.id for m in stream):
+            if not is_replacement and self._versions.find(data.id) is not None:
                 raise FailedPrecondition(
                     f"This servable is already being managed: {data.id}"
                 )
@@ -162,7 +158,7 @@ class BasicManager:
                     reason=reason,
                 )
             )
-            stream.append(managed)
+            self._versions.add(managed)
         self._events.start(managed)
         return managed.harness
 
@@ -177,7 +173,7 @@ class BasicManager:
 
         """
         with self._lock:
-            managed = self._find_locked(servable_id, generation)
+            managed = self._versions.find(servable_id, generation)
             if managed is None:
                 raise FailedPrecondition(
                     f"This servable is not being managed: {servable_id}"
@@ -188,11 +184,8 @@ class BasicManager:
                     "This servable is not in a new or end state and we cannot stop "
                     f"managing it: {servable_id} {harness.state.value}"
                 )
-            stream = self._streams[servable_id.name]
-            stream.remove(managed)
-            others = [m for m in stream if m.harness.id == servable_id]
-            if not stream:
-                del self._streams[servable_id.name]
+            self._versions.remove(managed)
+            others = self._versions.of_id(servable_id)
         if not others and harness.state is HarnessState.NEW:
             self._events.publish(managed, ManagerState.END)
         for other in others:
@@ -201,12 +194,18 @@ class BasicManager:
     def names(self) -> list[str]:
         """Returns the names of all managed servables."""
         with self._lock:
-            return list(self._streams)
+            return self._versions.names()
 
     def harnesses(self, name: str) -> list[LoaderHarness]:
         """Returns the harnesses of one servable, in the order they were managed."""
         with self._lock:
-            return [managed.harness for managed in self._streams.get(name, ())]
+            return [managed.harness for managed in self._versions.stream(name)]
+
+    def harness(self, servable_id: ServableId, generation: int) -> LoaderHarness | None:
+        """Returns one generation of a version; None if it is not managed."""
+        with self._lock:
+            managed = self._versions.find(servable_id, generation)
+        return None if managed is None else managed.harness
 
     def snapshots(self, name: str) -> list[HarnessSnapshot]:
         """Returns where every version of one servable stands."""
@@ -215,22 +214,22 @@ class BasicManager:
     def snapshot(self, servable_id: ServableId) -> HarnessSnapshot | None:
         """Returns where a version stands; None if it is not managed."""
         with self._lock:
-            managed = self._find_locked(servable_id, None)
+            managed = self._versions.find(servable_id)
         return None if managed is None else managed.harness.snapshot()
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""
         with self._lock:
-            managed = self._find_locked(servable_id, None)
+            managed = self._versions.find(servable_id)
             if managed is None:
                 return None
-            is_deferred = managed in self._deferred
+            is_deferred = self._admission.is_deferred(managed)
         return managed.load_status(is_deferred=is_deferred)
 
     @property
     def num_executing(self) -> int:
         """Loads and unloads begun and not ended, pauses and pins included."""
-        return self._num_executing
+        return self._admission.num_executing
 
     @property
     def num_running_loads(self) -> int:
@@ -240,7 +239,7 @@ class BasicManager:
     @property
     def num_deferred(self) -> int:
         """Loads that wait for memory."""
-        return len(self._deferred)
+        return self._admission.num_deferred
 
     def annotate(
         self,
@@ -251,7 +250,7 @@ class BasicManager:
     ) -> None:
         """Adds what was found out about an available version to its state."""
         with self._lock:
-            managed = self._serving_locked(servable_id)
+            managed = self._versions.find_serving(servable_id)
         if managed is not None:
             self._events.annotate(managed, note, resident_bytes)
 
@@ -262,7 +261,7 @@ class BasicManager:
         and answers for itself; the manager only makes the fault known.
         """
         with self._lock:
-            managed = self._serving_locked(servable_id)
+            managed = self._versions.find_serving(servable_id)
         if managed is not None:
             self._events.report_error(managed, error)
 
@@ -293,7 +292,7 @@ class BasicManager:
         error it ended with.
         """
         with self._lock:
-            managed = self._find_locked(servable_id, generation)
+            managed = self._versions.find(servable_id, generation)
         if managed is None:
             _finish(done, _not_managed(servable_id))
             return
@@ -312,11 +311,10 @@ class BasicManager:
     ) -> None:
         """Gives a load up; see :meth:`LoaderHarness.cancel`. Never blocks."""
         with self._lock:
-            managed = self._find_locked(servable_id, generation)
+            managed = self._versions.find(servable_id, generation)
             if managed is None or not managed.harness.cancel():
                 return
-            if managed in self._deferred:
-                self._deferred.remove(managed)
+            self._admission.give_up(managed)
             if managed in self._retrying:
                 self._retrying.remove(managed)
         self._end_load(managed)
@@ -351,7 +349,7 @@ class BasicManager:
                 managed, harness.estimate_once()
             ):
                 return
-            if not self._reserve(managed) or not harness.approve_load():
+            if not self._is_admitted(managed) or not harness.approve_load():
                 if harness.is_over:
                     self._end_load(managed)
                 return
@@ -389,58 +387,9 @@ class BasicManager:
             self._on_change(managed.harness.id.name)
         return progress is Progress.DONE
 
-    def _reserve(self, managed: ManagedVersion) -> bool:
-        """Reserves for the load, or defers it, or fails it; returns whether it may go.
-
-        Decisions are taken in order: behind a load that waits for memory all later
-        ones wait, or a big model would wait for ever.
-        """
+    def _is_admitted(self, managed: ManagedVersion) -> bool:
         with self._lock:
-            if managed.is_executing:  # decided in collect()
-                return True
-            if managed.harness.is_over:
-                return False
-            if self._deferred and self._can_ever_fit(managed):
-                self._deferred.append(managed)
-                return False
-            return self._decide_locked(managed)
-
-    def _decide_locked(self, managed: ManagedVersion) -> bool:
-        """Reserves and counts the load as executing; else defers it or fails it."""
-        wanted = managed.harness.estimate or ResourceAllocation()
-        if self._tracker is not None:
-            try:
-                fits = self._tracker.reserve(wanted)
-            except ServingError as error:
-                managed.harness.fail(error)
-                return False
-            if not fits:
-                if self._num_executing and self._can_ever_fit(managed):
-                    self._deferred.append(managed)
-                    return False
-                managed.harness.fail(self._no_room(managed, wanted))
-                return False
-            managed.reserved = wanted
-        managed.is_executing = True
-        self._num_executing += 1
-        return True
-
-    def _can_ever_fit(self, managed: ManagedVersion) -> bool:
-        wanted = managed.harness.estimate or ResourceAllocation()
-        try:
-            return self._tracker is None or self._tracker.can_ever_fit(wanted)
-        except ServingError:
-            return False
-
-    def _no_room(
-        self, managed: ManagedVersion, wanted: ResourceAllocation
-    ) -> ServingError:
-        assert self._tracker is not None
-        return ResourceExhausted(
-            f"Insufficient resources to load servable {managed.harness.id}: it takes "
-            f"{wanted.describe()}, in use are {self._tracker.used.describe()} of "
-            f"{self._tracker.total.describe()}; unload something or raise the limit"
-        )
+            return self._admission.admit(managed)
 
     def _make_available(self, managed: ManagedVersion) -> None:
         harness = managed.harness
@@ -452,10 +401,8 @@ class BasicManager:
             )
             self._end_load(managed)
             return
-        if self._tracker is not None and managed.reserved is not None:
-            managed.reserved = self._tracker.replace(
-                managed.reserved, harness.estimate_again()
-            )
+        if managed.reserved is not None:
+            self._admission.correct(managed, harness.estimate_again())
         handle = ServableHandle(harness.id, servable)
         self._events.make_available(managed, handle, self.serving_map)
         # Only now: whoever decides must not unload another version on the strength
@@ -474,7 +421,7 @@ class BasicManager:
                 return
             managed.is_ended = True
         self._note_over(managed)
-        self._release_reserved(managed)
+        self._admission.release(managed)
         harness = managed.harness
         log.warning(
             "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error
@@ -500,7 +447,7 @@ class BasicManager:
         loader raised.
         """
         with self._lock:
-            managed = self._find_locked(servable_id, generation)
+            managed = self._versions.find(servable_id, generation)
         if managed is None:
             _finish(done, _not_managed(servable_id))
             return
@@ -514,8 +461,7 @@ class BasicManager:
         if reason:
             harness.reason = reason
         with self._lock:
-            managed.is_executing = True
-            self._num_executing += 1
+            self._admission.begin(managed)
         harness.transition(HarnessState.QUIESCING)
         self._events.publish(managed, ManagerState.UNLOADING)
         name = servable_id.name
@@ -548,7 +494,7 @@ class BasicManager:
         harness.unload()
         if self._releaser is not None:
             self._releaser.note_unload()
-        self._release_reserved(managed)
+        self._admission.release(managed)
         self._note_over(managed)
         log.info(
             "event=unloaded servable=%s reason=%r", harness.id.slashed, harness.reason
@@ -576,7 +522,7 @@ class BasicManager:
             for managed in due:
                 self._retrying.remove(managed)
             drained = self._take_drained_locked(now_s)
-            decided = self._take_decided_locked()
+            decided = self._admission.take_decided()
         for managed in drained:
             self._submit_unload(managed)
         for managed in decided:
@@ -600,19 +546,6 @@ class BasicManager:
         self._quiescing = pinned
         return drained
 
-    def _take_decided_locked(self) -> list[ManagedVersion]:
-        """Takes loads off the head of the queue: those that fit, and those refused."""
-        decided = []
-        while self._deferred:
-            managed = self._deferred.popleft()
-            if not self._decide_locked(managed) and not managed.harness.is_over:
-                # It went to the end of the queue; it keeps its place at the head.
-                self._deferred.pop()
-                self._deferred.appendleft(managed)
-                break
-            decided.append(managed)
-        return decided
-
     def _next_s_locked(self) -> float | None:
         times_s = [each.recheck_at_s for each in self._quiescing]
         times_s += [
@@ -634,32 +567,9 @@ class BasicManager:
 
     # -- pieces ------------------------------------------------------------------------
 
-    def _find_locked(
-        self, servable_id: ServableId, generation: int | None
-    ) -> ManagedVersion | None:
-        """Returns that generation, or the newest."""
-        for managed in reversed(self._streams.get(servable_id.name, ())):
-            harness = managed.harness
-            if harness.id == servable_id and generation in (None, harness.generation):
-                return managed
-        return None
-
-    def _serving_locked(self, servable_id: ServableId) -> ManagedVersion | None:
-        for managed in reversed(self._streams.get(servable_id.name, ())):
-            if managed.harness.id == servable_id and managed.is_serving:
-                return managed
-        return None
-
     def _note_over(self, managed: ManagedVersion) -> None:
         with self._lock:
-            if managed.is_executing:
-                managed.is_executing = False
-                self._num_executing -= 1
-
-    def _release_reserved(self, managed: ManagedVersion) -> None:
-        reserved, managed.reserved = managed.reserved, None
-        if reserved is not None and self._tracker is not None:
-            self._tracker.release(reserved)
+            self._admission.end(managed)
 
     def _tell(self, managed: ManagedVersion, error: ServingError | None) -> None:
         done, managed.done = managed.done, None
@@ -669,11 +579,8 @@ class BasicManager:
     def _siblings(self, managed: ManagedVersion) -> list[ManagedVersion]:
         """Returns the other harnesses of the same version."""
         with self._lock:
-            return [
-                m
-                for m in self._streams.get(managed.harness.id.name, ())
-                if m is not managed and m.harness.id == managed.harness.id
-            ]
+            same = self._versions.of_id(managed.harness.id)
+        return [each for each in same if each is not managed]
 
 
 def _is_due(harness: LoaderHarness, now_s: float) -> bool:

@@ -40,6 +40,17 @@ def _stream(by_version: Mapping[int, Handle]) -> _Stream:
     return _Stream(by_version[max(by_version)], by_version[min(by_version)], by_version)
 
 
+def _with(before: _Stream | None, handle: Handle) -> _Stream:
+    if before is None:
+        return _Stream(handle, handle, {handle.id.version: handle})
+    version = handle.id.version
+    return _Stream(
+        handle if version >= before.latest.id.version else before.latest,
+        handle if version <= before.earliest.id.version else before.earliest,
+        {**before.by_version, version: handle},
+    )
+
+
 class ServingMap:
     """Handles by name and version. Thread-safe; readers take no lock.
 
@@ -148,12 +159,8 @@ class ServingMap:
         name, version = handle.id.name, handle.id.version
         with self._writer:
             stream = self._streams.get(name)
-            before = {} if stream is None else stream.by_version
-            self._streams = {
-                **self._streams,
-                name: _stream({**before, version: handle}),
-            }
-            return before.get(version)
+            self._streams = {**self._streams, name: _with(stream, handle)}
+            return None if stream is None else stream.by_version.get(version)
 
     def withdraw(self, handle: Handle) -> None:
         """Takes ``handle`` out; does nothing where another has replaced it."""
@@ -162,7 +169,8 @@ class ServingMap:
             stream = self._streams.get(name)
             if stream is None or stream.by_version.get(version) is not handle:
                 return
-            left = {v: h for v, h in stream.by_version.items() if v != version}
+            left = dict(stream.by_version)
+            del left[version]
             streams = dict(self._streams)
             if left:
                 streams[name] = _stream(left)

@@ -124,6 +124,16 @@ class ServableStateMonitor:
         with self._changed:
             return _descending(self._states.get(name, {}))
 
+    def available_versions(self, name: str) -> frozenset[int]:
+        """Returns the versions of one servable that can be requested."""
+        available = ManagerState.AVAILABLE
+        with self._changed:
+            return frozenset(
+                version
+                for version, state in self._states.get(name, {}).items()
+                if state.manager_state is available
+            )
+
     def all_states(self) -> Mapping[str, VersionStates]:
         """Returns everything known."""
         with self._changed:

@@ -1,7 +1,10 @@
 """What a transition policy sees and answers.
 
 A policy is a pure function of the versions of *one* servable. It must not depend on
-their order. Some versions may appear twice: the one that serves and, of a higher
+their order. It answers with everything that may begin now, in the order to begin it:
+what it would answer one by one if each had begun before it was asked again. (TensorFlow
+Serving's policies answer the first; asked once per action, two thousand versions of one
+servable took two thousand times two thousand looks.) Some versions may appear twice: the one that serves and, of a higher
 generation, the one made from changed files that is to replace it.
 
 (TensorFlow Serving: core/aspired_version_policy.h.)
@@ -43,8 +46,8 @@ class Action:
     why: str = ""
 
 
-TransitionPolicy: TypeAlias = Callable[[Sequence[HarnessSnapshot]], Action | None]
-"""Decides the next action for one servable; None while there is nothing to do."""
+TransitionPolicy: TypeAlias = Callable[[Sequence[HarnessSnapshot]], Sequence[Action]]
+"""Decides the next actions for one servable; empty while there is nothing to do."""
 
 
 def load(version: HarnessSnapshot, why: str) -> Action:
@@ -62,9 +65,7 @@ def age(version: HarnessSnapshot) -> tuple[int, int]:
     return version.id.version, version.generation
 
 
-def highest_aspired_new(
-    versions: Sequence[HarnessSnapshot],
-) -> HarnessSnapshot | None:
-    """Returns the highest version that is aspired and NEW; None without any."""
+def aspired_new(versions: Sequence[HarnessSnapshot]) -> list[HarnessSnapshot]:
+    """Returns the versions that are aspired and NEW, highest first."""
     new = [v for v in versions if v.is_aspired and v.state is HarnessState.NEW]
-    return max(new, key=age, default=None)
+    return sorted(new, key=age, reverse=True)

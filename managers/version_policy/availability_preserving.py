@@ -12,38 +12,39 @@ from managers.loader_harness import HarnessSnapshot, HarnessState
 from managers.version_policy.action import (
     Action,
     age,
-    highest_aspired_new,
+    aspired_new,
     load,
     unload,
 )
 
 
-def availability_preserving(versions: Sequence[HarnessSnapshot]) -> Action | None:
+def availability_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:
     """Unloads what is not aspired once something aspired serves; else loads.
 
-    1. A READY version that is not aspired is unloaded, lowest first, if nothing is
-       aspired, or something aspired is READY, or another such version would remain.
-    2. Otherwise the highest aspired NEW version is loaded.
+    1. READY versions that are not aspired are unloaded, lowest first, if nothing is
+       aspired, or something aspired is READY; otherwise all but the last of them.
+    2. Then aspired NEW versions are loaded, highest first.
 
     A version whose files changed appears twice; the one that serves is left alone
     until its successor is READY, whatever else serves: callers may name the version.
     """
+    loads = [load(v, "aspired") for v in aspired_new(versions)]
     ready = [v for v in versions if v.state is HarnessState.READY]
-    # Aspired successors of the same number that are to replace it, but not yet.
-    heirs = {
-        v.id for v in versions if v.is_aspired and v.state is not HarnessState.READY
+    # Numbers of which an aspired successor is to replace what serves, but not yet.
+    awaited = {
+        v.id.version
+        for v in versions
+        if v.is_aspired and v.state is not HarnessState.READY
     }
-    stale = [v for v in ready if not v.is_aspired and v.id not in heirs]
-    if stale:
-        lowest = min(stale, key=age)
+    stale = [v for v in ready if not v.is_aspired and v.id.version not in awaited]
+    if not stale:
+        return loads
+    stale.sort(key=age)
+    why = "no version is aspired"
+    if any(v.is_aspired for v in versions):
         serving = [v for v in ready if v.is_aspired]
-        if not any(v.is_aspired for v in versions):
-            return unload(lowest, "no version is aspired")
         if serving:
-            newest = max(serving, key=age)
-            return unload(lowest, f"version {newest.id.version} serves")
-        if len(stale) > 1:
-            kept = max(stale, key=age)
-            return unload(lowest, f"version {kept.id.version} serves meanwhile")
-    new = highest_aspired_new(versions)
-    return None if new is None else load(new, "aspired")
+            why = f"version {max(serving, key=age).id.version} serves"
+        else:
+            why = f"version {stale.pop().id.version} serves meanwhile"
+    return [unload(v, why) for v in stale] + loads

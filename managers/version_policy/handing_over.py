@@ -36,7 +36,7 @@ def handing_over(
 
     """
 
-    def decide(versions: Sequence[HarnessSnapshot]) -> Action | None:
+    def decide(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         if all(v.is_aspired for v in versions):
             return policy(versions)  # nothing would go
         heirs = awaited()

@@ -12,25 +12,24 @@ from managers.loader_harness import END_STATES, HarnessSnapshot, HarnessState
 from managers.version_policy.action import (
     Action,
     age,
-    highest_aspired_new,
+    aspired_new,
     load,
     unload,
 )
 
 
-def resource_preserving(versions: Sequence[HarnessSnapshot]) -> Action | None:
+def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:
     """Unloads everything that is not aspired, waits until it is gone, then loads.
 
-    1. A READY version that is not aspired is unloaded, lowest first.
+    1. READY versions that are not aspired are unloaded, lowest first.
     2. While any version that is not aspired is neither DISABLED nor in ERROR,
        nothing is done.
-    3. Otherwise the highest aspired NEW version is loaded.
+    3. Otherwise aspired NEW versions are loaded, highest first.
     """
     unaspired = [v for v in versions if not v.is_aspired]
     stale = [v for v in unaspired if v.state is HarnessState.READY]
     if stale:
-        return unload(min(stale, key=age), "unloads come before loads")
+        return [unload(v, "unloads come before loads") for v in sorted(stale, key=age)]
     if any(v.state not in END_STATES for v in unaspired):
-        return None
-    new = highest_aspired_new(versions)
-    return None if new is None else load(new, "aspired; nothing else is loaded")
+        return []
+    return [load(v, "aspired; nothing else is loaded") for v in aspired_new(versions)]

@@ -22,6 +22,10 @@ def by_version(action: Action) -> int:
     return action.id.version
 
 
+def put(queue: ActionQueue, *plan: Action) -> None:
+    queue.put(plan[0].id.name, plan)
+
+
 def names(queue: ActionQueue, *, may_load: bool = True) -> list[str]:
     """Takes everything out that may be."""
     taken = []
@@ -34,26 +38,26 @@ def test_the_smallest_is_first_and_equals_keep_their_order() -> None:
     """The order decides, and among its equals who came first."""
     queue = ActionQueue(by_version)
     for name, version in (("a", 2), ("b", 1), ("c", 2), ("d", 1)):
-        queue.put(action(name, version=version))
+        put(queue, action(name, version=version))
     assert names(queue) == ["b", "d", "a", "c"]
 
 
 def test_unloads_do_not_wait_for_loads() -> None:
     """While no load may begin, unloads do, whatever is before them."""
     queue = ActionQueue(by_version)
-    queue.put(action("a", LOAD, 1))
-    queue.put(action("b", UNLOAD, 2))
+    put(queue, action("a", LOAD, 1))
+    put(queue, action("b", UNLOAD, 2))
     assert names(queue, may_load=False) == ["b"]
     assert queue.num_loads == len(queue) == 1
     assert names(queue) == ["a"]
 
 
 def test_another_action_of_a_servable_takes_the_place_of_the_first() -> None:
-    """One action per servable: the last that was decided, where the first stood."""
+    """One plan per servable: the last that was decided, where the first stood."""
     queue = ActionQueue(lambda _: 0)
     for name in ("a", "b"):
-        queue.put(action(name, version=1))
-    queue.put(action("a", UNLOAD, 2))
+        put(queue, action(name, version=1))
+    put(queue, action("a", UNLOAD, 2))
     assert (len(queue), queue.num_loads) == (2, 1)
     first = queue.take(may_load=True)
     assert first == action("a", UNLOAD, 2)
@@ -63,13 +67,26 @@ def test_another_action_of_a_servable_takes_the_place_of_the_first() -> None:
 def test_what_was_dropped_never_begins() -> None:
     """An action that a later decision took back is gone, also from the count."""
     queue = ActionQueue(lambda _: 0)
-    queue.put(action("a"))
+    put(queue, action("a"))
     queue.drop("a")
     queue.drop("never there")
     assert queue.num_loads == len(queue) == 0
     assert queue.take(may_load=True) is None
-    queue.put(action("a", version=2))
+    put(queue, action("a", version=2))
     assert queue.take(may_load=True) == action("a", version=2)
+
+
+def test_a_plan_gives_way_after_each_of_its_actions() -> None:
+    """A servable of many versions keeps no other waiting, and an empty plan is none."""
+    queue = ActionQueue(lambda _: 0)
+    put(queue, action("a", UNLOAD, 1), action("a", LOAD, 2), action("a", LOAD, 3))
+    put(queue, action("b"))
+    assert (len(queue), queue.num_loads) == (2, 3)
+    assert names(queue, may_load=False) == ["a"]
+    assert names(queue) == ["b", "a", "a"]
+    put(queue, action("a"), action("a", version=2))
+    queue.put("a", ())
+    assert queue.num_loads == len(queue) == 0
 
 
 @given(
@@ -94,7 +111,7 @@ def test_it_is_a_sorted_list(
 
     for step, name, kind, version in steps:
         if step == "put":
-            queue.put(action(name, kind, version))
+            put(queue, action(name, kind, version))
             model[name] = action(name, kind, version)
         elif step == "drop":
             queue.drop(name)

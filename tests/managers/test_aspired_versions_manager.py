@@ -429,7 +429,7 @@ def test_policy_sees_all_versions_of_a_servable_together() -> None:
     """A policy is asked about all versions of a servable at once (CallPolicyWithAllVersions)."""
     seen: list[set[int]] = []
 
-    def policy(versions: Sequence[HarnessSnapshot]) -> Action | None:
+    def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         seen.append({v.id.version for v in versions})
         return availability_preserving(versions)
 
@@ -573,7 +573,7 @@ def test_unaspired_version_is_given_up_during_a_pause(empty: Environment) -> Non
 def test_policy_that_raises_stops_only_its_servable(env: Environment) -> None:
     """One servable's fault is its own."""
 
-    def broken(_: Sequence[HarnessSnapshot]) -> Action | None:
+    def broken(_: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         raise RuntimeError("bug")
 
     env.manager.set_transition_policy("S1", broken)

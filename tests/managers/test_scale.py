@@ -40,11 +40,35 @@ def test_thousand_models_come_up_and_swap_in_seconds(pools: Pools) -> None:
     assert env.close()
 
 
+def test_deciding_on_many_versions_of_one_servable_takes_linear_time() -> None:
+    """Versions come up and swap after a number of looks that grows as they do."""
+    num_looks: dict[int, int] = {}
+
+    def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
+        num_looks[num_versions] = num_looks.get(num_versions, 0) + len(versions)
+        return availability_preserving(versions)
+
+    for num_versions in (500, 2000):
+        env = Environment(
+            POOLS[3], options=AspiredVersionsManagerOptions(policy, release_memory=None)
+        )
+        old, new = range(num_versions), range(num_versions, 2 * num_versions)
+        for wanted in (old, new, ()):
+            env.aspire("m", *wanted)
+            while (next_s := env.settle()) is not None:
+                env.clock.advance(next_s - env.clock.now())
+            assert env.available("m") == tuple(wanted)
+        assert env.close()
+    # Four times the versions, four times the looks: sixteen times if it were squared.
+    assert num_looks[2000] < 8 * num_looks[500]
+    assert num_looks[2000] < 2000 * 50
+
+
 def test_step_asks_only_the_policies_of_what_changed() -> None:
     """One swap among many servables costs one servable's decisions."""
     asked: list[str] = []
 
-    def policy(versions: Sequence[HarnessSnapshot]) -> Action | None:
+    def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         asked.append(versions[0].id.name)
         return availability_preserving(versions)
 

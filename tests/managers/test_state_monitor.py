@@ -93,6 +93,9 @@ def test_available_states_leave_out_what_cannot_be_requested() -> None:
     world.publish("a", 3, S.END)
     world.publish("b", 3, S.LOADING)
     assert world.monitor.available_states() == {"a": [available]}
+    assert world.monitor.available_versions("a") == {1}
+    assert world.monitor.available_versions("b") == set()
+    assert world.monitor.available_versions("c") == set()
 
 
 def test_versions_come_highest_first() -> None:

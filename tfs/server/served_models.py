@@ -18,7 +18,6 @@ from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.core.servable_state import ManagerState
 from tfs.server.canary_rejections import CanaryRejections, Rejection
 from tfs.server.canary_traffic import TrialRoute
 from tfs.server.canary_trial import Trial, TrialParts, TrialRecord
@@ -332,11 +331,7 @@ class ServedModels:
         return Trial(name, canary, pin, self._parts, note_rejected, rejection)
 
     def _available(self, name: str) -> frozenset[int]:
-        return frozenset(
-            state.id.version
-            for state in self._monitor.version_states(name)
-            if state.manager_state is ManagerState.AVAILABLE
-        )
+        return self._monitor.available_versions(name)
 
 
 def _no_primary(name: str, route: _Route) -> NotFound:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from managers.loader_harness import HarnessSnapshot, HarnessState
-from managers.version_policy.action import Action
+from managers.version_policy.action import Action, ActionKind, TransitionPolicy
 from tfs.core.servable_id import ServableId
 
 
@@ -24,9 +27,31 @@ def versions(text: str) -> list[HarnessSnapshot]:
     return rows
 
 
-def answer(action: Action | None) -> str:
-    """Writes "LOAD 5", "LOAD 5b" for a reload, or "none"."""
-    if action is None:
+def answer(plan: Sequence[Action]) -> str:
+    """Writes the first action: "LOAD 5", "LOAD 5b" for a reload, or "none"."""
+    if not plan:
         return "none"
+    action = plan[0]
     mark = "b" if action.generation >= 100 else ""
     return f"{action.kind.name} {action.id.version}{mark}"
+
+
+def one_by_one(
+    policy: TransitionPolicy, listed: Sequence[HarnessSnapshot]
+) -> list[Action]:
+    """Returns the first actions that a policy names, each begun before the next."""
+    begun = {
+        ActionKind.LOAD: HarnessState.LOAD_REQUESTED,
+        ActionKind.UNLOAD: HarnessState.UNLOAD_REQUESTED,
+    }
+    now, actions = list(listed), list[Action]()
+    while plan := policy(now):
+        action = plan[0]
+        actions.append(action)
+        now = [
+            replace(v, state=begun[action.kind])
+            if v.generation == action.generation
+            else v
+            for v in now
+        ]
+    return actions

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from managers.loader_harness import HarnessSnapshot, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
-from tests.managers.version_policy.tables import answer, versions
+from tests.managers.version_policy.tables import answer, one_by_one, versions
 from tfs.core.servable_id import ServableId
 
 UPSTREAM = {
@@ -104,9 +104,10 @@ def test_policy_never_takes_the_last_one_serving(
     listed: list[HarnessSnapshot],
 ) -> None:
     """It unloads only what is not aspired, and only if another is READY or none is."""
-    action = availability_preserving(listed)
-    if action is None:
+    plan = availability_preserving(listed)
+    if not plan:
         return
+    action = plan[0]
     chosen = next(v for v in listed if v.generation == action.generation)
     assert chosen.id == action.id
     assert action.why
@@ -118,6 +119,15 @@ def test_policy_never_takes_the_last_one_serving(
     assert chosen.state is HarnessState.READY
     others = [v for v in listed if v is not chosen and v.state is HarnessState.READY]
     assert others or not any(v.is_aspired for v in listed)
+
+
+@given(snapshots)
+def test_plan_is_what_would_be_answered_one_by_one(
+    listed: list[HarnessSnapshot],
+) -> None:
+    """Everything that may begin now is named at once, in the order it would begin."""
+    plan = availability_preserving(listed)
+    assert plan == one_by_one(availability_preserving, listed)
 
 
 @given(snapshots, st.data())

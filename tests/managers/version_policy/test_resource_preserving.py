@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from managers.loader_harness import END_STATES, HarnessSnapshot, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
-from tests.managers.version_policy.tables import answer, versions
+from tests.managers.version_policy.tables import answer, one_by_one, versions
 from tests.managers.version_policy.test_availability_preserving import snapshots
 
 UPSTREAM = {
@@ -66,9 +66,10 @@ def test_policy_loads_only_when_nothing_unaspired_is_left(
     listed: list[HarnessSnapshot],
 ) -> None:
     """It never begins a load while anything that is not aspired may be loaded."""
-    action = resource_preserving(listed)
-    if action is None:
+    plan = resource_preserving(listed)
+    if not plan:
         return
+    action = plan[0]
     chosen = next(v for v in listed if v.generation == action.generation)
     if action.kind is ActionKind.LOAD:
         assert chosen.is_aspired
@@ -77,6 +78,14 @@ def test_policy_loads_only_when_nothing_unaspired_is_left(
     else:
         assert not chosen.is_aspired
         assert chosen.state is HarnessState.READY
+
+
+@given(snapshots)
+def test_plan_is_what_would_be_answered_one_by_one(
+    listed: list[HarnessSnapshot],
+) -> None:
+    """Everything that may begin now is named at once, in the order it would begin."""
+    assert resource_preserving(listed) == one_by_one(resource_preserving, listed)
 
 
 @given(snapshots, st.data())

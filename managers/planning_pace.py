@@ -1,0 +1,58 @@
+"""How often a servable's next actions are decided, so that deciding stays cheap.
+
+Deciding looks at every version of a servable, and something happens to each of them a
+few times while it loads. A servable of few versions is decided on whenever something
+happened; one of thousands rests in between for a time that grows with their number, so
+that looking at them all takes a small, constant share of a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_UNRESTED: Final = 64
+_REST_PER_VERSION_S: Final = 20e-6
+"""About ten times what deciding takes."""
+
+
+class PlanningPace:
+    """Says which servables to decide on now. Confined to one caller at a time."""
+
+    def __init__(self) -> None:
+        self._rests_until_s: dict[str, float] = {}
+        self._late: dict[str, None] = {}
+
+    def take_due(
+        self, changed: Iterable[str], urgent: Iterable[str], now_s: float
+    ) -> list[str]:
+        """Returns what to decide on now; what rests is returned by a later call.
+
+        Args:
+            changed: To which something happened.
+            urgent: What is decided on though it rests: more is wanted of it, or less.
+            now_s: The time.
+
+        """
+        self._late.update(dict.fromkeys(changed))
+        due = dict.fromkeys(urgent)
+        for name in self._late:
+            if self._rests_until_s.get(name, now_s) <= now_s:
+                due[name] = None
+        for name in due:
+            self._late.pop(name, None)
+            self._rests_until_s.pop(name, None)
+        return list(due)
+
+    def is_resting(self, name: str) -> bool:
+        """Whether a change of ``name`` waits until it has rested."""
+        return name in self._rests_until_s
+
+    def note(self, name: str, num_versions: int, now_s: float) -> None:
+        """Notes that a servable of so many versions was decided on."""
+        if num_versions > _UNRESTED:
+            self._rests_until_s[name] = now_s + num_versions * _REST_PER_VERSION_S
+
+    def next_s(self) -> float | None:
+        """Returns when the next one that waits has rested; None if none waits."""
+        return min((self._rests_until_s[name] for name in self._late), default=None)
