@@ -55,3 +55,14 @@ def test_long_silence_earns_no_more_than_the_bucket() -> None:
         patience.spend(Annoyance.PING, 86_400.0, 10**9)
     with pytest.raises(ConnectionFault):
         patience.spend(Annoyance.PING, 86_400.0, 10**9)
+
+
+@pytest.mark.parametrize(
+    "name", ["PING", "RST_STREAM", "EMPTY_DATA", "PRIORITY", "REFUSED_STREAM"]
+)
+def test_the_reason_names_what_there_was_too_much_of(name: str) -> None:
+    """Also where two things cost the same."""
+    what = Annoyance[name]
+    assert what.name == name
+    with pytest.raises(ConnectionFault, match=f"too many {what.words} without"):
+        Patience(0.0).spend(what, 0.0, 0, 2001)

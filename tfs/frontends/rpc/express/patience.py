@@ -15,19 +15,30 @@ import enum
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 
 
-class Annoyance(enum.IntEnum):
-    """What costs points, and how many."""
+class Annoyance(enum.Enum):
+    """What costs points.
 
-    PING = 5
-    SETTINGS = 20
-    RST_STREAM = 5
-    STREAM_ERROR = 10
-    EMPTY_DATA = 5
-    SMALL_CONTINUATION = 20
-    TINY_WINDOW_UPDATE = 2
-    PRIORITY = 2
-    IGNORED_FRAME = 1
-    REFUSED_STREAM = 5
+    Attributes:
+        words: What it is called in the reason that the client reads.
+        points: What one of it costs.
+
+    """
+
+    PING = "PING", 5
+    SETTINGS = "SETTINGS", 20
+    RST_STREAM = "RST_STREAM", 5
+    STREAM_ERROR = "stream errors", 10
+    EMPTY_DATA = "empty DATA", 5
+    SMALL_CONTINUATION = "small CONTINUATION", 20
+    TINY_WINDOW_UPDATE = "tiny WINDOW_UPDATE", 2
+    PRIORITY = "PRIORITY", 2
+    IGNORED_FRAME = "ignored frames", 1
+    REFUSED_STREAM = "refused streams", 5
+
+    # The words are part of the value: members of equal values would be one member.
+    def __init__(self, words: str, points: int) -> None:
+        self.words = words
+        self.points = points
 
 
 class Patience:
@@ -62,8 +73,8 @@ class Patience:
         earned += (num_sent - self._seen) * self._per_message
         self._at_s = now_s
         self._seen = num_sent
-        self._left = min(self._max_points, self._left + earned) - what * times
+        self._left = min(self._max_points, self._left + earned) - what.points * times
         if self._left < 0:
             raise ConnectionFault(
-                ErrorCode.ENHANCE_YOUR_CALM, f"too many {what.name} without requests"
+                ErrorCode.ENHANCE_YOUR_CALM, f"too many {what.words} without requests"
             )
