@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from hypothesis import settings
 
@@ -11,3 +12,14 @@ from hypothesis import settings
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def pytest_collection_finish() -> None:
+    """Lets torch compute on the test's own thread, once the tests have imported it.
+
+    Models of tests are small: a second thread has nothing to add, and is waited for
+    where the machine has no core to spare.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)

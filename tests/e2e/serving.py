@@ -14,16 +14,20 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 import tfs.export
+from tests.e2e.warm_python import ROOT, ForkedProcess, WarmPython
 from tfs.cli.main import main
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 40.0
+QUICK = ("--interpreter_backend=inline", "--load_probe_budget_s=0")
+"""Flags of a server that starts no process of its own."""
+
+Process: TypeAlias = subprocess.Popen[str] | ForkedProcess
 
 
 class Scale(nn.Module):
@@ -66,22 +70,28 @@ class Serving:
 
     Its lines are read by a thread, so that it never blocks on a full pipe. Models run
     in threads of the server unless ``measures`` is set: then they are measured and
-    placed as by default, which costs the start of a zygote.
+    placed as by default, which costs the start of a zygote. The server is a fork of a
+    Python with its imports behind it unless ``measures`` or ``is_fresh`` is set: then it
+    starts as operators start it, which costs the import of torch.
     """
 
     def __init__(
-        self, *flags: str, measures: bool = False, patience_s: float = PATIENCE_S
+        self,
+        *flags: str,
+        measures: bool = False,
+        is_fresh: bool = False,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._patience_s = patience_s
-        quick = ("--interpreter_backend=inline", "--load_probe_budget_s=0")
-        self._flags = flags if measures else (*quick, *flags)
+        self._is_fresh = measures or is_fresh
+        self._flags = flags if measures else (*QUICK, *flags)
         self.address = ""
         self.lines: list[str] = []
         # Guards the lines and what is known of them; wakes wait_for.
         self._changed = threading.Condition()
         self._is_ended = False
         self._looked_at: dict[str, int] = {}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
 
     def flag(self, name: str) -> str | None:
         """Returns what the flag was given as; None if it was not."""
@@ -90,22 +100,21 @@ class Serving:
         return values[-1].removeprefix(start) if values else None
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> Process:
         """The server's process."""
         assert self._process is not None
         return self._process
 
     @classmethod
-    def of(cls, process: subprocess.Popen[str]) -> Self:
+    def of(cls, process: Process) -> Self:
         """Returns the server that a process is; ``close`` ends it."""
         serving = cls()
         serving._attach(process)
         return serving
 
     def __enter__(self) -> Self:
-        self._attach(
-            start_tfs("serve", "--grpc_host=127.0.0.1", "--any_port", *self._flags)
-        )
+        words = ("serve", "--grpc_host=127.0.0.1", "--any_port", *self._flags)
+        self._attach(start_tfs(*words) if self._is_fresh else fork_tfs(*words))
         self.address = self.wait_for(r"listening on (\S+)")
         return self
 
@@ -163,7 +172,7 @@ class Serving:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
-    def _attach(self, process: subprocess.Popen[str]) -> None:
+    def _attach(self, process: Process) -> None:
         self._process = process
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -188,8 +197,27 @@ def start_tfs(*words: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=_environment(),
     )
+
+
+def fork_tfs(*words: str) -> Process:
+    """Starts the command as :func:`start_tfs` does, but with its imports behind it.
+
+    What a test changed in the environment is for a fresh process to see.
+    """
+    if _WARM.environment != _environment():
+        return start_tfs(*words)
+    return _WARM.run(*words)
+
+
+def _environment() -> dict[str, str]:
+    # pytest's own word about which test runs is none of the server's.
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    return {**inherited, "PYTHONPATH": str(ROOT)}
+
+
+_WARM = WarmPython(_environment())
 
 
 def free_port() -> int:
@@ -202,12 +230,12 @@ def free_port() -> int:
 
 def run_tfs(*words: str, patience_s: float = PATIENCE_S) -> tuple[int, str]:
     """Runs the command to its end; returns exit code and output."""
-    process = start_tfs(*words)
+    running = Serving.of(fork_tfs(*words))
     try:
-        output, _ = process.communicate(timeout=patience_s)
+        code = running.process.wait(patience_s)
     finally:
-        process.kill()
-    return process.returncode, output
+        running.close()
+    return code, "\n".join(running.lines)
 
 
 def run_command(*words: str) -> tuple[int, str]:

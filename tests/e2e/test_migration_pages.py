@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, ROOT, Serving
+from tests.e2e.serving import PATIENCE_S, Serving
+from tests.e2e.warm_python import ROOT
 from tfs.client import Client
 
 pytestmark = pytest.mark.timeout(120)

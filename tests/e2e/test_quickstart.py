@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, ROOT, Serving, free_port
+from tests.e2e.serving import PATIENCE_S, Serving, free_port
+from tests.e2e.warm_python import ROOT
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.serving import (
     PATIENCE_S,
+    QUICK,
     Serving,
     config_text,
     export_scale,
@@ -383,7 +384,9 @@ def test_a_bad_config_ends_the_start(tmp_path: Path, text: str, words: str) -> N
     """A server never starts with a config it does not understand."""
     config = tmp_path / "models.config"
     config.write_text(text)
-    code, output = run_tfs("serve", "--any_port", f"--model_config_file={config}")
+    code, output = run_tfs(
+        "serve", "--any_port", f"--model_config_file={config}", *QUICK
+    )
     assert code == 1
     assert words in output
     assert "Traceback" not in output

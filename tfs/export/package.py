@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib.machinery
 import importlib.util
 import inspect
@@ -382,10 +383,22 @@ def _place(spec: importlib.machinery.ModuleSpec) -> str:
 
 def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
     place = _place(spec)
-    installed = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
-    return "site-packages" in place or "dist-packages" in place or any(
-        place.startswith(f"{folder}/") for folder in installed if folder
-    )  # fmt: skip
+    return (
+        "site-packages" in place
+        or "dist-packages" in place
+        or place.startswith(_library_folders())
+    )
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    """Returns where libraries are installed, each with a slash at its end.
+
+    Python composes each path anew when asked, from all of its configuration: asked for
+    every module of a program, that took longer than all the rest of an export.
+    """
+    found = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
+    return tuple(f"{folder}/" for folder in found if folder)
 
 
 def _short(spec: importlib.machinery.ModuleSpec) -> str:
