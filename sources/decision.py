@@ -65,7 +65,7 @@ def decide(
 def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
     """Returns what changed, for people: "2 appeared", "1 gone"."""
     chosen = _numbers(found.versions)
-    if before is None:
+    if before is None or (is_new and not before):  # not looked at, or in vain
         return f"found {list_versions(chosen)}" if chosen else "no version"
     old = _numbers(before)
     parts = []

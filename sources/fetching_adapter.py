@@ -8,20 +8,27 @@ unload them for a version that is not here yet.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sources.remote_storage import is_remote, local_path
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache
 from tfs.core.errors import ServingError, serving_error
-from tfs.core.executor import Executor
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
 log = logging.getLogger(__name__)
+
+Run = Callable[[str, Callable[[], None]], object]
+"""Takes a URL and what copies from there; runs it, soon or now, on any thread.
+
+Raises RuntimeError where it takes nothing more.
+"""
 
 Versions = tuple[ServableData[StoragePath], ...]
 Outcome = StoragePath | ServingError
@@ -48,9 +55,9 @@ class FetchingSourceAdapter:
     for three versions of a model that is being swapped.
     """
 
-    def __init__(self, cache: VersionCache, executor: Executor) -> None:
+    def __init__(self, cache: VersionCache, run: Run) -> None:
         self._cache = cache
-        self._executor = executor
+        self._run = run
         self._outlet: Outlet[StoragePath] = Outlet()
         # Guards _streams, and is held while the target is called, which orders the
         # calls for a name. Rank: before any lock of the target, after the source's.
@@ -89,11 +96,7 @@ class FetchingSourceAdapter:
             self._emit(stream)
         for servable_id, path in missing:
             try:
-                self._executor.submit(
-                    lambda servable_id=servable_id, path=path: self._fetch(  # type: ignore[misc]
-                        servable_id, path
-                    )
-                )
+                self._run(path.path, functools.partial(self._fetch, servable_id, path))
             except RuntimeError:  # shutting down
                 log.info("event=fetch_refused version=%s", servable_id.slashed)
 

@@ -25,16 +25,16 @@ from sources.decision import Versions, decide
 from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
 from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.look import Look, take_look
-from sources.model_repository import ModelRepository
+from sources.model_repository import ModelRepository, RepositoryLook
 from sources.path_index import PathIndex
 from sources.remote_storage import AnyFileSystem, is_remote, local_path
 from sources.scan import ServableToMonitor, Sighting
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
+from sources.storage_threads import StorageCall, StorageThreads
 from sources.version_policy import list_versions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
-from tfs.core.executor import Executor
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
@@ -63,9 +63,11 @@ class _Record:
     problems: tuple[str, ...] = ()
     is_new: bool = True  # not looked at under this configuration yet
     watched: bool = False
-    # Guarded by _changed: whether another thread looks, whether somebody asked for a
-    # look since it began, and what it showed.
-    is_looking: bool = False
+    is_late: bool = False  # whether it was said that its base path does not answer
+    # Guarded by _changed: the look that another thread takes, whether somebody asked
+    # for one since that began, and what it showed.
+    call: StorageCall | None = None
+    place: str = ""
     is_outdated: bool = False
     look: Look | None = None
 
@@ -89,7 +91,7 @@ class FileSystemSource:
         clock: Clock | None = None,
         watcher: DirectoryWatcher | None = None,
         on_looked: Callable[[], None] = lambda: None,
-        remote_looks: Executor | None = None,
+        storage: StorageThreads | None = None,
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -100,9 +102,9 @@ class FileSystemSource:
             watcher: Where events come from; None is watchdog, when started.
             on_looked: Called after each round of looks, with ``problems`` up to
                 date, on the scanning thread; quick.
-            remote_looks: Where base paths behind URLs are looked at, so that a store
-                that does not answer holds up no other base path; None is the
-                scanning thread.
+            storage: Looks at what may not answer, a store or a network mount, so that
+                it holds up no other base path; None is the scanning thread. Not the
+                source's own.
 
         """
         self._options = options
@@ -110,7 +112,7 @@ class FileSystemSource:
         self._clock = clock or MonotonicClock()
         self._watcher = watcher
         self._on_looked = on_looked
-        self._remote_looks = remote_looks
+        self._storage = storage
         self._outlet: Outlet[StoragePath] = Outlet()
         # Held by whoever scans, for as long as that takes; it orders the calls for
         # each name. Guards _records, _watching, _pulse_s. Rank: before _changed and before
@@ -127,6 +129,9 @@ class FileSystemSource:
         self._scanned_s: dict[str, float] = {}
         self._removed: list[str] = []
         self._config_changed = True
+        self._storage_due_s = float("inf")
+        self._awaited: set[str] = set()  # looks of the configuration taken in last
+        self._awaited_asked = 0  # its number
         self._asked = 0  # configurations accepted
         self._applied = 0  # configurations whose servables were all looked at
         self._published: Mapping[str, tuple[str, ...]] = {}
@@ -137,6 +142,8 @@ class FileSystemSource:
         self._on_models: OnModels = self.update_config
         self._repository_due_s = float("inf")
         self._repository_looked_s = float("-inf")
+        self._repository_call: StorageCall | None = None
+        self._repository_look: RepositoryLook | None = None
         self._mark_all_locked()
 
     # -- wiring ----------------------------------------------------------------
@@ -357,12 +364,13 @@ class FileSystemSource:
             for name in due:
                 if name in servables:
                     self._look(servables[name])
+            self._note_late()
             published = {n: r.problems for n, r in self._records.items() if r.problems}
             at_hand = {n: r.at_hand for n, r in self._records.items()}
             with self._changed:
                 self._published = published
                 self._at_hand = at_hand
-                self._applied = max(self._applied, asked)
+                self._note_applied_locked(asked)
                 self._changed.notify_all()
                 next_due_s = self._next_due_s_locked()
         self._on_looked()
@@ -404,7 +412,9 @@ class FileSystemSource:
         return due_s is not None and due_s <= self._clock.now()
 
     def _next_due_s_locked(self) -> float | None:
-        due_s: float | None = min([*self._due_s.values(), self._repository_due_s])
+        due_s: float | None = min(
+            [*self._due_s.values(), self._repository_due_s, self._storage_due_s]
+        )
         if due_s == float("inf"):
             due_s = None
         if self._watching and self._servables:
@@ -413,33 +423,61 @@ class FileSystemSource:
 
     def _look_at_repository(self) -> None:
         """Lists the directory of models if that is due; hands on what it found."""
-        repository, options = self._repository, self._options
+        repository = self._repository
         with self._changed:
             now_s = self._clock.now()
             if repository is None or self._repository_due_s > now_s:
                 return
             self._repository_due_s = float("inf")
+            if self._repository_call is not None:
+                return  # due again when that has ended
             self._repository_looked_s = now_s
+            look, self._repository_look = self._repository_look, None
         with self._turn:
             watched = self._watching and self._wants_watch(repository.path)
             if watched and self._watcher is not None:
                 watched = self._watcher.ensure(local_path(repository.path))
-            problem = repository.problem
-            changed = repository.look(self._file_system)
-            if repository.problem and repository.problem != problem:
-                log.warning("event=source_problem %s", repository.problem)
-            models = repository.models
+            place = self._file_system.place(repository.path)
+            if look is None and place and self._storage is not None:
+                self._begin_repository_look(self._storage, place, repository)
+                return
+            changed = self._take_repository_look(
+                repository, look or repository.examine(self._file_system)
+            )
         with self._changed:
-            if options.poll_wait_s > 0:
+            if self._options.poll_wait_s > 0:
+                options = self._options
                 wait_s = options.rescan_s if watched else options.poll_wait_s
                 self._repository_due_s = min(self._repository_due_s, now_s + wait_s)
-        if changed and models is not None:
+        if changed and repository.models is not None:
             try:
-                self._on_models(models)
+                self._on_models(repository.models)
             except Exception:
                 log.exception(
                     "event=repository_models_refused path=%s", repository.path
                 )
+
+    def _take_repository_look(
+        self, repository: ModelRepository, look: RepositoryLook
+    ) -> bool:
+        problem = repository.problem
+        changed = repository.take(look)
+        if repository.problem and repository.problem != problem:
+            log.warning("event=source_problem %s", repository.problem)
+        return changed
+
+    def _begin_repository_look(
+        self, storage: StorageThreads, place: str, repository: ModelRepository
+    ) -> None:
+        def run() -> None:
+            look = repository.examine(self._file_system)
+            with self._changed:
+                self._repository_look, self._repository_call = look, None
+                self._repository_due_s = self._clock.now()
+                self._changed.notify_all()
+
+        with self._changed:  # until the call is noted, as for servables
+            self._repository_call = self._submit(storage, place, run)
 
     def _mark_all_locked(self) -> None:
         now_s = self._clock.now()
@@ -452,15 +490,16 @@ class FileSystemSource:
         record.watched = self._watching and self._wants_watch(servable.base_path)
         if record.watched and self._watcher is not None:
             record.watched = self._watcher.ensure(local_path(servable.base_path))
-        if self._remote_looks is not None and is_remote(servable.base_path):
-            self._look_elsewhere(self._remote_looks, record)
+        record.place = self._file_system.place(servable.base_path)
+        if self._storage is not None and record.place:
+            self._look_elsewhere(self._storage, record)
         else:
             self._follow(record, self._look_of(record)())
 
-    def _look_elsewhere(self, executor: Executor, record: _Record) -> None:
+    def _look_elsewhere(self, storage: StorageThreads, record: _Record) -> None:
         """Follows the look that another thread has taken, or has it begin one."""
         with self._changed:
-            if record.is_looking:
+            if record.call is not None:
                 record.is_outdated = True
                 self._due_s.pop(record.servable.name, None)  # due when that has ended
                 return
@@ -470,26 +509,81 @@ class FileSystemSource:
         if look is not None and is_current:
             self._follow(record, look)
         if is_outdated or not is_current:
-            self._begin_look(executor, record)
+            self._begin_look(storage, record)
 
-    def _begin_look(self, executor: Executor, record: _Record) -> None:
+    def _begin_look(self, storage: StorageThreads, record: _Record) -> None:
         take = self._look_of(record)
-        with self._changed:
-            record.is_looking = True
-            self._due_s.pop(record.servable.name, None)
 
         def run() -> None:
             look = take()
             with self._changed:
-                record.look, record.is_looking = look, False
+                record.look, record.call = look, None
                 if look.servable.name in self._servables:
                     self._due_s[look.servable.name] = self._clock.now()
                     self._changed.notify_all()
 
+        with self._changed:  # until the call is noted: it may end at once
+            self._due_s.pop(record.servable.name, None)
+            record.call = self._submit(storage, record.place, run)
+
+    def _submit(
+        self, storage: StorageThreads, place: str, fn: Callable[[], None]
+    ) -> StorageCall | None:
         try:
-            executor.submit(run)
+            return storage.submit(place, fn)
         except RuntimeError:  # closing
-            log.debug("event=look_not_begun servable=%s", record.servable.name)
+            log.debug("event=look_not_begun place=%s", place)
+            return None
+
+    def _note_late(self) -> None:
+        """Says which base paths do not answer, and lets others go before them."""
+        storage = self._storage
+        if storage is None:
+            return
+        due_s = storage.relieve()
+        for record in self._records.values():
+            call = record.call
+            if call is None or record.is_late:
+                continue
+            if not storage.is_late(record.place, call):
+                continue
+            record.is_late = True
+            servable = record.servable
+            problem = (
+                f"base path {servable.base_path} of {servable.name} has not answered "
+                f"for {call.patience_s:g} s; it is looked at again as soon as it does"
+            )
+            log.warning("event=source_problem servable=%s %s", servable.name, problem)
+            record.problems = (problem,)
+            if record.emitted is None:
+                now_s = self._clock.now()
+                self._say(record, AspiredVersions(servable.name, (), problem), now_s)
+        repository, call = self._repository, self._repository_call
+        if repository is not None and call is not None:
+            place = self._file_system.place(repository.path)
+            if storage.is_late(place, call) and not repository.problem:
+                repository.problem = (
+                    f"model repository {repository.path} has not answered for "
+                    f"{call.patience_s:g} s; it is looked at again as soon as it does"
+                )
+                log.warning("event=source_problem %s", repository.problem)
+        with self._changed:
+            self._storage_due_s = float("inf") if due_s is None else due_s
+
+    def _note_applied_locked(self, asked: int) -> None:
+        """Notes which configuration's servables were all looked at, or do not answer."""
+        looking = {
+            name
+            for name, record in self._records.items()
+            if (record.call is not None or record.look is not None)
+            and not record.is_late
+        }
+        if asked > self._awaited_asked:
+            self._awaited, self._awaited_asked = looking, asked
+        else:
+            self._awaited &= looking
+        if not self._awaited:
+            self._applied = max(self._applied, self._awaited_asked)
 
     def _look_of(self, record: _Record) -> Callable[[], Look]:
         """Returns what looks; it keeps what it needs of the record, for any thread."""
@@ -517,6 +611,7 @@ class FileSystemSource:
     def _follow(self, record: _Record, look: Look) -> None:
         """Says what follows from a look, and sets the next one."""
         servable, found, problems = record.servable, look.found, look.problems
+        record.is_late = False
         name, now_s = servable.name, self._clock.now()
         if found is None:
             # Nothing is known, so nothing changes: a storage outage unloads nothing.
@@ -620,6 +715,8 @@ class FileSystemSource:
         ]
 
     def _wants_watch(self, path: str) -> bool:
+        if self._storage is not None and self._file_system.place(path):
+            return False  # whoever watches it asks it
         if is_remote(path):
             return False
         if self._options.watch is not None:

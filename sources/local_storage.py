@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
 
 _BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
+_MAX_NUM_LINKS: Final = 40  # as the kernel: links that go round lead nowhere
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -91,10 +93,57 @@ class LocalFileSystem:
             digest.update(line.encode(errors="surrogateescape") + b"\n")
         return Contents(top, digest.hexdigest()[:32], newest_s, is_barred)
 
+    def place(self, path: str) -> str:
+        """Returns the mount point of a network file system, empty for a disk."""
+        return silent_mount(self._mountinfo(), path)
+
     def gives_events(self, path: str) -> bool:
         """Whether ``path`` lies on a file system that inotify sees every change of."""
-        kind = mount_type(self._mountinfo(), os.path.realpath(path))
-        return kind not in SILENT_FILE_SYSTEMS and not kind.startswith("fuse")
+        return not silent_mount(self._mountinfo(), path)
+
+
+def silent_mount(mountinfo: str, path: str) -> str:
+    """Returns where the mount begins that ``path`` leads to, if that gives no events.
+
+    Empty if it gives them. Links are followed up to that mount; nothing on it is
+    touched, because a dead one does not answer.
+
+    Args:
+        mountinfo: As for ``mount_type``.
+        path: Absolute.
+
+    """
+    at, left = "", path
+    for _ in range(_MAX_NUM_LINKS):
+        point, kind = _mount_of(mountinfo, f"{at}/{left}")
+        if kind in SILENT_FILE_SYSTEMS or kind.startswith("fuse"):
+            return point
+        link = _first_link(at, left)
+        if link is None:
+            return ""
+        at, left = link
+    return ""
+
+
+def _first_link(at: str, left: str) -> tuple[str, str] | None:
+    """Follows the first link on the way; returns where it leads and what is left."""
+    names = deque(left.split("/"))
+    while names:
+        name = names.popleft()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = at.rpartition("/")[0]
+            continue
+        below = f"{at}/{name}"
+        try:
+            target = os.readlink(below)
+        except OSError:  # no link, or nothing at all
+            at = below
+            continue
+        rest = "/".join([target, *names])
+        return ("" if target.startswith("/") else at), rest
+    return None
 
 
 def mount_type(mountinfo: str, path: str) -> str:
@@ -106,10 +155,16 @@ def mount_type(mountinfo: str, path: str) -> str:
         path: Absolute, without links.
 
     """
+    return _mount_of(mountinfo, path)[1]
+
+
+def _mount_of(mountinfo: str, path: str) -> tuple[str, str]:
+    """Returns the mount point that a path lies under by its words, and the type."""
+    path = os.path.normpath(path).replace("//", "/")
     for point, kind in _mounts(mountinfo):
         if path == point or path.startswith(point.rstrip("/") + "/"):
-            return kind
-    return ""
+            return point, kind
+    return "", ""
 
 
 @functools.lru_cache(maxsize=1)  # it hardly changes, and a thousand base paths ask
@@ -122,7 +177,7 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
         if dash and len(fields) >= 5:
             point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
             mounts.append((point, right.split(" ", 1)[0]))
-    mounts.reverse()
+    mounts.reverse()  # of mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
 
 

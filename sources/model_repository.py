@@ -18,6 +18,20 @@ MakeServable = Callable[[str, str], ServableToMonitor]
 """Takes a model's name and base path: which policy and platform it gets."""
 
 
+@dataclass(frozen=True, slots=True)
+class RepositoryLook:
+    """What a look at a directory of models showed. Immutable.
+
+    Attributes:
+        models: What lies there; None if it could not be listed.
+        problem: Why not, if so.
+
+    """
+
+    models: tuple[ServableToMonitor, ...] | None
+    problem: str = ""
+
+
 @dataclass(slots=True)
 class ModelRepository:
     """What a repository held when it was last looked at. Confined to its source.
@@ -40,7 +54,11 @@ class ModelRepository:
     _kept: frozenset[str] = field(default_factory=frozenset)
 
     def look(self, file_system: FileSystem) -> bool:
-        """Lists the repository; returns whether ``models`` changed. Never raises.
+        """Lists the repository; returns whether ``models`` changed. Never raises."""
+        return self.take(self.examine(file_system))
+
+    def examine(self, file_system: FileSystem) -> RepositoryLook:
+        """Lists the repository, changing nothing; any thread. Never raises.
 
         A model stays as long as its directory does, also while that shows no
         version or cannot be read: what happens then is the source's decision.
@@ -49,16 +67,23 @@ class ModelRepository:
         try:
             names = file_system.list_directories(self.path)
         except OSError as error:
-            self.problem = f"cannot list model repository {self.path}: {why(error)}"
-            return False
-        found = []
+            problem = f"cannot list model repository {self.path}: {why(error)}"
+            return RepositoryLook(None, problem)
+        found, kept = [], self._kept
         for name in sorted(names):
             if name.startswith("."):
                 continue
             base_path = f"{root.rstrip('/')}/{name}"
-            if name in self._kept or _holds_versions(file_system, base_path):
+            if name in kept or _holds_versions(file_system, base_path):
                 found.append(self.make(name, base_path))
-        models = tuple(found)
+        return RepositoryLook(tuple(found))
+
+    def take(self, look: RepositoryLook) -> bool:
+        """Believes what a look showed; returns whether ``models`` changed."""
+        models = look.models
+        if models is None:
+            self.problem = look.problem
+            return False
         if not models and self.models and not self.unload_when_empty:
             self.problem = (
                 f"model repository {self.path} shows no model any more; those loaded "

@@ -86,6 +86,11 @@ class RemoteFileSystem:
         digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
         return Contents(frozenset(names), digest[:32], max(times, default=None))
 
+    def place(self, path: str) -> str:
+        """Returns the store: scheme and host, or bucket."""
+        parts = urlsplit(path)
+        return f"{parts.scheme}://{parts.netloc}"
+
     def gives_events(self, path: str) -> bool:
         """No store tells of changes."""
         return False
@@ -167,6 +172,10 @@ class AnyFileSystem:
     def contents(self, path: str) -> Contents:
         """Returns what lies in ``path``."""
         return self._for(path).contents(local_path(path))
+
+    def place(self, path: str) -> str:
+        """Returns the store or the mount that ``path`` may stop answering with."""
+        return self._for(path).place(local_path(path))
 
     def gives_events(self, path: str) -> bool:
         """Whether the kernel tells of changes below ``path``."""

@@ -48,6 +48,14 @@ class FileSystem(Protocol):
         """Returns what lies in the directory ``path``, sub-folders included."""
         ...
 
+    def place(self, path: str) -> str:
+        """Returns with what ``path`` may stop answering: a store, a network mount.
+
+        Never blocks and never raises, also while that does not answer. Empty for what
+        always answers; only what has a place can hang.
+        """
+        ...
+
     def gives_events(self, path: str) -> bool:
         """Whether the kernel reports every change below ``path``; never raises."""
         ...

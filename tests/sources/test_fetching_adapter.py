@@ -14,7 +14,6 @@ from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.core.conformance import ADAPTER_CHECKS, AdapterCheck, check_name
 from tests.sources.test_version_cache import FakeRemote
 from tfs.core.errors import NotFound
-from tfs.core.executor import InlineExecutor
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.testing.recording_target import RecordingTarget
@@ -52,7 +51,9 @@ class World:
         options = VersionCacheOptions(str(self.tmp_path), self.max_bytes)
         self.cache = VersionCache(options, self.remote)
         self.executor = HeldExecutor()
-        self.adapter = FetchingSourceAdapter(self.cache, self.executor)
+        self.adapter = FetchingSourceAdapter(
+            self.cache, lambda _, copy: self.executor.submit(copy)
+        )
         self.target: RecordingTarget[StoragePath] = RecordingTarget()
         self.adapter.set_aspired_versions_callback(
             self.target.aspired_versions_callback()
@@ -222,7 +223,7 @@ def test_the_fetching_adapter_keeps_the_promises(
     def make() -> FetchingSourceAdapter:
         options = VersionCacheOptions(str(tmp_path))
         return FetchingSourceAdapter(
-            VersionCache(options, FakeRemote()), InlineExecutor()
+            VersionCache(options, FakeRemote()), lambda _, copy: copy()
         )
 
     check(make, StoragePath("/m/1"))  # type: ignore[arg-type]

@@ -140,6 +140,30 @@ def test_a_path_lies_on_its_nearest_mount(path: str, kind: str) -> None:
     )
 
 
+def test_a_link_into_a_network_mount_is_of_that_place_and_nothing_there_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead mount does not answer, so where a path leads is found without asking it."""
+    (tmp_path / "to-nfs").symlink_to("/models/digits")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "relative").symlink_to("../to-nfs/1")
+    (tmp_path / "round").symlink_to("round")
+    files = LocalFileSystem(lambda: MOUNTS)
+    read_link = os.readlink
+
+    def readlink(path: str) -> str:
+        assert not path.startswith("/models")
+        return read_link(path)
+
+    monkeypatch.setattr(os, "readlink", readlink)
+    assert files.place("/models/digits") == "/models"
+    assert files.place(str(tmp_path / "to-nfs" / "2")) == "/models"
+    assert files.place(str(tmp_path / "there" / "relative")) == "/models"
+    assert not files.gives_events(str(tmp_path / "there" / "relative"))
+    assert files.place(str(tmp_path / "round")) == ""
+    assert files.place(str(tmp_path / "there")) == ""
+
+
 def test_unknown_mounts_are_trusted() -> None:
     """Where nothing is known the kernel is asked; a look now and then helps anyway."""
     assert mount_type("", "/models") == ""

@@ -13,7 +13,6 @@ from sources.scan import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.sources.test_version_cache import SIGNATURE
-from tfs.core.executor import InlineExecutor
 from tfs.core.version_directory import (
     Producer,
     commit,
@@ -51,7 +50,7 @@ def test_versions_in_a_store_are_served_from_local_copies(
     cache = VersionCache(
         VersionCacheOptions(str(tmp_path / "cache")), RemoteFileSystem()
     )
-    adapter = FetchingSourceAdapter(cache, InlineExecutor())
+    adapter = FetchingSourceAdapter(cache, lambda _, copy: copy())
     target: RecordingTarget[StoragePath] = RecordingTarget()
     with SourceChain(source, [adapter], target):
         upload(store, tmp_path, 1)

@@ -212,9 +212,7 @@ class CoreAdmin:
         core = self._core
         settings = running.effective.models[name]
         states = core.version_states(name)
-        # Not of stores behind URLs: a report must not wait for a thousand of them.
-        is_local = "://" not in settings.base_path
-        paths = core.paths_at_hand(settings.base_path) if is_local else {}
+        paths = core.paths_at_hand(settings.base_path)
         primary = core.served.primary(name)
         report = pb.ModelReport(
             name=name,

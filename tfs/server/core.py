@@ -25,11 +25,12 @@ from sources.adapter import Convert, UnarySourceAdapter
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
-from sources.remote_storage import AnyFileSystem, is_remote
+from sources.remote_storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.scan import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
+from sources.storage_threads import StorageThreads
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError, Unavailable, serving_error
@@ -101,8 +102,8 @@ class ServerCore:
             in memory.
         file_system: Where base paths lie; None is any that there is.
         fetching: Makes versions behind URLs local; None takes paths as they are.
-        remote_looks: Where base paths behind URLs are looked at; None is the source's
-            thread, which then waits for them.
+        storage: Looks at base paths that may not answer; None is the source's thread,
+            which then waits for them.
 
     """
 
@@ -123,7 +124,7 @@ class ServerCore:
         state_dir: str = "",
         file_system: FileSystem | None = None,
         fetching: FetchingSourceAdapter | None = None,
-        remote_looks: Executor | None = None,
+        storage: StorageThreads | None = None,
     ) -> None:
         self._manager = manager
         self._fetching = fetching
@@ -133,7 +134,7 @@ class ServerCore:
             file_system=self._file_system,
             clock=clock,
             on_looked=self._post_recheck,
-            remote_looks=remote_looks,
+            storage=storage,
         )
         self._unload_when_empty = source_options.unload_when_empty
         self._clock = clock
@@ -605,17 +606,20 @@ class ServerCore:
     def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
         """Returns the versions under a model's base path; blocks on the disk.
 
-        Of one behind a URL what was last seen there: no command waits for a store.
+        Of one that may not answer what was last seen there: no command waits for a
+        store or a network mount.
         """
-        if is_remote(base_path):
+        if self._file_system.place(base_path):
             return self._source.at_hand(name)
         return self.paths_at_hand(base_path).keys()
 
     def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
         """Returns the version directories under a base path; blocks on the disk.
 
-        Empty where it cannot be listed.
+        Empty where it cannot be listed, or may not answer.
         """
+        if self._file_system.place(base_path):
+            return {}
         try:
             names = name_versions(self._file_system.list_directories(base_path))
         except OSError:

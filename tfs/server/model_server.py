@@ -22,6 +22,7 @@ from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system_options import FileSystemSourceOptions
 from sources.remote_storage import RemoteFileSystem
 from sources.storage_path import StoragePath
+from sources.storage_threads import StorageThreads
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
@@ -70,9 +71,9 @@ from tfs.server.warmed_platforms import warmed
 log = logging.getLogger(__name__)
 
 DEFAULT_LOAD_THREADS: Final = 4
+# Large versions take long to copy; what a hung store holds up others of it for.
+COPY_PATIENCE_S: Final = 60.0
 DEFAULT_UNLOAD_THREADS: Final = 4
-FETCH_THREADS: Final = 2
-LOOK_THREADS: Final = 4
 
 
 class ModelServer:
@@ -100,7 +101,7 @@ class ModelServer:
         self._clock = clock or MonotonicClock()
         self.stats = stats or Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
-        self._lookers = ThreadExecutor(LOOK_THREADS, "look", self._clock)
+        self._storage = StorageThreads(self._clock)
         self._num_warmed: dict[ServableId, int] = {}
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
@@ -136,7 +137,7 @@ class ModelServer:
             schedule=self._call_at,
             state_dir=options.state_dir,
             fetching=self._make_fetching(options),
-            remote_looks=self._lookers,
+            storage=self._storage,
         )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
@@ -265,8 +266,7 @@ class ModelServer:
         self._endings.close()
         self._fleet.close(deadline_s)
         # A look may hang with its store: nobody waits for what it sees.
-        self._lookers.close(self._clock.now())
-        self._fetchers.close(deadline_s)
+        self._storage.close()
         if self._own_cache is not None:
             self._own_cache.cleanup()
         self._watchdog.close()
@@ -301,17 +301,24 @@ class ModelServer:
 
     def _make_fetching(self, options: ServerOptions) -> FetchingSourceAdapter:
         """Returns what makes versions behind URLs local; it takes nothing until then."""
-        self._fetchers = ThreadExecutor(FETCH_THREADS, "fetch", self._clock)
         self._own_cache: tempfile.TemporaryDirectory[str] | None = None
         root = options.remote_cache_dir
         if not root:
-            self._own_cache = tempfile.TemporaryDirectory(prefix="tfs-cache-")
+            self._own_cache = tempfile.TemporaryDirectory(
+                prefix="tfs-cache-", ignore_cleanup_errors=True
+            )
             root = self._own_cache.name
         cache = VersionCache(
             VersionCacheOptions(root, options.remote_cache_max_bytes or None),
             RemoteFileSystem(),
         )
-        return FetchingSourceAdapter(cache, self._fetchers)
+        remote = RemoteFileSystem()
+
+        def run(url: str, copy: Callable[[], None]) -> None:
+            # Beside the looks at that store, which wait for no copy.
+            self._storage.submit(f"{remote.place(url)} copies", copy, COPY_PATIENCE_S)
+
+        return FetchingSourceAdapter(cache, run)
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:

@@ -23,12 +23,14 @@ class FakeFileSystem:
     Attributes:
         num_calls: Calls of the protocol's methods so far, ``gives_events`` apart.
         events: What ``gives_events`` answers.
+        places: What ``place`` answers, by the beginning of a path; "" for all others.
 
     """
 
     def __init__(self, clock: Clock) -> None:
         self.num_calls = 0
         self.events = False
+        self.places: dict[str, str] = {}
         self._clock = clock
         self._lock = threading.Lock()  # guards every field; leaf
         self._files: dict[str, _File] = {}
@@ -131,6 +133,11 @@ class FakeFileSystem:
             }
             newest_s = max([*(f.written_s for f in files.values()), *folders.values()])
             return Contents(frozenset(names), digest.hexdigest()[:32], newest_s)
+
+    def place(self, path: str) -> str:
+        """Returns what the test says of such paths."""
+        found = (self.places[start] for start in self.places if path.startswith(start))
+        return next(found, "")
 
     def gives_events(self, path: str) -> bool:
         """Whether tests say so."""
