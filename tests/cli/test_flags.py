@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 
 import pytest
 
 from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, add_flags, read_flags
+from tfs.cli.main import main
 from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.server.options import ServerOptions, TransportKind
 
@@ -105,6 +107,24 @@ def test_a_boolean_takes_upstreams_words(word: str, expected: bool) -> None:
     """A boolean flag alone is true; true, false, 1 and 0 are understood."""
     options = read(MODEL, f"--unload_when_empty{word}")
     assert options.unload_when_empty is expected
+
+
+def test_a_socket_of_a_relative_path_lies_where_the_server_was_started() -> None:
+    """As a start script of TensorFlow Serving means it."""
+    found = read(MODEL, "--grpc_socket_path=tfs.sock").grpc_socket_path
+    assert found == f"{os.getcwd()}/tfs.sock"
+    assert read(MODEL, "--grpc_socket_path=").grpc_socket_path == ""
+
+
+@pytest.mark.parametrize("word", ["--version", "--version=true", "--version=1"])
+def test_versions_are_asked_for_in_upstreams_words(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The flag is a boolean like the others."""
+    assert main(["serve", word]) == 0
+    assert "torch" in capsys.readouterr().out
+    assert main(["serve", "--version=false"]) == 1  # and nothing to serve
+    assert main(["serve", "--version=soon"]) == 1
 
 
 def test_units_are_converted() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import enum
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +49,10 @@ def _bool(text: str) -> bool:
     raise ValueError(f"expected true or false, got {text!r}")
 
 
+def _socket_path(text: str) -> str:
+    return os.path.abspath(text) if text else ""
+
+
 def _micros(text: str) -> float:
     return max(0, int(text)) / 1e6
 
@@ -78,7 +83,10 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("grpc_host", "grpc_host", str, "address to listen on (default 0.0.0.0)"),
     Flag("any_port", "any_port", _bool, "listen on a free TCP port instead"),
     Flag(
-        "grpc_socket_path", "grpc_socket_path", str, "also listen on this Unix socket"
+        "grpc_socket_path",
+        "grpc_socket_path",
+        _socket_path,
+        "also listen on this Unix socket",
     ),
     Flag(
         "grpc_transport",
@@ -345,7 +353,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "admin_socket_path",
         "admin_socket_path",
-        str,
+        _socket_path,
         "Unix socket (0600) for operating the server: status, canary, rollback, reload",
     ),
     Flag(
@@ -402,6 +410,19 @@ WITHOUT_MEANING: Final = frozenset(
 
 _OFF = frozenset({"", "0", "false"})
 _BOOLEANS = frozenset(flag.name for flag in FLAGS if flag.read is _bool)
+
+
+def is_true(text: str) -> bool:
+    """Reads a boolean as TensorFlow Serving's flags do.
+
+    Raises:
+        InvalidArgument: It is none.
+
+    """
+    try:
+        return _bool(text)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

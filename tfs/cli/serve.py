@@ -9,7 +9,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from tfs.cli.flags import add_flags, read_flags
+from tfs.cli.flags import add_flags, is_true, read_flags
 from tfs.runtime.placement import Backend
 from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
@@ -34,14 +34,19 @@ def add_parser(subparsers: Subparsers) -> None:
         help="what goes to stderr (default info)",
     )
     parser.add_argument(
-        "--version", action="store_true", help="print versions and exit"
+        "--version",
+        nargs="?",
+        const="true",
+        default="false",
+        metavar="BOOL",
+        help="print versions and exit",
     )
     add_flags(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.version:
+    if is_true(arguments.version):
         from tfs.server.versions import version_lines
 
         print("\n".join(version_lines()))
