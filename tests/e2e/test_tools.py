@@ -134,6 +134,14 @@ def test_a_log_is_replayed_and_answers_are_compared(
     printed = capsys.readouterr().out
     assert "record 0: y: 4 of 4 elements differ, first at [0, 0]: 1.0" in printed
     assert main(["replay", *files, address, "--version=1", "--rtol=2"]) == 0
+    whole = Path(files[0]).read_bytes()
+    cut = folder / "cut.tfrecord"
+    cut.write_bytes(whole[:-1])
+    capsys.readouterr()
+    assert main(["replay", *files, str(cut), address]) == 1
+    told = capsys.readouterr()
+    assert told.out == "5 sent, 5 same, 0 not\n"
+    assert f"DATA_LOSS: {cut}: truncated record" in told.err
 
 
 def test_a_tls_port_and_a_unix_socket_are_served_side_by_side(

@@ -8,7 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tfs.cli.connection import add_connection_flags, connect
-from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
+from tfs.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+)
 
 if TYPE_CHECKING:
     from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
@@ -63,27 +68,38 @@ def run(arguments: argparse.Namespace) -> int:
     entries = itertools.islice(read_logs(arguments.files), arguments.max_records)
     num_same = 0
     problems: list[str] = []
-    with connect(arguments) as client:
-        for index, entry in enumerate(entries):
-            exchange = exchange_of(entry, instead)
-            if exchange is None:
-                continue
-            try:
-                answer = client.send(exchange.method, exchange.request, idempotent=True)
-            except ServingError as error:
-                found = str(error)
-            else:
-                found = difference(
-                    exchange.method, exchange.response, answer, tolerance
-                )
-            if not found:
-                num_same += 1
-                continue
-            problems.append(found)
-            if len(problems) <= _MAX_SHOWN:
-                print(f"record {index}: {found}")
-    print(f"{num_same + len(problems)} sent, {num_same} same, {len(problems)} not")
+    try:
+        with connect(arguments) as client:
+            for index, entry in enumerate(entries):
+                exchange = exchange_of(entry, instead)
+                if exchange is None:
+                    continue
+                try:
+                    answer = client.send(
+                        exchange.method, exchange.request, idempotent=True
+                    )
+                except ServingError as error:
+                    found = str(error)
+                else:
+                    found = difference(
+                        exchange.method, exchange.response, answer, tolerance
+                    )
+                if not found:
+                    num_same += 1
+                    continue
+                problems.append(found)
+                if len(problems) <= _MAX_SHOWN:
+                    print(f"record {index}: {found}")
+    except ServingError:  # a file is damaged, or still being written
+        if num_same or problems:
+            print(_summary(num_same, len(problems)))
+        raise
+    print(_summary(num_same, len(problems)))
     return 1 if problems else 0
+
+
+def _summary(num_same: int, num_others: int) -> str:
+    return f"{num_same + num_others} sent, {num_same} same, {num_others} not"
 
 
 def read_logs(paths: Sequence[str]) -> Iterator[prediction_log_pb2.PredictionLog]:
@@ -92,8 +108,8 @@ def read_logs(paths: Sequence[str]) -> Iterator[prediction_log_pb2.PredictionLog
     Raises:
         FailedPrecondition: A file cannot be read.
         InvalidArgument: A record is no PredictionLog.
-        DataLoss: A file is no TFRecord file, or cut off; what comes before was
-            yielded.
+        DataLoss: A file is no TFRecord file, or cut off; names it, and what comes
+            before was yielded.
 
     """
     from google.protobuf.message import DecodeError
@@ -107,11 +123,14 @@ def read_logs(paths: Sequence[str]) -> Iterator[prediction_log_pb2.PredictionLog
         except OSError as error:
             raise FailedPrecondition(f"{path}: {error.strerror}") from error
         with file:
-            for index, record in enumerate(read_records(file)):
-                try:
-                    entry = prediction_log_pb2.PredictionLog.FromString(record)
-                except DecodeError as error:
-                    raise InvalidArgument(
-                        f"{path}: record {index} is no PredictionLog"
-                    ) from error
-                yield entry
+            try:
+                for index, record in enumerate(read_records(file)):
+                    try:
+                        entry = prediction_log_pb2.PredictionLog.FromString(record)
+                    except DecodeError as error:
+                        raise InvalidArgument(
+                            f"{path}: record {index} is no PredictionLog"
+                        ) from error
+                    yield entry
+            except DataLoss as error:
+                raise DataLoss(f"{path}: {error.message}") from error

@@ -101,7 +101,7 @@ def difference(
 ) -> str:
     """Returns how two answers differ, "" if they do not; of the first that does."""
     before, after = values_of(method, logged), values_of(method, answered)
-    for name in before.keys() | after.keys():
+    for name in sorted(before.keys() | after.keys()):
         if name not in after:
             return f"{name} is missing"
         if name not in before:
