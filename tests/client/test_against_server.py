@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tfs.client import AsyncClient, Client, RetryPolicy
+from tfs.client.client import CHANNEL_OPTIONS
 from tfs.core.call import Call, ListenerOptions, Method
 from tfs.core.errors import (
     Code,
@@ -49,19 +51,25 @@ def answers() -> Answers:
     return Answers()
 
 
-@pytest.fixture
-def address(answers: Answers) -> Iterator[str]:
+@contextmanager
+def serving(answers: Answers, where: str = "127.0.0.1:0") -> Iterator[str]:
     loop = ServingLoop()
     loop.start()
     transport = GrpcioTransport(loop)
     try:
         (found,) = transport.start(
-            [ListenerOptions("grpc", "127.0.0.1:0")], {PATH: Method(PATH, answers)}
+            [ListenerOptions("grpc", where)], {PATH: Method(PATH, answers)}
         )
         yield found
     finally:
         transport.close()
         loop.close()
+
+
+@pytest.fixture
+def address(answers: Answers) -> Iterator[str]:
+    with serving(answers) as found:
+        yield found
 
 
 @contextmanager
@@ -155,3 +163,18 @@ def test_a_server_that_is_not_there_is_unavailable(kind: Callable[..., object]) 
     """The way to the server fails with the same errors as the server."""
     with kind("127.0.0.1:1") as ask, pytest.raises(Unavailable):  # type: ignore[attr-defined]
         ask(timeout_s=5.0)
+
+
+def test_a_server_that_comes_back_is_found_by_a_patient_call(
+    answers: Answers, tmp_path: Path
+) -> None:
+    """The channel tries again within seconds, however long the server was away."""
+    where = f"unix:{tmp_path}/server.sock"
+    patient = RetryPolicy(max_attempts=10_000, first_pause_s=0.01, pause_factor=1)
+    with Client(where, timeout_s=PATIENCE_S, retry=patient) as client:
+        with pytest.raises(Unavailable):
+            client.send(PATH, b"abc")
+        with serving(answers, where):
+            assert client.send(PATH, b"abc", idempotent=True) == b"cba"
+    options = dict(CHANNEL_OPTIONS)
+    assert options["grpc.max_reconnect_backoff_ms"] <= 2000

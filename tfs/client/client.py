@@ -29,6 +29,10 @@ DEFAULT_TIMEOUT_S = 30.0
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # After a failed attempt to connect, grpcio fails every call for a second and, the
+    # longer the server was away, for up to two minutes after it is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
 
