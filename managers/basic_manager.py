@@ -82,7 +82,7 @@ class BasicManager:
         tracker: What loads reserve from; None lets every load through.
         retry: When failed loads are tried again.
         serving_map: Where loaded versions appear; one is made if it is None.
-        releaser: Gives memory back after unloads; None does not.
+        releaser: Gives memory back after unloads and failed loads; None does not.
         pre_load_hook: Called before each first attempt, on the load pool.
         on_change: Called with a name when ``collect`` has something to do for it, or
             one of its versions moved on. Quick; on any thread, also a request's.
@@ -422,6 +422,8 @@ class BasicManager:
             managed.is_ended = True
         self._note_over(managed)
         self._admission.release(managed)
+        if self._releaser is not None:
+            self._releaser.owe()  # of what the attempt had made
         harness = managed.harness
         log.warning(
             "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error

@@ -28,6 +28,7 @@ from tfs.core.errors import (
     FailedPrecondition,
     Internal,
     ServingError,
+    forget_frames,
     serving_error,
 )
 from tfs.core.loader import Loader
@@ -398,6 +399,8 @@ class LoaderHarness:
             # A retry fails the same way as a rule: one traceback tells it all.
             exc_info=error.__cause__ if self._num_failures == 1 else None,
         )
+        # It is kept with the state: what the attempt had loaded must not be kept with it.
+        forget_frames(error)
         if prefix:
             error = BY_CODE[error.code](prefix + error.message)
         with self._lock:

@@ -49,7 +49,10 @@ def release_to_system() -> None:
 
 
 class MemoryReleaser:
-    """Calls ``release`` after unloads, but at most once per interval. Thread-safe."""
+    """Calls ``release`` after unloads and failed loads, at most once per interval.
+
+    Thread-safe. Nobody else collects: each of ten unloads would do so for all.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,13 @@ class MemoryReleaser:
             self._is_owed = False
         self._release()
         return None
+
+    def owe(self) -> None:
+        """Has ``release_owed`` called when it is time; releases nothing by itself."""
+        with self._lock:
+            self._is_owed = True
+            if self._next_s is None:
+                self._next_s = self._clock.now()
 
     @property
     def owed_at_s(self) -> float | None:

@@ -650,6 +650,22 @@ def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
     assert released == [start_s, start_s + 2.0]
 
 
+def test_what_failed_loads_left_goes_back_too() -> None:
+    """On the unload pool, once for several: the load pool has loads to run."""
+    released: list[float] = []
+
+    def releaser(clock: FakeClock) -> MemoryReleaser:
+        return MemoryReleaser(clock, lambda: released.append(clock.now()), 2.0)
+
+    world = World(POOLS[0], releaser=releaser)
+    for version in (1, 2, 3):
+        broken = world.loader("S3", version, errors=[InvalidArgument("corrupt")])
+        world.load(broken)
+    assert released == []
+    assert world.manager.collect() is None
+    assert released == [world.clock.now()]
+
+
 def test_state_says_since_when_it_holds(world: World) -> None:
     """What is noted later does not make an available version younger."""
     world.load(world.loader("S3", 1))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
+
 import pytest
 
 from managers.loader_harness import (
@@ -319,3 +322,37 @@ def test_harness_holds_its_own_loader_only() -> None:
     assert harness.holds(ServableData(ID, loader))
     assert not harness.holds(ServableData(ID, FakeLoader(ID)))
     assert not harness.holds(ServableData(ID, None, Unavailable("x")))
+
+
+class Weights:
+    """Stands for what a load had made when it failed."""
+
+
+def test_an_error_that_is_kept_keeps_nothing_that_the_attempt_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The frames that it was raised through hold parts of the model."""
+    made: list[weakref.ref[Weights]] = []
+    # pytest keeps what is logged, tracebacks included.
+    monkeypatch.setattr(logging.getLogger("managers.loader_harness"), "disabled", True)
+
+    class Loader(FakeLoader):
+        def load(self, servable_id: ServableId) -> None:
+            weights = Weights()
+            made.append(weakref.ref(weights))
+            try:
+                raise KeyError("layer.weight")
+            except KeyError as error:
+                raise ValueError("cannot read the weights") from error
+
+    harness = LoaderHarness(
+        ServableData(ID, Loader(ID)),
+        retry=RetryOptions(max_num_retries=0),
+        clock=FakeClock(),
+    )
+    harness.request_load()
+    harness.approve_load()
+    harness.transition(HarnessState.LOADING)
+    assert harness.load_once() is Progress.FAILED
+    assert "cannot read the weights" in str(harness.error)
+    assert made[0]() is None

@@ -283,6 +283,22 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     return wrapped
 
 
+def forget_frames(error: BaseException) -> None:
+    """Lets go of the frames that an error was raised through, and its causes.
+
+    Whoever keeps an error keeps every local variable of them otherwise, models of
+    gigabytes among them. Log the traceback before.
+    """
+    left, seen = [error], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        left += [e for e in (each.__cause__, each.__context__) if e is not None]
+
+
 def text_of(error: BaseException) -> str:
     """Returns what an exception says, nothing if asking it fails."""
     try:

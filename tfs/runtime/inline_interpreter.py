@@ -11,9 +11,6 @@ what crashes a call crashes the process, what hangs holds its thread.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import logging
 import os
 import threading
@@ -203,11 +200,6 @@ class InlineInterpreter:
         begun_s = time.thread_time()
         try:
             guest = self._load_model(source, files)
-        except BaseException:
-            # The traceback still holds parts of the model; the caller's handling of
-            # the error lets them go.
-            gc.collect()
-            raise
         finally:
             files.close()
         import_s = time.thread_time() - begun_s
@@ -470,10 +462,6 @@ def _drop(model: InlineModel) -> None:
     guest, model.guest = model.guest, None
     if guest is None:
         return
+    # Modules and importers of a package hold each other: their memory goes when whoever
+    # unloads collects, once for all that it unloads together (managers/memory.py).
     guest.close()
-    del guest
-    # Modules and importers of a package hold each other; without this their memory
-    # would stay until a collection of the oldest generation happens to run.
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
