@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from tfs.core.errors import (
     Code,
     DeadlineExceeded,
     Internal,
+    InvalidArgument,
     ServingError,
     Unavailable,
 )
@@ -178,3 +180,25 @@ def test_a_server_that_comes_back_is_found_by_a_patient_call(
             assert client.send(PATH, b"abc", idempotent=True) == b"cba"
     options = dict(CHANNEL_OPTIONS)
     assert options["grpc.max_reconnect_backoff_ms"] <= 2000
+
+
+def test_an_asyncio_client_may_be_made_before_its_loop(address: str) -> None:
+    """As a module of a web server makes one."""
+    client = AsyncClient(address, timeout_s=PATIENCE_S)
+
+    async def ask() -> bytes:
+        async with client:
+            return await client.send(PATH, b"abc")
+
+    assert asyncio.run(ask()) == b"cba"
+    with pytest.raises(ValueError, match="closed"):
+        asyncio.run(client.send(PATH, b"abc"))
+
+
+def test_a_timeout_may_be_endless_but_must_be_a_number(ask: Ask) -> None:
+    """grpcio counts beyond its clock, and a call of infinity would end at once."""
+    assert ask(timeout_s=math.inf) == ask(timeout_s=1e12) == b"cba"
+    with pytest.raises(InvalidArgument):
+        ask(timeout_s=math.nan)
+    with pytest.raises(InvalidArgument):
+        Client("127.0.0.1:1", timeout_s=math.nan)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tfs.client.arrays import Typed
 from tfs.client.requests import Target, predict_request, regress_request
 from tfs.core.errors import InvalidArgument
-from tfs.proto.tensorflow_serving.apis import regression_pb2
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2, regression_pb2
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,18 @@ def test_a_version_that_no_model_spec_holds_is_refused(version: int) -> None:
     """With the client's own kind of error."""
     with pytest.raises(InvalidArgument, match="version must be"):
         predict_request(Target("m", version=version), {}, ())
+
+
+def test_one_output_may_be_asked_for_by_its_name() -> None:
+    """A string is a sequence too, of letters that nobody meant."""
+    message = predict_request(Target("m"), {}, "scores")
+    assert predict_pb2.PredictRequest.FromString(message).output_filter == ["scores"]
+
+
+def test_values_that_are_no_strings_are_not_sent_as_what_they_are() -> None:
+    """Who asks for strings gets strings or is told."""
+    with pytest.raises(InvalidArgument, match="'x': int64 values are no strings"):
+        predict_request(Target("m"), {"x": Typed([1], "string")}, ())
+    message = predict_request(Target("m"), {"x": Typed([], "string")}, ())
+    x = predict_pb2.PredictRequest.FromString(message).inputs["x"]
+    assert x.dtype == types_pb2.DT_STRING

@@ -21,14 +21,15 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import RetryPolicy
-from tfs.client.rpc import Rpc
-from tfs.core.errors import InvalidArgument
+from tfs.client.rpc import Rpc, call_timeout_s, default_timeout_s
 
 R = TypeVar("R")
 
 
 class AsyncClient:
-    """Calls one server over one channel. Confined to one event loop.
+    """Calls one server over one channel. Confined to the event loop of its first call.
+
+    May be made before that loop runs.
 
     Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
     when the server or the way to it fails, within ``timeout_s``.
@@ -49,16 +50,13 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        if timeout_s <= 0:
-            raise InvalidArgument(f"timeout_s must be positive: {timeout_s}")
-        self._timeout_s = timeout_s
+        self._timeout_s = default_timeout_s(timeout_s)
         self._retry = retry or RetryPolicy()
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
-        else:
-            self._channel = grpc.aio.secure_channel(
-                address, credentials, CHANNEL_OPTIONS
-            )
+        self._address = address
+        self._credentials = credentials
+        # Made by the first call: grpcio ties a channel to the loop that it is made in.
+        self._channel: grpc.aio.Channel | None = None
+        self._closed = False
 
     async def predict(
         self,
@@ -167,7 +165,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the channel; calls in flight are cancelled. Idempotent."""
-        await self._channel.close(None)
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -184,10 +184,8 @@ class AsyncClient:
         self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool
     ) -> R:
         now = asyncio.get_running_loop().time
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        deadline_s = now() + timeout_s
-        call = self._channel.unary_unary(what.method, None, None)
+        deadline_s = now() + call_timeout_s(timeout_s, self._timeout_s)
+        call = self._open().unary_unary(what.method, None, None)
         num_attempts = 0
         while True:
             num_attempts += 1
@@ -204,3 +202,16 @@ class AsyncClient:
             if pause_s is None:
                 raise error
             await asyncio.sleep(pause_s)
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._closed:
+            raise ValueError("the client is closed")
+        if self._channel is None:
+            address, credentials = self._address, self._credentials
+            if credentials is None:
+                self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+            else:
+                self._channel = grpc.aio.secure_channel(
+                    address, credentials, CHANNEL_OPTIONS
+                )
+        return self._channel

@@ -179,7 +179,11 @@ def converted(value: object, dtype: str, name: str) -> Array:
     """
     array = as_array(value, name, floats=np.float64)
     if dtype == "string":
-        return array
+        if array.size and array.dtype.kind not in "OSU":
+            raise InvalidArgument(
+                f"input {name!r}: {array.dtype} values are no strings"
+            )
+        return array if array.size else array.astype(object)
     if array.dtype.kind in "OSU":
         for item in array.ravel().tolist():
             if not isinstance(item, Number):  # numpy makes a number even of None

@@ -19,9 +19,8 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import RetryPolicy
-from tfs.client.rpc import Rpc
+from tfs.client.rpc import Rpc, call_timeout_s, default_timeout_s
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument
 
 R = TypeVar("R")
 
@@ -59,9 +58,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if timeout_s <= 0:
-            raise InvalidArgument(f"timeout_s must be positive: {timeout_s}")
-        self._timeout_s = timeout_s
+        self._timeout_s = default_timeout_s(timeout_s)
         self._retry = retry or RetryPolicy()
         self._clock = clock or MonotonicClock()
         # Wakes a pause between tries when the client is closed; guards _closed.
@@ -192,9 +189,7 @@ class Client:
         self.close()
 
     def _call(self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool) -> R:
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        deadline_s = self._clock.now() + timeout_s
+        deadline_s = self._clock.now() + call_timeout_s(timeout_s, self._timeout_s)
         call = self._channel.unary_unary(what.method, None, None)
         num_attempts = 0
         while True:

@@ -83,6 +83,8 @@ def predict_request(
     target: Target, inputs: Mapping[str, object], outputs: Sequence[str]
 ) -> bytes:
     """Returns a serialized PredictRequest."""
+    if isinstance(outputs, str):  # a sequence too, of names of one letter
+        outputs = (outputs,)
     request = predict_pb2.PredictRequest(output_filter=outputs)
     target.fill(request.model_spec)
     for name, value in inputs.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tfs.client import requests
 from tfs.client.requests import Features, Target
@@ -15,8 +16,38 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
+from tfs.core.errors import InvalidArgument
 
 R = TypeVar("R")
+
+_LONGEST_S: Final = 1e9
+"""grpcio's clock overflows beyond some ten times this, and a call ends at once."""
+
+
+def default_timeout_s(timeout_s: float) -> float:
+    """Returns the timeout of calls that name none.
+
+    Raises:
+        InvalidArgument: It is not positive.
+
+    """
+    if not timeout_s > 0:  # nor is NaN
+        raise InvalidArgument(f"timeout_s must be positive: {timeout_s}")
+    return min(timeout_s, _LONGEST_S)
+
+
+def call_timeout_s(timeout_s: float | None, default_s: float) -> float:
+    """Returns what a call has; None is the default, infinity as long as can be said.
+
+    Raises:
+        InvalidArgument: It is not a number.
+
+    """
+    if timeout_s is None:
+        return default_s
+    if math.isnan(timeout_s):
+        raise InvalidArgument("timeout_s is not a number")
+    return min(timeout_s, _LONGEST_S)
 
 
 @dataclass(frozen=True, slots=True)
