@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
 
 _BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
+_MOUNTS_KEPT_S: Final = 1.0
 _MAX_NUM_LINKS: Final = 40  # as the kernel: links that go round lead nowhere
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -41,10 +43,23 @@ def read_mountinfo() -> str:
 
 
 class LocalFileSystem:
-    """The machine's own files. Immutable, thread-safe."""
+    """The machine's own files. Thread-safe.
 
-    def __init__(self, mountinfo: Callable[[], str] = read_mountinfo) -> None:
-        self._mountinfo = mountinfo
+    Args:
+        mountinfo: Returns what ``/proc/self/mountinfo`` contains; asked again when a
+            second has passed, because a thousand base paths ask.
+        now: The time, in seconds.
+
+    """
+
+    def __init__(
+        self,
+        mountinfo: Callable[[], str] = read_mountinfo,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_mountinfo = mountinfo
+        self._now = now
+        self._mounts_at_s: tuple[str, float] | None = None  # replaced whole
 
     def list_directories(self, path: str) -> Sequence[str]:
         """Returns the directories in ``path``, links to directories included."""
@@ -92,6 +107,12 @@ class LocalFileSystem:
         for line in sorted(lines):
             digest.update(line.encode(errors="surrogateescape") + b"\n")
         return Contents(top, digest.hexdigest()[:32], newest_s, is_barred)
+
+    def _mountinfo(self) -> str:
+        known, now_s = self._mounts_at_s, self._now()
+        if known is None or now_s >= known[1] + _MOUNTS_KEPT_S:
+            known = self._mounts_at_s = self._read_mountinfo(), now_s
+        return known[0]
 
     def place(self, path: str) -> str:
         """Returns the mount point of a network file system, empty for a disk."""

@@ -164,6 +164,17 @@ def test_a_link_into_a_network_mount_is_of_that_place_and_nothing_there_is_touch
     assert files.place(str(tmp_path / "there")) == ""
 
 
+def test_a_mount_that_appears_is_known_a_second_later() -> None:
+    """The list of mounts is not read for each of a thousand base paths."""
+    mounts, now_s = [""], [0.0]
+    files = LocalFileSystem(lambda: mounts[0], lambda: now_s[0])
+    assert files.place("/models/digits") == ""
+    mounts[0] = MOUNTS
+    assert files.place("/models/digits") == ""
+    now_s[0] = 1.0
+    assert files.place("/models/digits") == "/models"
+
+
 def test_unknown_mounts_are_trusted() -> None:
     """Where nothing is known the kernel is asked; a look now and then helps anyway."""
     assert mount_type("", "/models") == ""

@@ -20,6 +20,7 @@ from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.worker_options import WorkerOptions
 from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
+from tfs.server.torch_libraries import map_torch_libraries
 from tfs.server.worker_user import user_of
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class Interpreters:
             is_new = "torch" not in sys.modules
             collects = gc.isenabled()
             if is_new:
+                map_torch_libraries()
                 gc.disable()  # the modules to come are no garbage
             try:
                 from tfs.server.in_process_interpreters import InProcessInterpreters
