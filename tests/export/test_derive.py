@@ -99,6 +99,12 @@ def test_named_tuple_output_names_its_outputs() -> None:
     assert list(found.signature.outputs) == ["mean", "std"]
 
 
+def test_a_list_of_strings_is_one_example_input() -> None:
+    """A row per string, and not an input per string."""
+    found = derive(Lengths(), SignatureOptions(["one", "three"]))
+    assert found.example == {"words": [b"one", b"three"]}
+
+
 def test_none_in_a_dict_is_left_out_and_others_can_be_chosen_from() -> None:
     """What a module returns while it trains is no output."""
     found = derive(ByName(), SignatureOptions(torch.rand(2, 3)))

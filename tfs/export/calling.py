@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import nn
@@ -98,7 +98,12 @@ def name_inputs(
             )
     else:
         whole = from_array(example_inputs)
-        values = list(whole) if isinstance(whole, Sequence) else [whole]
+        # A list of strings is one tensor.
+        is_one = isinstance(whole, list) and isinstance((whole or [0])[0], str | bytes)
+        is_one = is_one or not isinstance(whole, Sequence)
+        values: list[object] = (
+            [whole] if is_one else list(cast("Sequence[object]", whole))
+        )
         if len(values) > len(by_keyword):
             raise InvalidArgument(
                 f"{len(values)} example inputs for {where}, whose parameters by name "

@@ -323,7 +323,10 @@ def _trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str,
             f"correct its source, or {extern}",
         )
     if error is PackagingErrorReason.IS_EXTENSION_MODULE:
-        return "compiled code, which an archive cannot carry", extern
+        return (
+            "compiled code, which an archive cannot carry",
+            f'extern=["{name}"] if every server has {top} installed',
+        )
     if name == "__main__":
         return (
             "defined in an interactive session, so there is no source file",

@@ -33,14 +33,17 @@ _spent_s: dict[str, float] = {}
 
 
 def import_for(platform: str) -> None:
-    """Imports what the platform needs, as far as it is there.
+    """Imports what the platform needs, as far as it is there, and warms it up.
 
     What is missing is reported by who loads a version that needs it.
     """
     begun_s = time.thread_time()
-    for module in MODULES[platform]:
+    for name in MODULES[platform]:
         with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+            module = importlib.import_module(name)
+            # Whatever goes wrong in it, a version that is loaded tells of as well.
+            with contextlib.suppress(Exception):
+                getattr(module, "warm_up", lambda: None)()
     _spent_s[platform] = time.thread_time() - begun_s
 
 
