@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import gzip
 import socket
@@ -910,6 +911,42 @@ def test_ipv6_peers_are_written_with_brackets() -> None:
     listener.close()
     assert peer.address.startswith("[::1]:")
     assert peer.is_loopback
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_any_address_is_one_of_either_family(host: str) -> None:
+    """As to grpc, whose 0.0.0.0 IPv6 clients reach too; peers are written as they are."""
+    listener = Listener(ListenerOptions("x", "0.0.0.0:0"))
+    port = int(listener.address.removeprefix("0.0.0.0:"))
+    if ":" in host and listener.socket.family is socket.AF_INET:
+        pytest.skip("this machine has no IPv6")
+    listener.socket.setblocking(True)
+    with socket.create_connection((host, port)):
+        accepted, peer = listener.accept()
+        accepted.close()
+    with pytest.raises(Unavailable, match=f"0.0.0.0:{port}"):
+        Listener(ListenerOptions("y", f"0.0.0.0:{port}"))
+    listener.close()
+    assert peer.address.rpartition(":")[0].strip("[]") == host
+    assert peer.is_loopback
+
+
+def test_without_ipv6_any_address_is_any_of_ipv4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel without it refuses the socket, not the server."""
+    real = socket.socket
+
+    def ipv4_only(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "no IPv6")
+        return real(family, kind)
+
+    monkeypatch.setattr(socket, "socket", ipv4_only)
+    listener = Listener(ListenerOptions("x", "0.0.0.0:0"))
+    assert listener.socket.family is socket.AF_INET
+    assert listener.address.startswith("0.0.0.0:")
+    listener.close()
 
 
 def test_an_answered_call_is_freed_at_once(rig: Rig) -> None:

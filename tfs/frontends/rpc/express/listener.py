@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
 import stat
-from typing import Final
+from typing import Any, Final
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, Unavailable
@@ -15,6 +16,8 @@ from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 
 UNIX: Final = "unix:"
 _BACKLOG = 1024
+_ANY_IPV4: Final = "0.0.0.0"
+_NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class Listener:
@@ -51,8 +54,7 @@ class Listener:
                 self.socket = _bind_unix(self._unix_path, options.unix_mode)
                 self.address = options.address
             else:
-                self.socket = _bind_tcp(options.address)
-                self.address = _text(self.socket.getsockname())
+                self.socket, self.address = _bind_tcp(options.address)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {options.address} ({options.name}): "
@@ -86,14 +88,30 @@ class Listener:
                 os.unlink(self._unix_path)
 
 
-def _bind_tcp(address: str) -> socket.socket:
+def _bind_tcp(address: str) -> tuple[socket.socket, str]:
+    """Returns the socket, and where it listens as the address says it."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit():
         raise ValueError(f"not an address (host:port or unix:/path): {address!r}")
-    family, kind, protocol, _, where = socket.getaddrinfo(
+    if host == _ANY_IPV4:
+        # Any address of either family, as to grpc and so to TensorFlow Serving:
+        # "localhost" is ::1 first on many hosts.
+        try:
+            listening = _listening(socket.AF_INET6, ("::", int(port)))
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
+        else:
+            return listening, f"{host}:{listening.getsockname()[1]}"
+    family, _, _, _, where = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    listening = socket.socket(family, kind, protocol)
+    listening = _listening(family, where)
+    return listening, _text(listening.getsockname())
+
+
+def _listening(family: int, where: tuple[Any, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -143,8 +161,12 @@ def _remove_stale(path: str) -> None:
             return
 
 
-def _text(where: tuple[str, int]) -> str:
+def _text(where: tuple[Any, ...]) -> str:
     host, port = where[0], where[1]
+    if (
+        host.startswith("::ffff:") and "." in host
+    ):  # an IPv4 client of a socket for both
+        return f"{host.removeprefix('::ffff:')}:{port}"
     if ":" in host:
         return f"[{host}]:{port}"
     return f"{host}:{port}"
