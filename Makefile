@@ -7,7 +7,7 @@
 #
 # Variables: PYTHON (which interpreter makes the environment), VENV (where it lies),
 # TORCH_INDEX (index URL of torch's CPU builds), PIP_ARGS (more arguments for pip),
-# PYTEST_ARGS, SERVE_ARGS, BENCH_ARGS.
+# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -19,6 +19,9 @@ VENV ?= .venv
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# How many processes share the suite. A file's tests stay together, and nothing of them is
+# tuned to be alone: PYTEST_PROCESSES=0 runs all in one process, as a debugger wants it.
+PYTEST_PROCESSES ?= 2
 SERVE_ARGS ?=
 BENCH_ARGS ?=
 
@@ -69,7 +72,8 @@ serve: $(STAMP) ## run a server: make serve SERVE_ARGS="--model_name=... --model
 
 test: $(STAMP) ## the whole suite, without the stress tests
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -q -m 'not stress' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -m 'not stress' \
+	  --numprocesses=$(PYTEST_PROCESSES) --dist=loadfile $(PYTEST_ARGS)
 
 check: $(STAMP) ## style, types, import contracts, generated code
 	@echo "==> ruff"

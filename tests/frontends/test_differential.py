@@ -20,6 +20,7 @@ What may differ, and where it is allowed for:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
 MAX_MESSAGE_BYTES: Final = 300_000
 SHORT_S: Final = 0.05
+CALL_NAME: Final = "call-name"
 SERVICE: Final = "/tfs.differential.Test/"
 FAILURES: Final[Mapping[str, type[Exception]]] = {
     kind.__name__: kind for kind in (ValueError, MemoryError, TimeoutError, NotFound)
@@ -65,10 +67,10 @@ class Handlers:
     """Answers as the request asks. Runs on the serving loop.
 
     Attributes:
-        told: released once for each held call that was cut off.
+        held: calls of Hold by what their client named them; set once they are cut off.
     """
 
-    told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    held: dict[str, threading.Event] = field(default_factory=dict)
 
     def methods(self) -> dict[str, Method]:
         unary, stream = MethodKind.UNARY, MethodKind.SERVER_STREAM
@@ -111,7 +113,9 @@ class Handlers:
         threading.Thread(target=lambda: call.reply(message)).start()
 
     def hold(self, call: Call) -> None:
-        call.on_cancel(self.told.release)
+        told = threading.Event()
+        self.held[str(dict(call.metadata)[CALL_NAME])] = told
+        call.on_cancel(told.set)
 
     def stream(self, call: StreamCall) -> None:
         """Sends messages of the sizes asked for, then ends as asked."""
@@ -178,7 +182,14 @@ class Outcome:
     replies: tuple[bytes, ...]
     initial: Metadata
     trailing: Metadata
-    was_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A call on its way, and its name if somebody is to hold it."""
+
+    name: str
+    call: grpc.Call
 
 
 class Side:
@@ -187,6 +198,7 @@ class Side:
     def __init__(self, address: str, handlers: Handlers) -> None:
         self.address = address
         self._handlers = handlers
+        self._names = (str(number) for number in itertools.count())
         self._channel = grpc.insecure_channel(
             address,
             options=[
@@ -200,36 +212,40 @@ class Side:
     def close(self) -> None:
         self._channel.close()
 
-    def start(self, sent: Sent) -> grpc.Call:
+    def start(self, sent: Sent) -> Started:
         """Begins the call: streaming both ways, whatever the method expects."""
+        name = next(self._names)
+        named = ((CALL_NAME, name),) if sent.method == "Hold" else ()
         method = self._channel.stream_stream(SERVICE + sent.method, bytes, bytes)
         call: grpc.Call = method(
             iter(sent.messages),
             timeout=sent.timeout_s,
-            metadata=sent.metadata,
+            metadata=(*sent.metadata, *named),
             compression=sent.compression,
         )
         if sent.is_cancelled:
             call.cancel()  # type: ignore[no-untyped-call]
-        return call
+        return Started(name, call)
 
-    def finish(self, sent: Sent, call: grpc.Call) -> Outcome:
-        """Waits for the call's end."""
+    def finish(self, sent: Sent, started: Started) -> Outcome:
+        """Waits for the call's end, and until whoever held it was told.
+
+        On a busy machine a short deadline is over before anybody holds the call.
+        """
+        call = started.call
         replies = []
         with contextlib.suppress(grpc.RpcError):
             replies.extend(iter(call))  # type: ignore[call-overload]
         code = call.code()
         is_ours = sent.method == "Fail" or code not in _CORE_TEXTS | _CLIENTS_OWN
-        was_told = False
-        if sent.method == "Hold" and not sent.is_cancelled:
-            was_told = self._handlers.told.acquire(timeout=PATIENCE_S)
+        told = self._handlers.held.get(started.name)
+        assert told is None or told.wait(PATIENCE_S), f"{sent} was cut off, untold"
         return Outcome(
             code,
             call.details() if is_ours else None,
             tuple(replies),
             _pairs(call.initial_metadata()) if is_ours else (),
             _pairs(call.trailing_metadata()) if is_ours else (),
-            was_told,
         )
 
     def run(self, calls: Sequence[Sent]) -> list[Outcome]:

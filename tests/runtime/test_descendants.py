@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
+from tests.runtime.process_host import ProcessHost, is_gone, until
 from tests.runtime.zoo import Spawner
 from tfs.core.dtype import INT64
 from tfs.core.signature import TensorSpec
@@ -25,12 +24,6 @@ SIGNATURES = {
     "nested": PIDS,
     "crash": signature(),
 }
-
-
-@pytest.fixture
-def host() -> Iterator[ProcessHost]:
-    with process_host() as host:
-        yield host
 
 
 def load(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +12,7 @@ import torch
 
 from tests.runtime.answers import WAIT_S, Answer, ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import ProcessHost, until
 from tests.runtime.zoo import Joined, Scale
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import Cancelled, DeadlineExceeded, Internal, Unavailable
@@ -70,18 +69,6 @@ def written(folder: Path, text: str, concurrency: int) -> ModelSource:
         {"concurrency": concurrency},
         {"serving_default": signature()},
     )
-
-
-@pytest.fixture(scope="module")
-def shared_host() -> Iterator[ProcessHost]:
-    with process_host() as host:
-        yield host
-
-
-@pytest.fixture
-def host(shared_host: ProcessHost) -> Iterator[ProcessHost]:
-    yield shared_host
-    shared_host.close_interpreters()
 
 
 def asked(model: InterpreterModel, *rows: tuple[float, float]) -> list[Answer]:

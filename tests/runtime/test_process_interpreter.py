@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -47,20 +46,6 @@ from tfs.runtime.process_options import ProcessOptions
 from tfs.runtime.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
-
-
-@pytest.fixture(scope="module")
-def shared_host() -> Iterator[ProcessHost]:
-    """One loop and one zygote for the tests of this file."""
-    with process_host() as host:
-        yield host
-
-
-@pytest.fixture
-def host(shared_host: ProcessHost) -> Iterator[ProcessHost]:
-    """The shared host; interpreters a test makes are closed after it."""
-    yield shared_host
-    shared_host.close_interpreters()
 
 
 def pid_of(interpreter: ProcessInterpreter) -> int:
@@ -442,34 +427,34 @@ def test_a_zygote_without_users_is_ended(tmp_path: Path) -> None:
         assert host.zygote.pid != first
 
 
-def test_workers_end_with_the_zygote_and_come_back(tmp_path: Path) -> None:
+def test_workers_end_with_the_zygote_and_come_back(
+    host: ProcessHost, tmp_path: Path
+) -> None:
     """The death of the zygote is repaired like that of a worker."""
-    with process_host() as host:
-        interpreter = host.interpreter()
-        loaded = interpreter.load(package(tmp_path, Scale()))
-        pid, zygote_pid = pid_of(interpreter), host.zygote.pid
-        assert zygote_pid is not None
-        os.kill(zygote_pid, signal.SIGKILL)
-        until(lambda: interpreter.stats().num_restarts == 1, "the death")
-        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
-        assert is_gone(pid)
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    pid, zygote_pid = pid_of(interpreter), host.zygote.pid
+    assert zygote_pid is not None
+    os.kill(zygote_pid, signal.SIGKILL)
+    until(lambda: interpreter.stats().num_restarts == 1, "the death")
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    assert is_gone(pid)
 
 
-def test_the_end_of_the_zygote_is_no_crash_of_the_model(tmp_path: Path) -> None:
+def test_the_end_of_the_zygote_is_no_crash_of_the_model(
+    host: ProcessHost, tmp_path: Path
+) -> None:
     """A model that ran when its worker's parent was killed is not quarantined."""
-    with process_host() as host:
-        interpreter = host.interpreter(
-            ProcessOptions(crashes=CrashPolicy(max_crashes=1))
-        )
-        loaded = interpreter.load(package(tmp_path, Scale()))
-        running = ask(loaded, {"x": floats((60, 0))}, "slow")
-        until(lambda: interpreter.num_pending == 1, "the call")
-        assert host.zygote.pid is not None
-        os.kill(host.zygote.pid, signal.SIGKILL)
-        error = running.error()
-        assert isinstance(error, Internal)
-        assert "ended with the zygote" in error.message
-        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    running = ask(loaded, {"x": floats((60, 0))}, "slow")
+    until(lambda: interpreter.num_pending == 1, "the call")
+    assert host.zygote.pid is not None
+    os.kill(host.zygote.pid, signal.SIGKILL)
+    error = running.error()
+    assert isinstance(error, Internal)
+    assert "ended with the zygote" in error.message
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
 
 
 HOST_PROGRAM = """

@@ -27,12 +27,6 @@ X = {"x": floats((1, 2))}
 
 
 @pytest.fixture
-def host() -> Iterator[ProcessHost]:
-    with process_host() as host:
-        yield host
-
-
-@pytest.fixture
 def spare(host: ProcessHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpareWorker]:
     """A spare that is made as soon as the loop comes round."""
     monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)

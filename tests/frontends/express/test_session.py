@@ -379,9 +379,9 @@ def test_a_gzip_request_is_decompressed(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("encoding", "body", "code"),
     [
-        ("identity", gzip.compress(b"x"), Code.INTERNAL),
+        ("identity", gzip.compress(b"x", mtime=0), Code.INTERNAL),
         ("gzip", b"not gzip", Code.INTERNAL),
-        ("gzip", gzip.compress(b"\0" * 2_000_000), Code.RESOURCE_EXHAUSTED),
+        ("gzip", gzip.compress(b"\0" * 2_000_000, mtime=0), Code.RESOURCE_EXHAUSTED),
     ],
 )
 def test_bad_compression_fails_the_call(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.runtime.packaged import package, signature
-from tests.runtime.process_host import process_host
+from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.process_state import ProcessState
@@ -68,7 +68,7 @@ def test_a_patched_function_is_told(
     assert state.changes() == "the working directory, torch.matmul"
 
 
-def test_a_worker_tells_what_loading_changed(tmp_path: Path) -> None:
+def test_a_worker_tells_what_loading_changed(host: ProcessHost, tmp_path: Path) -> None:
     """The probe's process is spared nothing, so that the server's may be."""
     (tmp_path / "servable.py").write_text(
         "import torch\n"
@@ -81,8 +81,7 @@ def test_a_worker_tells_what_loading_changed(tmp_path: Path) -> None:
     source = ModelSource(
         ServableId("doubles", 1), str(tmp_path), "python", {}, signatures
     )
-    with process_host() as host:
-        model = host.interpreter().load(source)
-        assert model.process_changes == "the default dtype"
-        plain = host.interpreter().load(package(tmp_path, Scale()))
-        assert plain.process_changes == ""
+    model = host.interpreter().load(source)
+    assert model.process_changes == "the default dtype"
+    plain = host.interpreter().load(package(tmp_path, Scale()))
+    assert plain.process_changes == ""

@@ -1,0 +1,26 @@
+"""What tests of processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime.process_host import ProcessHost, process_host
+
+
+@pytest.fixture(scope="session")
+def shared_host() -> Iterator[ProcessHost]:
+    """One loop and one zygote: starting one takes as long as importing torch."""
+    with process_host() as host:
+        yield host
+
+
+@pytest.fixture
+def host(shared_host: ProcessHost) -> Iterator[ProcessHost]:
+    """The shared host; interpreters a test makes are closed after it.
+
+    A test may kill the zygote: whoever wants one next gets another.
+    """
+    yield shared_host
+    shared_host.close_interpreters()
