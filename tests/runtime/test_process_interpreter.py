@@ -361,7 +361,7 @@ def test_a_worker_holds_its_own_descriptors_only(
         # Slab and archive, each once more for its mapping and its reader.
         assert [kind for kind in kinds if not kind.startswith("/memfd")] == [
             "anon_inode",
-            "anon_inode",
+            "pipe",
             "socket",
             "socket",
         ]

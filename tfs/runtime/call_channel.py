@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from typing import Final
 
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, Slab
+
+_MOST_REPLIES: Final = 1024  # more are found the next time
 
 
 class CallChannel:
@@ -31,8 +34,10 @@ class CallChannel:
             undo.callback(self.slab.close)
             self.request_fd = os.eventfd(0, os.EFD_CLOEXEC | one_each)
             undo.callback(os.close, self.request_fd)
-            self.reply_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self.reply_fd, self._their_reply_fd = os.pipe()
             undo.callback(os.close, self.reply_fd)
+            undo.callback(os.close, self._their_reply_fd)
+            os.set_blocking(self.reply_fd, False)
             self._tensors, self._their_tensors = control_channel.pair()
             undo.pop_all()
         self._tensors.setblocking(False)
@@ -44,12 +49,16 @@ class CallChannel:
         return (
             self.slab.fd,
             self.request_fd,
-            self.reply_fd,
+            self._their_reply_fd,
             self._their_tensors.fileno(),
         )
 
     def detach(self) -> None:
-        """Closes the worker's own end, which it has by now."""
+        """Closes the worker's own end of the socket, which it has by now.
+
+        Not of the pipe: what is left without a writer is readable for ever, and death
+        shows on the pidfd.
+        """
         self._their_tensors.close()
 
     def ring(self) -> None:
@@ -59,7 +68,7 @@ class CallChannel:
     def num_replies(self) -> int:
         """Returns how many replies came since the last time asked."""
         try:
-            return os.eventfd_read(self.reply_fd)
+            return len(os.read(self.reply_fd, _MOST_REPLIES))
         except BlockingIOError:
             return 0
 
@@ -94,4 +103,5 @@ class CallChannel:
         self._their_tensors.close()
         os.close(self.request_fd)
         os.close(self.reply_fd)
+        os.close(self._their_reply_fd)
         self.slab.close()

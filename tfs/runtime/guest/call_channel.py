@@ -16,7 +16,7 @@ class CallChannel:
     Attributes:
         slab_fd: The shared memory.
         request_fd: Rung by the host for each request.
-        reply_fd: Rung by the worker for each reply.
+        reply_fd: A pipe that gets a byte for each reply; see ``ring``.
         tensors: Carries memfds with tensors that a slot is too small for, in the order
             of requests one way and of replies the other.
 
@@ -32,6 +32,19 @@ class CallChannel:
         """Takes over four descriptors, in the order of the attributes."""
         slab_fd, request_fd, reply_fd, tensors_fd = fds
         return cls(slab_fd, request_fd, reply_fd, socket.socket(fileno=tensors_fd))
+
+    def ring(self) -> None:
+        """Tells the host that one more reply lies in the slab.
+
+        By a pipe, whose writer is taken to sleep soon: the kernel wakes the host's thread
+        on this core where no other is idle. Rung over an eventfd it stays on the core it
+        had, takes it from the worker that computes there, and this one is idle
+        meanwhile.
+        """
+        try:
+            os.write(self.reply_fd, b"r")
+        except BrokenPipeError:
+            return  # the host is gone; so are we, soon
 
     def receive_tensors(self, size_bytes: int) -> mmap.mmap:
         """Maps the memfd of the request taken last. Blocks until it is there."""

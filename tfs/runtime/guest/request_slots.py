@@ -106,7 +106,7 @@ class RequestSlots:
                     slab.words[ring] = index
                     self._num_given += 1
                     slab.words[REPLIES] = self._num_given
-                    os.eventfd_write(self._channel.reply_fd, 1)
+                    self._channel.ring()
                 if loaded is not None:
                     self._on_call(loaded)
                 loaded = memory = None  # unloading must find the last reference its own

@@ -16,8 +16,8 @@ model, and may write anything.
 Offsets count from the slab's start, or from the start of a temporary memfd if
 ``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
 items. Two slots, so that a worker that answers one call finds the next waiting; the
-doorbells are eventfds whose counts say how many calls (or answers) there are, which
-also orders the memory accesses on every architecture.
+doorbells, an eventfd for calls and a pipe for answers, say how many there are, which also
+orders the memory accesses on every architecture.
 
 A model that takes several calls at once has a slab of its own, with a slot for each.
 Its calls end in any order, so that both sides say which slot they mean in a ring, and a

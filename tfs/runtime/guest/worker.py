@@ -104,7 +104,7 @@ class Worker:
                     if overflow_fd is not None:
                         channel.send_tensors(overflow_fd)
                     slab.words[REPLIES] = sequence
-                    os.eventfd_write(channel.reply_fd, 1)
+                    channel.ring()
                     if loaded is not None:
                         self._note_call(loaded)
                     loaded = memory = None  # unloading must find the last reference
