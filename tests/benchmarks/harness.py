@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,10 @@ class Report:
         return [
             judge(row, self._measurements.get(name)) for name, row in self._rows.items()
         ]
+
+    def recorded(self) -> list[Outcome]:
+        """Returns the rows that were measured, judged, in order."""
+        return [each for each in self.outcomes() if each.row.name in self._measurements]
 
     def missing(self) -> list[str]:
         """Returns the rows that should have been measured and were not."""
@@ -155,31 +159,46 @@ def bound_by_alarm(limit_s: float) -> Iterator[None]:
 
 def run_area(
     area: Area,
-    results_path: Path,
+    results_path: Path | None,
     *,
     commit: str,
     machine_text: str,
     out: TextIO,
     bound: Bound = bound_by_alarm,
+    only: Collection[str] = (),
 ) -> int:
     """Measures the area, prints its table, writes its JSON; returns the exit status.
 
     The status is 0 if every row that can be measured was, whatever was met, else 1.
     The JSON appears whole or not at all.
+
+    Args:
+        area: what to measure.
+        results_path: of the JSON; None: there is none.
+        commit: what is measured.
+        machine_text: what it is measured on.
+        out: gets what people read.
+        bound: ends the area when its time is up.
+        only: names of parts, whose rows are then the only ones; all by default.
     """
     report = Report(area.rows)
     faults: list[str] = []
     try:
         with bound(area.time_limit_s):
             for part in area.parts:
-                faults += _run_part(part, report, out)
+                if not only or part.__name__ in only:
+                    faults += _run_part(part, report, out)
     except OutOfTimeError:
         faults.append(f"stopped after {area.time_limit_s:g} s")
-    faults += [f"not measured: {name}" for name in report.missing()]
-    outcomes = report.outcomes()
+    if only:
+        outcomes = report.recorded()
+    else:
+        faults += [f"not measured: {name}" for name in report.missing()]
+        outcomes = report.outcomes()
     out.write(f"\n{area.name} · {commit} · {machine_text}\n\n")
     out.write(format_table(outcomes) + "\n")
-    write_json(results_path, outcomes, commit=commit, machine_text=machine_text)
+    if results_path is not None:
+        write_json(results_path, outcomes, commit=commit, machine_text=machine_text)
     for fault in faults:
         out.write(f"bench-{area.name}: {fault}\n")
     return 1 if faults else 0
@@ -226,11 +245,22 @@ def read_commit(root: Path = ROOT) -> str:
 def main(area: Area, argv: Sequence[str] | None = None) -> int:
     """Runs an area from the command line, as its module's last line does.
 
-    The results go to `bench-results/<area>.json`, or where `--output` says.
+    The results go to `bench-results/<area>.json`, or where `--output` says; those of
+    single parts only there, for they are not the area's.
     """
     parser = argparse.ArgumentParser(description=f"benchmark area {area.name}")
-    parser.add_argument("--output", type=Path, default=RESULTS / f"{area.name}.json")
+    parser.add_argument("--output", type=Path, help="the JSON of the results")
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        choices=[part.__name__ for part in area.parts],
+        help="measure this alone, as often as given; by default everything",
+    )
     arguments = parser.parse_args(argv)
+    results_path: Path | None = arguments.output
+    if results_path is None and not arguments.part:
+        results_path = RESULTS / f"{area.name}.json"
     out = sys.stdout
     out.write(f"==> bench-{area.name}, at most {area.time_limit_s / 60:.0f} minutes\n")
     busy = machine.find_other_load()
@@ -239,8 +269,9 @@ def main(area: Area, argv: Sequence[str] | None = None) -> int:
     out.flush()
     return run_area(
         area,
-        arguments.output,
+        results_path,
         commit=read_commit(),
         machine_text=machine.describe(),
         out=out,
+        only=arguments.part,
     )

@@ -40,6 +40,7 @@ def run(
     tmp_path: Path,
     *parts: Callable[[Report], None],
     rows: tuple[Row, ...] = ROWS,
+    only: tuple[str, ...] = (),
 ) -> tuple[int, dict[str, Any], str]:
     """Returns the exit status, the JSON and the printed text of a fake area."""
     out = io.StringIO()
@@ -51,6 +52,7 @@ def run(
         machine_text="a machine",
         out=out,
         bound=unbounded,
+        only=only,
     )
     return status, json.loads(path.read_text()), out.getvalue()
 
@@ -126,6 +128,16 @@ def test_a_row_that_waits_for_a_room_is_missed_without_failing(tmp_path: Path) -
     assert document["rows"][1]["value"] is None
     assert document["rows"][1]["met"] is False
     assert "waits for dlmopen" in text
+
+
+def test_a_part_alone_brings_its_rows_and_misses_no_others(tmp_path: Path) -> None:
+    """Who looks into one measurement need not wait for the rest of the area."""
+    parts = (fail, measure_first)
+    status, document, text = run(tmp_path, *parts, only=("measure_first",))
+    assert status == 0
+    assert [row["name"] for row in document["rows"]] == ["fake/first/small"]
+    assert "fell over" not in text
+    assert "not measured" not in text
 
 
 def test_the_end_of_time_keeps_what_was_measured(tmp_path: Path) -> None:
