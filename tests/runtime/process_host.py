@@ -55,11 +55,14 @@ class ProcessHost:
 
 
 @contextlib.contextmanager
-def process_host(linger_s: float = 30.0) -> Iterator[ProcessHost]:
+def process_host(
+    linger_s: float = 30.0, *, keeps_standby: bool = False
+) -> Iterator[ProcessHost]:
     """A running host; closes everything, and fails if a loop callback raised."""
     loop = ServingLoop(name="test-loop")
     loop.start()
-    host = ProcessHost(loop, ZygoteClient(loop, linger_s=linger_s))
+    zygote = ZygoteClient(loop, linger_s=linger_s, keeps_standby=keeps_standby)
+    host = ProcessHost(loop, zygote)
     try:
         yield host
     finally:

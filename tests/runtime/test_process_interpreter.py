@@ -464,26 +464,28 @@ from tests.runtime.answers import ask
 from tests.runtime.packaged import SCALE_SIGNATURES, floats
 from tests.runtime.process_host import process_host
 from tfs.core.servable_id import ServableId
+from tfs.runtime import zygote_client
 from tfs.runtime.model_source import ModelSource
 
+zygote_client._STANDBY_PAUSE_S = 0.0
 source = ModelSource(
     ServableId("scale", 1), sys.argv[1], "torch_package",
     {"methods": {"slow": "slow"}}, {k: SCALE_SIGNATURES[k] for k in ("serving_default", "slow")},
 )
-with process_host() as host:
+with process_host(keeps_standby=True) as host:
     interpreter = host.interpreter()
     model = interpreter.load(source)
     ask(model, {"x": floats((60, 0))}, "slow")
-    while not interpreter.num_pending:
+    while not interpreter.num_pending or not host.zygote.standby_pid:
         time.sleep(0.001)
-    print(interpreter.pid, host.zygote.pid, flush=True)
+    print(interpreter.pid, host.zygote.pid, host.zygote.standby_pid, flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_outlives_its_host(tmp_path: Path, end: signal.Signals) -> None:
-    """A host that is killed takes zygote and worker along, also out of a call."""
+    """A host that is killed takes zygotes and worker along, also out of a call."""
     source = package(tmp_path, Scale())
     with subprocess.Popen(
         [sys.executable, "-c", HOST_PROGRAM, source.path],
@@ -495,7 +497,7 @@ def test_no_process_outlives_its_host(tmp_path: Path, end: signal.Signals) -> No
         try:
             assert program.stdout is not None
             pids = [int(pid) for pid in program.stdout.readline().split()]
-            assert len(pids) == 2
+            assert len(pids) == 3
             assert not any(is_gone(pid) for pid in pids)
             program.send_signal(end)
             for pid in pids:

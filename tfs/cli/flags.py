@@ -306,7 +306,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "spare_worker",
         _bool,
         "keep one process interpreter more than are used ready, to replace one that "
-        "crashed; not with --model_memory_limit_bytes (default true)",
+        "crashed, and a second zygote to fork them; not with --model_memory_limit_bytes (default true)",
     ),
     Flag(
         "load_probe_budget_s",

@@ -31,7 +31,9 @@ class ProcessBackend:
     ) -> None:
         self._loop = loop
         self._options = options or ProcessOptions()
-        self._zygote = ZygoteClient(loop, started=started)
+        self._zygote = ZygoteClient(
+            loop, started=started, keeps_standby=self._options.keeps_spare
+        )
         self._spare: SpareWorker | None = None
         if self._options.keeps_spare:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)

@@ -34,7 +34,7 @@ class ProcessOptions:
         crashes: When a crash is one too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
         keeps_spare: Whether one worker more than are used is kept ready, for some
-            15 MB.
+            15 MB, and a second zygote, for some 5.
         is_urgent: Whether loads need not make way for what serves: while a server
             starts. Called on the loop.
 

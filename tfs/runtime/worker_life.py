@@ -316,6 +316,8 @@ class WorkerLife:
         when_s = self._loop.clock.now() + _STATUS_WAIT_S
         timer = self._loop.call_at(when_s, lambda: on_status(None))
         self._zygote.watch_death(link.pid, on_status)
+        if self._zygote.pid != link.zygote_pid:
+            on_status(None)  # there is nobody left to say it
 
     def _on_death(
         self,

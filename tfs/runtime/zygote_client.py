@@ -15,11 +15,13 @@ from typing import Final
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.standby_zygote import StandbyZygote
 from tfs.runtime.zygote_process import ZygoteProcess
 
 log = logging.getLogger(__name__)
 
 _LINGER_S: Final = 30.0
+_STANDBY_PAUSE_S: Final = 1.0  # from a zygote's start to that of the one behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class ZygoteClient:
         environment: Added to the zygote's environment.
         linger_s: Seconds without users after which the zygote is ended.
         started: Taken instead of starting one, by ``adopt`` or the first fork.
+        keeps_standby: Whether a second zygote is kept, which takes the place of the
+            first at once when that is killed.
 
     """
 
@@ -69,18 +73,22 @@ class ZygoteClient:
         *,
         linger_s: float = _LINGER_S,
         started: ZygoteProcess | None = None,
+        keeps_standby: bool = False,
     ) -> None:
         self._loop = loop
+        self._keeps_standby = keeps_standby
+        self._standby: StandbyZygote | None = None
+        self._standby_timer: Timer | None = None
         self._environment = dict(environment or {})
         self._linger_s = linger_s
         self._started = started
-        self._process: ZygoteProcess | None = None
+        self._process: ZygoteProcess | StandbyZygote | None = None
         self._channel: socket.socket | None = None
         self._ready = False
         self._waiting: list[_ForkRequest] = []
         self._sent: dict[int, _ForkRequest] = {}
         self._next_token = 0
-        self._watchers: dict[int, Callable[[int], None]] = {}
+        self._watchers: dict[int, Callable[[int | None], None]] = {}
         self._num_users = 0
         self._linger: Timer | None = None
         self._closed = False
@@ -91,6 +99,11 @@ class ZygoteClient:
     def is_in_use(self) -> bool:
         """Whether somebody wants it."""
         return self._num_users > 0
+
+    @property
+    def standby_pid(self) -> int | None:
+        """The process that would take the zygote's place; None while there is none."""
+        return self._standby.pid if self._standby is not None else None
 
     @property
     def is_ready(self) -> bool:
@@ -146,8 +159,11 @@ class ZygoteClient:
         if self._channel is None:
             self._start()
 
-    def watch_death(self, pid: int, on_death: Callable[[int], None]) -> None:
-        """Calls ``on_death(status)`` once when the zygote has reaped ``pid``."""
+    def watch_death(self, pid: int, on_death: Callable[[int | None], None]) -> None:
+        """Calls ``on_death(status)`` once when the zygote has reaped ``pid``.
+
+        With None if the zygote has ended, and nobody knows the status.
+        """
         self._watchers[pid] = on_death
 
     def unwatch_death(self, pid: int) -> None:
@@ -219,6 +235,7 @@ class ZygoteClient:
                 waiting, self._waiting = self._waiting, []
                 for request in waiting:
                     self._send(request)
+                self._stand_by_later()
             case {"branched": str(platform), "num_threads": int(num_threads)}:
                 log.info("event=zygote_branched platform=%s", platform)
                 if num_threads != 1:
@@ -238,10 +255,53 @@ class ZygoteClient:
     def _on_end(self, channel: socket.socket, why: str) -> None:
         if channel is not self._channel:
             return
+        watchers = list(self._watchers.values())
+        standby, self._standby = self._standby, None
         self._drop_channel()
         if not self._closed:
             log.warning("event=zygote_ended why=%r", why)
-        self._fail_all(f"the zygote is gone: {why}")
+        if standby is not None and standby.pid is not None and not self._closed:
+            self._promote(standby)
+        else:
+            if standby is not None:
+                standby.close()
+            self._fail_all(f"the zygote is gone: {why}")
+        for on_death in watchers:
+            on_death(None)
+
+    def _stand_by_later(self) -> None:
+        if self._keeps_standby and self._standby_timer is None and not self._closed:
+            when_s = self._loop.clock.now() + _STANDBY_PAUSE_S
+            self._standby_timer = self._loop.call_at(when_s, self._stand_by)
+
+    def _stand_by(self) -> None:
+        self._standby_timer = None
+        if not self._ready or self._channel is None or self._standby is not None:
+            return
+
+        def on_end() -> None:
+            self._standby = None
+            self._stand_by_later()
+
+        try:
+            self._standby = StandbyZygote(self._loop, self._channel, on_end)
+        except OSError as error:
+            log.warning("event=no_standby_zygote why=%r", error.strerror)
+
+    def _promote(self, standby: StandbyZygote) -> None:
+        """Puts the second zygote into the first one's place, with what was asked of it.
+
+        What the first one had forked for that has ended with it.
+        """
+        channel = standby.take()
+        self._process, self._channel = standby, channel
+        self._loop.watch(channel.fileno(), self._on_readable)
+        self._ready, self.pid = True, standby.pid
+        log.info("event=zygote_replaced pid=%s", standby.pid)
+        sent, self._sent = list(self._sent.values()), {}
+        for request in sent:
+            self._send(request)
+        self._stand_by_later()
 
     def _end_later(self) -> None:
         self._linger = self._loop.call_at(
@@ -250,6 +310,12 @@ class ZygoteClient:
 
     def _end(self) -> None:
         self._linger = None
+        if self._standby_timer is not None:
+            self._standby_timer.cancel()
+            self._standby_timer = None
+        if self._standby is not None:
+            self._standby.close()
+            self._standby = None
         if self._channel is not None:
             self._drop_channel()
 

@@ -9,7 +9,8 @@ the thread that spawned it, workers end with the zygote (a parent-death signal) 
 with their own channel. What a model starts belongs to its worker's process group and
 ends with it.
 
-    host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors
+    host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
+                     {"standby": true}, the channel of a zygote to be forked off
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
                      {"died": pid, "status": as of os.wait} | {"failed": token, "why"} |
                      {"branched": platform}
@@ -80,6 +81,7 @@ class Zygote:
         self._poll.register(self._requests.fileno(), select.POLLIN)
         self._branches: dict[str, socket.socket] = {}  # by platform
         self._branch_pidfds: set[int] = set()
+        self._standbys: dict[int, int] = {}  # pids by pidfd
         self._pids: dict[int, int] = {}  # by pidfd
         self._pid = os.getpid()
         self._warm_up_archive = b""
@@ -92,6 +94,9 @@ class Zygote:
                     # Its workers ended with it: all begins anew, with nobody to blame.
                     self.end_workers()
                     return
+                if fd in self._standbys:
+                    self._forget_standby(fd)
+                    continue
                 if fd != self._requests.fileno():
                     self._reap(fd)
                     continue
@@ -119,6 +124,9 @@ class Zygote:
 
     def _answer(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
+        if "standby" in request:
+            self._stand_by(fds)
+            return
         platform = request["platform"]
         if platform not in MODULES or self._requests is not self._channel:
             self._fork(request, fds)
@@ -130,6 +138,30 @@ class Zygote:
         except OSError as error:
             self._tell({"failed": request["token"], "why": error.strerror})
         control_channel.close_all(fds)
+
+    def _stand_by(self, fds: list[int]) -> None:
+        """Forks a zygote that is the host's alone: it outlives this one."""
+        try:
+            pid = os.fork()
+        except OSError:
+            control_channel.close_all(fds)  # which tells the host
+            return
+        if pid == 0:
+            try:
+                run_standby(fds[0])
+            except BaseException as error:
+                print(f"zygote {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(70)
+        control_channel.close_all(fds)
+        pidfd = os.pidfd_open(pid)
+        self._standbys[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _forget_standby(self, pidfd: int) -> None:
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        os.waitpid(self._standbys.pop(pidfd), 0)
 
     def _branch(self, platform: str) -> None:
         ours, theirs = control_channel.pair()
@@ -311,6 +343,20 @@ def run_branch(
     gc.freeze()  # the collector would write to what forks share
     zygote = Zygote(channel, requests)
     zygote.tell_branched(platform)
+    _run(zygote)
+
+
+def run_standby(channel_fd: int) -> None:
+    """Turns a fresh fork into a zygote that waits to be the only one.
+
+    It asks for no signal when its parent ends, which is what it waits for; its channel
+    ends with the host, and no model ever runs in it that could keep it from noticing.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until it has a handler of its own
+    os.setsid()
+    close_all_but({0, 1, 2, channel_fd})
+    zygote = Zygote(socket.socket(fileno=channel_fd))
+    zygote.tell_ready()
     _run(zygote)
 
 
