@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sources.scan import Scan, ServableToMonitor
 from sources.storage_path import StoragePath
@@ -46,6 +46,14 @@ def decide(
         unload_when_empty: Whether the last version may go because none is left.
 
     """
+    kept = _kept_though_gone(servable, before or (), found, unload_when_empty)
+    problems = tuple(
+        f"version {data.id.version} of {servable.name} is gone from "
+        f"{servable.base_path}; what is loaded of it stays, because it is pinned"
+        for data in kept
+    )
+    if kept:
+        found = replace(found, versions=found.versions + kept)
     if not found.versions and before and not _may_empty(servable, unload_when_empty):
         problem = (
             f"{servable.base_path} shows no version of {servable.name} to serve; "
@@ -54,12 +62,12 @@ def decide(
         )
         return Decision(None, (problem,))
     if found.versions == before and not repeat:
-        return Decision(None)
+        return Decision(None, problems)
     what = explain(before, found, is_new)
     pinned = list_versions(sorted(servable.pinned))
     wanted = f"{servable.policy} and pinned {pinned}" if pinned else servable.policy
     reason = f"{wanted} of {servable.base_path}: {what}"
-    return Decision(AspiredVersions(servable.name, found.versions, reason))
+    return Decision(AspiredVersions(servable.name, found.versions, reason), problems)
 
 
 def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
@@ -85,6 +93,31 @@ def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
     if not parts:
         parts.append("unchanged" if chosen == old else "different versions ready")
     return ", ".join(parts)
+
+
+def _kept_though_gone(
+    servable: ServableToMonitor,
+    before: Versions,
+    found: Scan,
+    unload_when_empty: bool,
+) -> Versions:
+    """Returns pinned versions that were told and have no directory any more.
+
+    A rollback holds until it is ended: whoever clears old versions away must not bring
+    back the one that was rolled back.
+    """
+    if unload_when_empty and not found.at_hand:
+        return ()
+    root = servable.base_path.rstrip("/")
+    at_hand = frozenset(found.at_hand)
+    return tuple(
+        data
+        for data in before
+        if data.id.version in servable.pinned
+        and data.id.version not in at_hand
+        and data.payload is not None
+        and data.payload.path.rpartition("/")[0] == root
+    )
 
 
 def _may_empty(servable: ServableToMonitor, unload_when_empty: bool) -> bool:

@@ -142,6 +142,7 @@ class FileSystemSource:
         self._on_models: OnModels = self.update_config
         self._repository_due_s = float("inf")
         self._repository_looked_s = float("-inf")
+        self._is_repository_watched = False  # the turn's
         self._repository_call: StorageCall | None = None
         self._repository_look: RepositoryLook | None = None
         self._mark_all_locked()
@@ -361,6 +362,7 @@ class FileSystemSource:
             if self._watching and now_s >= self._pulse_s:
                 self._pulse_s = now_s + self._options.poll_wait_s
                 due += self._find_stale(servables, due)
+                self._mark_stale_repository(now_s)
             for name in due:
                 if name in servables:
                     self._look(servables[name])
@@ -417,7 +419,7 @@ class FileSystemSource:
         )
         if due_s == float("inf"):
             due_s = None
-        if self._watching and self._servables:
+        if self._watching and (self._servables or self._repository is not None):
             return self._pulse_s if due_s is None else min(due_s, self._pulse_s)
         return due_s
 
@@ -437,6 +439,7 @@ class FileSystemSource:
             watched = self._watching and self._wants_watch(repository.path)
             if watched and self._watcher is not None:
                 watched = self._watcher.ensure(local_path(repository.path))
+            self._is_repository_watched = watched
             place = self._file_system.place(repository.path)
             if look is None and place and self._storage is not None:
                 self._begin_repository_look(self._storage, place, repository)
@@ -713,6 +716,15 @@ class FileSystemSource:
             and self._records[name].watched
             and not watcher.is_current(local_path(servable.base_path))
         ]
+
+    def _mark_stale_repository(self, now_s: float) -> None:
+        """Has the directory of models looked at if it is another one by now."""
+        repository, watcher = self._repository, self._watcher
+        if repository is None or watcher is None or not self._is_repository_watched:
+            return
+        if not watcher.is_current(local_path(repository.path)):
+            with self._changed:
+                self._repository_due_s = min(self._repository_due_s, now_s)
 
     def _wants_watch(self, path: str) -> bool:
         if self._storage is not None and self._file_system.place(path):

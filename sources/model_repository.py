@@ -24,7 +24,7 @@ class RepositoryLook:
 
     Attributes:
         models: What lies there; None if it could not be listed.
-        problem: Why not, if so.
+        problem: Why not, if so; or what of it cannot be a model.
 
     """
 
@@ -42,7 +42,8 @@ class ModelRepository:
         unload_when_empty: Whether a repository that shows no model any more
             removes them all; otherwise they stay, as after a lost mount.
         models: Found last; None before the first successful look.
-        problem: Why the last look failed or was not believed; empty if it was.
+        problem: Why the last look failed or was not believed, or what it left out;
+            empty if there is nothing to say.
 
     """
 
@@ -69,14 +70,21 @@ class ModelRepository:
         except OSError as error:
             problem = f"cannot list model repository {self.path}: {why(error)}"
             return RepositoryLook(None, problem)
-        found, kept = [], self._kept
+        found, kept = list[ServableToMonitor](), self._kept
+        problem = ""
         for name in sorted(names):
             if name.startswith("."):
+                continue
+            if not _is_text(name):
+                problem = (
+                    f"model repository {self.path}: {name!a} is no UTF-8 and so no "
+                    "name of a model; the others are served"
+                )
                 continue
             base_path = f"{root.rstrip('/')}/{name}"
             if name in kept or _holds_versions(file_system, base_path):
                 found.append(self.make(name, base_path))
-        return RepositoryLook(tuple(found))
+        return RepositoryLook(tuple(found), problem)
 
     def take(self, look: RepositoryLook) -> bool:
         """Believes what a look showed; returns whether ``models`` changed."""
@@ -90,12 +98,21 @@ class ModelRepository:
                 "stay (unload_when_empty is off)"
             )
             return False
-        self.problem = ""
+        self.problem = look.problem
         self._kept = frozenset(model.name for model in models)
         if models == self.models:
             return False
         self.models = models
         return True
+
+
+def _is_text(name: str) -> bool:
+    # What the system gives that is no UTF-8 comes as lone surrogates.
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _holds_versions(file_system: FileSystem, base_path: str) -> bool:

@@ -62,6 +62,13 @@ def test_lookup_answers_row_by_row_and_marks_what_is_missing(tmp_path: Path) -> 
     assert outputs["found"].data == b"\1\0\1"
 
 
+def test_a_cell_may_be_as_long_as_it_likes(tmp_path: Path) -> None:
+    """A table is no stranger's file: what CSV readers refuse by default is read."""
+    (tmp_path / "table.csv").write_text(f"key,text\na,{'x' * 300_000}\n")
+    text = looked_up(loaded(tmp_path), b"a")["text"].data
+    assert text == (b"x" * 300_000,)
+
+
 def test_json_table_of_single_values_has_one_output(tmp_path: Path) -> None:
     """A plain object from key to number is a table too."""
     (tmp_path / "table.json").write_text('{"a": 1.5, "b": 2}')

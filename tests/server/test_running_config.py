@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.server.environment import config, model
@@ -90,6 +92,19 @@ def test_a_server_starts_without_an_override_that_is_invalid() -> None:
     assert primaries(now) == {"a": None, "b": 2}
     now = with_override(now, "a", PIN, PLATFORMS)
     assert primaries(now)["a"] == 1
+
+
+def test_a_repository_is_served_without_an_override_that_does_not_fit() -> None:
+    """Nobody gave the base, so nobody would hear of the refusal: the others are served."""
+    wrong = override("a", "traffic { primary: -1 }")
+    now = first_running(base(), {"a": wrong}, PLATFORMS)
+    found = base(model("a"), model("b"))
+    with pytest.raises(InvalidArgument, match="tfs config reset a"):
+        with_base(now, found, PLATFORMS)
+    found = replace(found, origin=Origin.MODEL_REPOSITORY)
+    now = with_base(now, found, PLATFORMS)
+    assert primaries(now) == {"a": None, "b": None}
+    assert "traffic.primary must be >= 0" in now.why_inactive["a"]
 
 
 def test_an_invalid_override_is_refused() -> None:

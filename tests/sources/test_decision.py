@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sources.decision import Versions, decide
@@ -86,3 +88,39 @@ def test_the_last_version_goes_only_on_request() -> None:
     assert decide(wish, versions(1), found(at_hand=(1,))).aspired is not None
     pinned = ServableToMonitor("m", "/m", Specific(), frozenset({1}))
     assert decide(pinned, versions(1), found()).aspired is None
+
+
+PINNING = replace(SERVABLE, pinned=frozenset({1}))
+
+
+def test_a_pinned_version_stays_though_its_directory_is_gone() -> None:
+    """A rollback holds until it is ended, whoever clears old versions away."""
+    decision = decide(PINNING, versions(1, 3), found(3))
+    assert decision.aspired is None or decision.aspired.versions == versions(3, 1)
+    assert decision.problems == (
+        "version 1 of m is gone from /m; what is loaded of it stays, because it is "
+        "pinned",
+    )
+    settled = decide(PINNING, versions(3, 1), found(3))
+    assert settled.aspired is None
+    assert settled.problems == decision.problems
+
+
+@pytest.mark.parametrize(
+    ("servable", "before", "scan", "unload_when_empty"),
+    [
+        (SERVABLE, versions(1, 3), found(3), False),  # pinned no more
+        (PINNING, versions(3), found(3), False),  # it never was told
+        (PINNING, versions(1, 3), found(3, at_hand=(1, 3)), False),  # damaged, not gone
+        (replace(PINNING, base_path="/n"), versions(1, 3), found(3), False),
+        (PINNING, versions(1, 3), found(), True),
+    ],
+)
+def test_a_version_goes_with_its_directory_unless_it_is_pinned_there(
+    servable: ServableToMonitor, before: Versions, scan: Scan, unload_when_empty: bool
+) -> None:
+    """What somebody damaged, never had or does not pin any more is as it was found."""
+    decision = decide(servable, before, scan, unload_when_empty=unload_when_empty)
+    told = scan.versions if decision.aspired is None else decision.aspired.versions
+    assert told == scan.versions
+    assert decision.problems == ()

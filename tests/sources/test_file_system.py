@@ -865,6 +865,31 @@ def test_a_base_path_that_became_another_directory_is_looked_at() -> None:
         assert target.wait_for(lambda calls: len(calls) == 2)
 
 
+def test_a_repository_that_became_another_directory_is_looked_at() -> None:
+    """One that is renamed away and back is served again as soon as it is there."""
+    watcher = FakeWatcher()
+    clock = FakeClock()
+    files = FakeFileSystem(clock)
+    files.events = True
+    files.write("/models/digits/1/servable.json")
+    source = FileSystemSource(
+        FileSystemSourceOptions(poll_wait_s=5, rescan_s=600),
+        file_system=files,
+        clock=clock,
+        watcher=watcher,
+    )
+    source.watch_repository(ModelRepository("/models"))
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    with source:
+        assert target.wait_for(lambda calls: len(calls) == 1)
+        clock.block_until_sleepers(1)
+        files.write("/models/other/1/servable.json")
+        watcher.paths.clear()
+        clock.advance(5)
+        assert target.wait_for(lambda calls: calls[-1].name == "other")
+
+
 # -- base paths that may not answer --------------------------------------------------------
 
 

@@ -93,6 +93,19 @@ def test_an_empty_repository_keeps_the_models_unless_asked(
         assert names(repository) == ([] if unload else ["a"])
 
 
+def test_a_name_that_no_request_can_say_stops_no_other(files: FakeFileSystem) -> None:
+    """A directory whose name is no UTF-8 is left out, and said to be."""
+    for name in ("good", "bad\udcff"):
+        files.write(f"/models/{name}/1/servable.json")
+    repository = ModelRepository("/models")
+    assert repository.look(files)
+    assert [model.name for model in repository.models or ()] == ["good"]
+    assert "'bad\\udcff' is no UTF-8" in repository.problem
+    files.remove("/models/bad\udcff")
+    assert not repository.look(files)
+    assert repository.problem == ""
+
+
 def test_an_unreadable_model_directory_is_left_out(files: FakeFileSystem) -> None:
     """A directory nobody may read is not a model, and stops no other."""
     files.write("/models/a/1/x")

@@ -22,6 +22,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.version_directory import read_failure
 
 VALUE: Final = "value"
+_MAX_CELL_CHARS: Final = (1 << 31) - 1
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _FORMATS: Final = {INT32: "<i", INT64: "<q", FLOAT32: "<f", FLOAT64: "<d"}
 
@@ -85,6 +86,8 @@ def read_table(path: str) -> LookupTable:
 
 
 def _from_csv(lines: Iterable[str]) -> LookupTable:
+    # Python's own limit, 128 KiB a cell, is for strangers' files; this one is a model.
+    csv.field_size_limit(_MAX_CELL_CHARS)
     reader = csv.reader(lines)
     header = next(reader, None)
     if not header or len(header) < 2:

@@ -207,12 +207,22 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         labels=dict(model.version_labels),
         primary=primary,
         canary=_read_canary(name, traffic, primary),
-        keeps_resources=model.transition == model_config_pb2.RESOURCE_PRESERVING,
+        keeps_resources=_read_transition(name, model.transition),
         runtime=_read_runtime(name, model.runtime),
         logging=read_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
     )
+
+
+def _read_transition(name: str, transition: int) -> bool:
+    """Returns whether it preserves resources."""
+    if transition not in model_config_pb2.Transition.values():
+        raise InvalidArgument(
+            f"model {name}: transition: no such transition: {transition}; it is "
+            f"{' or '.join(model_config_pb2.Transition.keys())}"
+        )
+    return transition == model_config_pb2.RESOURCE_PRESERVING
 
 
 def _read_base_path(name: str, base_path: str) -> str:
@@ -315,6 +325,10 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
     where = f"model {name}: runtime"
     if runtime.backend not in [each.value for each in Backend]:
         raise InvalidArgument(f"{where}.backend: no such backend: {runtime.backend}")
+    if runtime.isolation not in model_config_pb2.Runtime.Isolation.values():
+        raise InvalidArgument(
+            f"{where}.isolation: no such isolation: {runtime.isolation}"
+        )
     device = runtime.device or "cpu"
     if not _DEVICE.fullmatch(device):
         raise InvalidArgument(

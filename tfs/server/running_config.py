@@ -135,6 +135,10 @@ def with_base(
 ) -> RunningConfig:
     """Returns the running config after a new base; the overrides stay.
 
+    An override that does not fit makes the base invalid, so that whoever gave the base
+    hears of it. Nobody gives what a directory of models holds: there it is set aside,
+    and the other models are served.
+
     Raises:
         InvalidArgument: A platform is not there, or base and override do not fit.
         FailedPrecondition: A model's platform would change.
@@ -143,7 +147,9 @@ def with_base(
     check_kind_change(base.config.message)
     check_platforms(base.config, platforms)
     check_change(running.effective, base.config)
-    changed = _laid(base, running.overrides, platforms, running.tolerated)
+    is_given = base.origin is not Origin.MODEL_REPOSITORY
+    tolerated = running.tolerated if is_given else frozenset(running.overrides)
+    changed = _laid(base, running.overrides, platforms, tolerated)
     check_change(running.effective, changed.effective)
     return changed
 
