@@ -539,7 +539,7 @@ def test_large_answers_take_turns() -> None:
     wire.feed(request(1) + request(3))
     wire.connection.send_reply(wire.recorder.opened[1], b"x" * (4 << 20))
     wire.connection.send_reply(wire.recorder.opened[3], b"small")
-    wire.connection.fill(100_000)
+    wire.connection.fill(300_000)
     assert not wire.recorder.opened[3].outbox
     assert wire.recorder.opened[1].outbox
 

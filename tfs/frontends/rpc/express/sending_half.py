@@ -39,7 +39,8 @@ _pack_prefix = Struct(">BI").pack
 
 _MAX_RECENT_RESETS: Final = 1024
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
-_LARGEST_CHUNK: Final = 65_536  # of one stream, before it is another's turn
+_LARGEST_CHUNK: Final = 262_144  # of one stream, before it is another's turn
+_LARGEST_FRAME: Final = 65_536
 
 
 class SendingHalf:
@@ -256,9 +257,10 @@ class SendingHalf:
         Streams take turns, so that a large answer does not hold up the others.
         """
         blocked = self._blocked
-        largest_frame = min(self._peer.max_frame_size, _LARGEST_CHUNK)
+        largest_frame = min(self._peer.max_frame_size, _LARGEST_FRAME)
         while blocked and max_bytes > 0 and self._send_window > 0:
             progressed = False
+            largest_chunk = _LARGEST_CHUNK if len(blocked) > 1 else max_bytes
             for stream in list(blocked.values()):
                 outbox = stream.outbox
                 assert outbox is not None
@@ -266,7 +268,7 @@ class SendingHalf:
                     outbox.size_bytes,
                     stream.send_window,
                     self._send_window,
-                    _LARGEST_CHUNK,
+                    largest_chunk,
                 )
                 if size <= 0:
                     continue
