@@ -19,11 +19,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NoReturn
 
-from tfs.core.errors import Internal, ServingError
 from tfs.frontends.rpc.express import frames, response
 from tfs.frontends.rpc.express.connection_events import ConnectionEvents
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import (
     ACK,
     END_HEADERS,
@@ -42,21 +41,20 @@ from tfs.frontends.rpc.express.frames import (
 )
 from tfs.frontends.rpc.express.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
-from tfs.frontends.rpc.express.messages import PREFIX_SIZE, MessageAssembler
-from tfs.frontends.rpc.express.patience import Annoyance, Patience
+from tfs.frontends.rpc.express.landing import LandingScratch
+from tfs.frontends.rpc.express.messages import PREFIX_SIZE
+from tfs.frontends.rpc.express.patience import Annoyance
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.request_head import MalformedHead
-from tfs.frontends.rpc.express.sending_half import SendingHalf
 from tfs.frontends.rpc.express.stream import Stream
+from tfs.frontends.rpc.express.stream_intake import StreamIntake
 from tfs.frontends.rpc.express.stream_state import (
     OPENED,
     REQUESTED,
     Reaction,
     Signal,
-    Step,
     StreamState,
     received,
-    step,
 )
 
 _unpack_prefix = Struct(">BI").unpack_from
@@ -69,10 +67,11 @@ _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
 
 
-class Connection(SendingHalf):
+class Connection(StreamIntake):
     """The state of one connection. Confined to the serving loop.
 
-    What it receives and how it ends; the base knows what it sends.
+    How it begins, what frames it gets and how it ends; the bases know what streams
+    take in, and what they send.
 
     Attributes:
         is_closed: GOAWAY is queued with an error, or the drain is over: send what
@@ -90,41 +89,27 @@ class Connection(SendingHalf):
         limits: What the peer may ask.
         now_s: The time.
         buffers: Where large messages get their memory, if it has some.
+        scratch: For :meth:`landing`; without it there is none.
 
     """
 
     __slots__ = (
         "_accept_limit",
-        "_announced",
         "_begun_after",
         "_block",
         "_block_ends",
         "_block_frames",
         "_block_since_s",
         "_block_stream_id",
-        "_budget",
-        "_buffers",
         "_by_block",
         "_cache",
-        "_data_ends",
-        "_data_left",
-        "_data_stream_id",
-        "_events",
         "_has_greeted",
         "_is_draining",
-        "_last_stream_id",
-        "_limits",
-        "_max_request_bytes",
-        "_num_large",
         "_num_tiny_updates",
-        "_pad_left",
-        "_patience",
         "_ping_mark",
-        "_rest",
         "_rest_since_s",
         "_saw_preface",
         "_saw_settings",
-        "_window",
         "fault",
         "is_closed",
         "max_large",
@@ -140,46 +125,30 @@ class Connection(SendingHalf):
         limits: ConnectionLimits,
         now_s: float,
         buffers: ReceiveBuffers | None = None,
+        scratch: LandingScratch | None = None,
     ) -> None:
-        super().__init__(limits.max_message_bytes, now_s)
+        super().__init__(events, budget, limits, now_s, buffers, scratch)
         self.is_closed = False
         self.fault: ConnectionFault | None = None
         self.num_cut_off = 0
         self.num_resets = 0
-        self._events = events
-        self._budget = budget
-        self._buffers = buffers
-        self._limits = limits
         self.max_requests = self.max_large = limits.max_requests_per_round
-        self._max_request_bytes = min(
-            limits.max_message_bytes, budget.largest_request_bytes
-        )
-        self._window = ReceiveWindow(budget, limits.preferred_window)
-        self._patience = Patience(now_s)
         self._cache = HeadCache(
             HpackDecoder(max_list_bytes=limits.max_header_list_bytes)
         )
         self._by_block = self._cache.by_block
-        self._rest = b""  # received, not parsed
         self._rest_since_s = now_s
         self._saw_preface = False
         self._saw_settings = False
-        # A DATA frame of which only a part has arrived.
-        self._data_stream_id = 0
-        self._data_left = 0
-        self._pad_left = 0
-        self._data_ends = False
         # A header block that waits for CONTINUATION.
         self._block_stream_id = 0
         self._block = bytearray()
         self._block_ends = False
         self._block_frames = 0
         self._block_since_s = now_s
-        self._last_stream_id = 0
         self._begun_after = 0
         self._accept_limit = LARGEST_WINDOW  # the GOAWAY we sent
         self._is_draining = False
-        self._num_large = 0  # made whole in this ``receive``
         self._num_tiny_updates = 0
         self._ping_mark = -1
         # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.
@@ -214,25 +183,6 @@ class Connection(SendingHalf):
         """Whether there is no call and no trace of one."""
         return not self.streams and not self.num_cut_off
 
-    @property
-    def is_starved(self) -> bool:
-        """Whether the client waits for a window that the budget has not got."""
-        return self._window.is_starved
-
-    def favour(self, is_favoured: bool) -> None:
-        """Lets the client have the receive budget's reserve, or no more."""
-        self._window.is_favoured = is_favoured
-
-    @property
-    def is_uploading(self) -> bool:
-        """Whether a request is unfinished."""
-        return any(stream.state is OPENED for stream in self.streams.values())
-
-    @property
-    def max_request_bytes(self) -> int:
-        """The longest message taken, compressed or not."""
-        return self._max_request_bytes
-
     # -- receiving ----------------------------------------------------------------
 
     def receive(self, data: bytes, now_s: float) -> bool:
@@ -246,6 +196,8 @@ class Connection(SendingHalf):
         if self.is_closed:
             return False
         self._now_s = now_s
+        if self._landing is not None:
+            self._leave_landing()
         if self._rest:
             data = self._rest + data
         try:
@@ -266,6 +218,35 @@ class Connection(SendingHalf):
         if self._window.size < self._window.low_water:
             self.refill()
         return has_more
+
+    def landing(self, max_bytes: int) -> list[memoryview]:
+        """Returns where the peer's next bytes belong; empty if that cannot be told.
+
+        The owner may receive into these parts, in this order, and must then say how
+        much came, before anything else happens here: :meth:`receive_landed`.
+
+        Args:
+            max_bytes: The parts are no longer than that, together.
+
+        """
+        if self.is_closed or self._block_stream_id:
+            return []
+        return self._parts_of_landing(max_bytes)
+
+    def receive_landed(self, num_bytes: int, now_s: float) -> bool:
+        """As :meth:`receive`, of bytes that are where :meth:`landing` said.
+
+        Empties the list of parts: they must not be used any more.
+        """
+        self._now_s = now_s
+        self._begun_after = self._last_stream_id
+        self._rest_since_s = now_s
+        behind = self._take_landed(num_bytes)
+        if behind:
+            return self.receive(behind, now_s)
+        if self._window.size < self._window.low_water:
+            self.refill()
+        return False
 
     def refill(self) -> None:
         """Raises the client's window again, as far as the budget allows."""
@@ -478,29 +459,6 @@ class Connection(SendingHalf):
                 ErrorCode.ENHANCE_YOUR_CALM, "header or control frame too large"
             )
 
-    def _state_of(self, stream_id: int) -> StreamState:
-        stream = self.streams.get(stream_id)
-        if stream is not None:
-            return stream.state
-        if stream_id > self._last_stream_id and stream_id & 1:
-            return StreamState.IDLE
-        if stream_id in self._resets:
-            return StreamState.RESET
-        if not stream_id & 1:
-            return StreamState.IDLE  # ours to open, and we never do
-        return StreamState.CLOSED
-
-    def _step(self, stream_id: int, signal: Signal) -> Step:
-        """Returns what the table says, having done what is not ACCEPT or IGNORE."""
-        verdict = step(self._state_of(stream_id), signal)
-        if verdict.reaction is Reaction.CLOSE_CONNECTION:
-            raise ConnectionFault(
-                verdict.error, f"{signal.name} in state {verdict.next_state.name}"
-            )
-        if verdict.reaction is Reaction.RESET_STREAM:
-            self._reset_by_fault(stream_id, verdict.error)
-        return verdict
-
     def _on_frame(
         self, frame_type: int, flags: int, stream_id: int, payload: bytes
     ) -> None:
@@ -527,137 +485,6 @@ class Connection(SendingHalf):
             )
         else:
             self._annoyed(Annoyance.IGNORED_FRAME)
-
-    # -- DATA
-
-    def _take_middles(self, data: bytes, index: int, size: int) -> int:
-        """Takes in whole DATA frames from the middle of messages that are under way.
-
-        Large uploads are mostly these: 16 KB each, from several streams in turn. The
-        first and the last frame of each message, and whatever is not quite one of
-        these, are left for others.
-
-        Returns:
-            The index behind those taken; ``index`` if it was none.
-
-        """
-        view = memoryview(data)
-        streams = self.streams
-        max_frame_size = self._limits.max_frame_size
-        room = self._window.size
-        while size - index > HEAD_SIZE:
-            word, flags, stream_id = unpack_head(data, index)
-            length = word >> 8
-            begin = index + HEAD_SIZE
-            end = begin + length
-            stream = streams.get(stream_id)
-            if (
-                stream is None
-                or word & 0xFF
-                or flags
-                or end > size
-                or not 0 < length <= room
-                or length > max_frame_size
-                or stream.state is not OPENED
-                or stream.end_block is not None
-            ):
-                break
-            assembler = stream.assembler
-            if assembler is None or length >= assembler.missing_bytes:
-                break
-            assembler.append(view[begin:end])
-            stream.held_bytes += length
-            stream.received_bytes += length
-            room -= length
-            index = end
-        self._window.size = room
-        return index
-
-    def _begin_data(
-        self, data: bytes, payload: int, flags: int, stream_id: int, length: int
-    ) -> int:
-        """Takes in a DATA frame's head; returns the index behind it."""
-        ends = bool(flags & END_STREAM)
-        self._step(stream_id, received(FrameType.DATA, ends))
-        pad = 0
-        if flags & PADDED:
-            if length == 0:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
-            pad = data[payload]
-            if pad >= length:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
-            self._window.receive(1)
-            self._budget.release(1)
-            payload += 1
-            length -= 1
-        if length == pad and not ends:
-            self._annoyed(Annoyance.EMPTY_DATA)
-        self._data_stream_id = stream_id
-        self._data_left = length - pad
-        self._pad_left = pad
-        self._data_ends = ends
-        return payload
-
-    def _continue_data(self, data: bytes, index: int, size: int) -> int:
-        """Takes what has arrived of the DATA frame begun; returns the new index."""
-        stream_id = self._data_stream_id
-        count = min(size - index, self._data_left)
-        if count:
-            self._window.receive(count)
-            self._data_left -= count
-            self._on_payload(stream_id, memoryview(data)[index : index + count])
-            index += count
-        if self._data_left == 0 and self._pad_left:
-            count = min(size - index, self._pad_left)
-            self._window.receive(count)
-            self._budget.release(count)
-            self._pad_left -= count
-            index += count
-        if self._data_left == 0 and self._pad_left == 0:
-            self._data_stream_id = 0
-            if self._data_ends:
-                stream = self.streams.get(stream_id)
-                if stream is not None:
-                    self._on_stream_end(stream, Signal.RECEIVE_DATA_END)
-        return index
-
-    def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
-        stream = self.streams.get(stream_id)
-        if stream is None or stream.state is not OPENED or stream.end_block:
-            # Reset or answered meanwhile: nobody reads it any more.
-            self._budget.release(len(chunk))
-            return
-        stream.held_bytes += len(chunk)
-        stream.received_bytes += len(chunk)
-        if stream.assembler is None:
-            stream.assembler = MessageAssembler(self._max_request_bytes, self._buffers)
-        if stream.assembler.is_between_messages:
-            stream.message_s = self._now_s
-        try:
-            for is_compressed, message in stream.assembler.feed(chunk):
-                self._events.on_message(stream, message, is_compressed)
-                if stream.id not in self.streams:
-                    return
-        except ServingError as error:
-            self._events.on_fault(stream, error)
-
-    def _on_stream_end(self, stream: Stream, signal: Signal) -> None:
-        stream.state = step(stream.state, signal).next_state
-        if stream.received_bytes >= _LARGE_REQUEST:
-            self._num_large += 1
-        if stream.end_block is not None:
-            return  # answered already; what is queued is still on its way
-        announced = stream.head.content_length
-        if announced is not None and announced != stream.received_bytes:
-            self._reset_by_fault(stream.id, ErrorCode.PROTOCOL_ERROR)
-            return
-        assembler = stream.assembler
-        if assembler is not None and not assembler.is_between_messages:
-            self._events.on_fault(
-                stream, Internal("the request ended within a message")
-            )
-            return
-        self._events.on_end(stream)
 
     # -- HEADERS
 
@@ -815,9 +642,6 @@ class Connection(SendingHalf):
         else:
             self._annoyed(Annoyance.IGNORED_FRAME)
 
-    def _annoyed(self, what: Annoyance) -> None:
-        self._patience.spend(what, self._now_s, self.num_answered)
-
     # -- ending streams and the connection ------------------------------------------
 
     def _refuse(self, stream_id: int, code: ErrorCode, ends: bool) -> None:
@@ -825,20 +649,6 @@ class Connection(SendingHalf):
         self.out.append(frames.rst_stream(stream_id, code))
         if not ends:
             self._remember_reset(stream_id)
-
-    def _reset_by_fault(self, stream_id: int, code: ErrorCode) -> None:
-        stream = self.streams.get(stream_id)
-        if stream is not None:
-            self.reset(stream, code)
-            self._events.on_reset(stream)
-        self._annoyed(Annoyance.STREAM_ERROR)
-
-    def release(self, stream: Stream, num_bytes: int | None = None) -> None:
-        """Gives (all of) the bytes a stream holds back to the budget."""
-        if num_bytes is None or num_bytes > stream.held_bytes:
-            num_bytes = stream.held_bytes
-        self._budget.used_bytes -= num_bytes
-        stream.held_bytes -= num_bytes
 
     def begin_drain(self) -> None:
         """Announces that no new streams are wanted (GOAWAY), in two steps.
@@ -886,6 +696,7 @@ class Connection(SendingHalf):
         """Forgets every stream (each brings ``on_reset``) and the window; idempotent."""
         self.is_closed = True
         self._rest = b""
+        self._landing = None
         while self.streams:
             stream = next(iter(self.streams.values()))
             self._drop(stream, StreamState.CLOSED)

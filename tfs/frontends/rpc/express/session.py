@@ -42,6 +42,7 @@ from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 log = logging.getLogger(__name__)
 
 _FILL_BYTES: Final = 1 << 20  # of queued answers, per system call
+_LARGE_READ: Final = 49_152  # such a client is sending large messages, for all we know
 _MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
 
 
@@ -65,6 +66,7 @@ class Session:
         "_methods",
         "_now",
         "_num_answered",
+        "_num_read_bytes",
         "_on_closed",
         "_options",
         "_pinged_s",
@@ -107,7 +109,12 @@ class Session:
         self.post = shared.loop.post
         self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
         self.connection = Connection(
-            self, shared.budget, shared.options.limits, now_s, shared.buffers
+            self,
+            shared.budget,
+            shared.options.limits,
+            now_s,
+            shared.buffers,
+            shared.scratch,
         )
         self.is_dirty = False
         self.is_closed = False
@@ -119,6 +126,7 @@ class Session:
         self._pinged_s: float | None = None
         self._starved_since_s: float | None = None
         self._num_answered = 0
+        self._num_read_bytes = 0  # when last there were any
         self._has_more = False
         self._has_waited = False  # for others, since it had more
         self._watched = READABLE
@@ -175,8 +183,15 @@ class Session:
             self.on_failure(error)
 
     def _read(self) -> None:
+        max_bytes = self._shared.turns.current.num_read_bytes
+        if self._num_read_bytes >= _LARGE_READ:
+            # No more than is likely to be there: to plan it costs something, too.
+            parts = self.connection.landing(min(max_bytes, 2 * self._num_read_bytes))
+            if parts:
+                self._read_into(parts)
+                return
         try:
-            data = self._socket.recv(self._shared.turns.current.num_read_bytes)
+            data = self._socket.recv(max_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -186,22 +201,52 @@ class Session:
             return
         self._receive(data)
 
+    def _read_into(self, parts: list[memoryview]) -> None:
+        """Reads to where the connection says that the next bytes belong."""
+        num_bytes = 0
+        is_lost = True
+        try:
+            num_bytes = self._socket.recvmsg_into(parts)[0]
+        except BlockingIOError:
+            is_lost = False
+        except OSError:
+            pass
+        if num_bytes:
+            now_s = self._begin_turn()
+            has_more = self.connection.receive_landed(num_bytes, now_s)
+            self._end_turn(num_bytes, has_more, now_s)
+        else:
+            self.connection.receive_landed(0, self._now())
+            if is_lost:
+                self.close()
+
     def _receive(self, data: bytes) -> None:
+        now_s = self._begin_turn()
+        has_more = self.connection.receive(data, now_s)
+        self._end_turn(len(data), has_more, now_s)
+
+    def _begin_turn(self) -> float:
         now_s = self._read_s = self._now()
         connection = self.connection
         shared = self._shared
         if shared.round_begun_s is None:
             shared.round_begun_s = now_s
-        turns = shared.turns
-        turn = turns.current
+        turn = shared.turns.current
         connection.max_requests = turn.num_requests
         connection.max_large = turn.num_large_requests
-        has_more = connection.receive(data, now_s)
+        return now_s
+
+    def _end_turn(self, num_bytes: int, has_more: bool, now_s: float) -> None:
+        connection = self.connection
+        shared = self._shared
+        turns = shared.turns
+        if num_bytes:
+            self._num_read_bytes = num_bytes
         if has_more:
             self._has_more = True
             shared.unfinished.append(self.go_on)
         num_begun = connection.num_begun
-        if is_busy(num_begun, len(data), has_more):
+        if is_busy(num_begun, num_bytes, has_more):
             self._busy_s = now_s
             turns.last = self
         elif num_begun and turns.last is not self:

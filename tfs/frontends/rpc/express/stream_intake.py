@@ -1,0 +1,373 @@
+"""What a connection's streams take in: their states, DATA, and its flow control.
+
+Large messages are put together here, from bytes parsed or from bytes that were received
+where they belong (:mod:`~tfs.frontends.rpc.express.landing`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.core.errors import Internal, ServingError
+from tfs.frontends.rpc.express.connection_events import ConnectionEvents
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
+from tfs.frontends.rpc.express.frames import (
+    END_STREAM,
+    HEAD_SIZE,
+    PADDED,
+    ConnectionFault,
+    ErrorCode,
+    FrameType,
+    unpack_head,
+)
+from tfs.frontends.rpc.express.landing import (
+    FrameOrder,
+    Landing,
+    LandingScratch,
+    credit,
+    is_read,
+)
+from tfs.frontends.rpc.express.messages import MessageAssembler
+from tfs.frontends.rpc.express.patience import Annoyance, Patience
+from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
+from tfs.frontends.rpc.express.sending_half import SendingHalf
+from tfs.frontends.rpc.express.stream import Stream
+from tfs.frontends.rpc.express.stream_state import (
+    OPENED,
+    Reaction,
+    Signal,
+    Step,
+    StreamState,
+    received,
+    step,
+)
+
+_LARGE_REQUEST: Final = 65_536
+_READS_AFTER_WRONG_GUESS: Final = 8  # until the next one
+
+
+class StreamIntake(SendingHalf):
+    """What a connection's streams take in. Confined to the serving loop.
+
+    The base of :class:`~tfs.frontends.rpc.express.connection.Connection`, which knows
+    the other frames, and when to stop.
+
+    Args:
+        events: Is told what the peer does.
+        budget: The server's receive budget.
+        limits: What the peer may ask.
+        now_s: The time.
+        buffers: Where large messages get their memory, if it has some.
+        scratch: For bytes that are received where they belong, if any are to be.
+
+    """
+
+    __slots__ = (
+        "_budget",
+        "_buffers",
+        "_data_ends",
+        "_data_left",
+        "_data_stream_id",
+        "_events",
+        "_landing",
+        "_last_stream_id",
+        "_limits",
+        "_max_request_bytes",
+        "_num_large",
+        "_num_reads_parsed",
+        "_order",
+        "_pad_left",
+        "_patience",
+        "_rest",
+        "_scratch",
+        "_window",
+    )
+
+    def __init__(
+        self,
+        events: ConnectionEvents,
+        budget: ReceiveBudget,
+        limits: ConnectionLimits,
+        now_s: float,
+        buffers: ReceiveBuffers | None,
+        scratch: LandingScratch | None,
+    ) -> None:
+        super().__init__(limits.max_message_bytes, now_s)
+        self._events = events
+        self._budget = budget
+        self._limits = limits
+        self._buffers = buffers
+        self._max_request_bytes = min(
+            limits.max_message_bytes, budget.largest_request_bytes
+        )
+        self._window = ReceiveWindow(budget, limits.preferred_window)
+        self._patience = Patience(now_s)
+        self._last_stream_id = 0
+        self._num_large = 0  # made whole in this ``receive``
+        self._rest = b""  # received, not parsed
+        # A DATA frame of which only a part has arrived.
+        self._data_stream_id = 0
+        self._data_left = 0
+        self._pad_left = 0
+        self._data_ends = False
+        # What is guessed of those that come next.
+        self._scratch = scratch
+        self._order = FrameOrder()
+        self._landing: Landing | None = None
+        self._num_reads_parsed = _READS_AFTER_WRONG_GUESS
+
+    # -- what the owner asks ----------------------------------------------------------
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the client waits for a window that the budget has not got."""
+        return self._window.is_starved
+
+    def favour(self, is_favoured: bool) -> None:
+        """Lets the client have the receive budget's reserve, or no more."""
+        self._window.is_favoured = is_favoured
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether a request is unfinished."""
+        return any(stream.state is OPENED for stream in self.streams.values())
+
+    @property
+    def max_request_bytes(self) -> int:
+        """The longest message taken, compressed or not."""
+        return self._max_request_bytes
+
+    def release(self, stream: Stream, num_bytes: int | None = None) -> None:
+        """Gives (all of) the bytes a stream holds back to the budget."""
+        if num_bytes is None or num_bytes > stream.held_bytes:
+            num_bytes = stream.held_bytes
+        self._budget.used_bytes -= num_bytes
+        stream.held_bytes -= num_bytes
+
+    # -- streams' states ----------------------------------------------------------------
+
+    def _state_of(self, stream_id: int) -> StreamState:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            return stream.state
+        if stream_id > self._last_stream_id and stream_id & 1:
+            return StreamState.IDLE
+        if stream_id in self._resets:
+            return StreamState.RESET
+        if not stream_id & 1:
+            return StreamState.IDLE  # ours to open, and we never do
+        return StreamState.CLOSED
+
+    def _step(self, stream_id: int, signal: Signal) -> Step:
+        """Returns what the table says, having done what is not ACCEPT or IGNORE."""
+        verdict = step(self._state_of(stream_id), signal)
+        if verdict.reaction is Reaction.CLOSE_CONNECTION:
+            raise ConnectionFault(
+                verdict.error, f"{signal.name} in state {verdict.next_state.name}"
+            )
+        if verdict.reaction is Reaction.RESET_STREAM:
+            self._reset_by_fault(stream_id, verdict.error)
+        return verdict
+
+    def _reset_by_fault(self, stream_id: int, code: ErrorCode) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.reset(stream, code)
+            self._events.on_reset(stream)
+        self._annoyed(Annoyance.STREAM_ERROR)
+
+    def _annoyed(self, what: Annoyance) -> None:
+        self._patience.spend(what, self._now_s, self.num_answered)
+
+    # -- DATA ---------------------------------------------------------------------------
+
+    def _take_middles(self, data: bytes, index: int, size: int) -> int:
+        """Takes in whole DATA frames from the middle of messages that are under way.
+
+        Large uploads are mostly these: 16 KB each, from several streams in turn. The
+        first and the last frame of each message, and whatever is not quite one of
+        these, are left for others.
+
+        Returns:
+            The index behind those taken; ``index`` if it was none.
+
+        """
+        view = memoryview(data)
+        streams = self.streams
+        max_frame_size = self._limits.max_frame_size
+        room = self._window.size
+        ids: list[int] = []
+        while size - index > HEAD_SIZE:
+            word, flags, stream_id = unpack_head(data, index)
+            length = word >> 8
+            begin = index + HEAD_SIZE
+            end = begin + length
+            stream = streams.get(stream_id)
+            if (
+                stream is None
+                or word & 0xFF
+                or flags
+                or end > size
+                or not 0 < length <= room
+                or length > max_frame_size
+                or stream.state is not OPENED
+                or stream.end_block is not None
+            ):
+                break
+            assembler = stream.assembler
+            if assembler is None or length >= assembler.missing_bytes:
+                break
+            assembler.append(view[begin:end])
+            stream.held_bytes += length
+            stream.received_bytes += length
+            room -= length
+            index = end
+            ids.append(stream_id)
+            self._order.frame_bytes = length
+        if ids:
+            self._order.ids = ids
+        self._window.size = room
+        return index
+
+    def _begin_data(
+        self, data: bytes, payload: int, flags: int, stream_id: int, length: int
+    ) -> int:
+        """Takes in a DATA frame's head; returns the index behind it."""
+        ends = bool(flags & END_STREAM)
+        self._step(stream_id, received(FrameType.DATA, ends))
+        pad = 0
+        if flags & PADDED:
+            if length == 0:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
+            pad = data[payload]
+            if pad >= length:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+            self._window.receive(1)
+            self._budget.release(1)
+            payload += 1
+            length -= 1
+        if length == pad and not ends:
+            self._annoyed(Annoyance.EMPTY_DATA)
+        self._data_stream_id = stream_id
+        self._data_left = length - pad
+        self._pad_left = pad
+        self._data_ends = ends
+        return payload
+
+    def _continue_data(self, data: bytes, index: int, size: int) -> int:
+        """Takes what has arrived of the DATA frame begun; returns the new index."""
+        stream_id = self._data_stream_id
+        count = min(size - index, self._data_left)
+        if count:
+            self._window.receive(count)
+            self._data_left -= count
+            self._on_payload(stream_id, memoryview(data)[index : index + count])
+            index += count
+        if self._data_left == 0 and self._pad_left:
+            count = min(size - index, self._pad_left)
+            self._window.receive(count)
+            self._budget.release(count)
+            self._pad_left -= count
+            index += count
+        if self._data_left == 0 and self._pad_left == 0:
+            self._data_stream_id = 0
+            if self._data_ends:
+                stream = self.streams.get(stream_id)
+                if stream is not None:
+                    self._on_stream_end(stream, Signal.RECEIVE_DATA_END)
+        return index
+
+    def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.state is not OPENED or stream.end_block:
+            # Reset or answered meanwhile: nobody reads it any more.
+            self._budget.release(len(chunk))
+            return
+        stream.held_bytes += len(chunk)
+        stream.received_bytes += len(chunk)
+        if stream.assembler is None:
+            stream.assembler = MessageAssembler(self._max_request_bytes, self._buffers)
+        if stream.assembler.is_between_messages:
+            stream.message_s = self._now_s
+        try:
+            for is_compressed, message in stream.assembler.feed(chunk):
+                self._events.on_message(stream, message, is_compressed)
+                if stream.id not in self.streams:
+                    return
+        except ServingError as error:
+            self._events.on_fault(stream, error)
+
+    def _on_stream_end(self, stream: Stream, signal: Signal) -> None:
+        stream.state = step(stream.state, signal).next_state
+        if stream.received_bytes >= _LARGE_REQUEST:
+            self._num_large += 1
+        if stream.end_block is not None:
+            return  # answered already; what is queued is still on its way
+        announced = stream.head.content_length
+        if announced is not None and announced != stream.received_bytes:
+            self._reset_by_fault(stream.id, ErrorCode.PROTOCOL_ERROR)
+            return
+        assembler = stream.assembler
+        if assembler is not None and not assembler.is_between_messages:
+            self._events.on_fault(
+                stream, Internal("the request ended within a message")
+            )
+            return
+        self._events.on_end(stream)
+
+    # -- bytes that are received where they belong --------------------------------------
+
+    def _parts_of_landing(self, max_bytes: int) -> list[memoryview]:
+        """Returns where the next bytes belong; empty if that cannot be told."""
+        landing = self._landing
+        if landing is None:
+            if self._scratch is None or self._pad_left or self._data_ends or self._rest:
+                return []
+            if self._num_reads_parsed < _READS_AFTER_WRONG_GUESS:
+                self._num_reads_parsed += 1
+                return []
+            landing = Landing(
+                self._scratch,
+                self._order,
+                self.streams,
+                self._data_stream_id,
+                self._data_left,
+            )
+            if landing.num_bytes < self._scratch.least_bytes:
+                return []
+            self._landing = landing
+        parts = landing.parts(min(max_bytes, self._window.size))
+        if not parts:
+            self._leave_landing()
+        return parts
+
+    def _take_landed(self, num_bytes: int) -> bytes:
+        """Takes in bytes that lie in these parts; returns those that are to be parsed."""
+        landing = self._landing
+        assert landing is not None  # the owner got its parts
+        self._window.size -= landing.take(num_bytes)
+        if landing.is_over:
+            self._leave_landing()
+            if landing.is_wrong:
+                self._num_reads_parsed = 0
+        return landing.behind
+
+    def _leave_landing(self) -> None:
+        """Goes back to parsing, from where the bytes received so far end."""
+        landing, self._landing = self._landing, None
+        assert landing is not None
+        stream, self._data_left, num_bytes, self._rest = landing.leave()
+        self._data_stream_id = 0 if stream is None else stream.id
+        self._data_ends = False
+        self._window.size -= num_bytes
+        if stream is not None and num_bytes:
+            if is_read(stream):
+                credit(stream, num_bytes)
+            else:
+                self._budget.release(num_bytes)
+
+    def _drop(self, stream: Stream, state: StreamState) -> None:
+        if self._landing is not None and self._landing.concerns(stream):
+            self._leave_landing()  # and with it the memory that waits for the stream
+        super()._drop(stream, state)
