@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -21,7 +22,7 @@ from tfs.runtime.guest.slab import (
     pack_strings,
     unpack_strings,
 )
-from tfs.runtime.slab_call import CorruptReply, read_reply, write_request
+from tfs.runtime.slab_call import CorruptReply, RequestPlans, read_reply, write_request
 
 F32 = DTYPE_CODES[FLOAT32]
 SIGNATURE = SCALE_SIGNATURES["serving_default"]
@@ -54,6 +55,48 @@ def test_a_request_is_written_as_described(slab: Slab) -> None:
     words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
     assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
     assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
+
+
+def test_requests_of_one_form_are_written_alike(slab: Slab) -> None:
+    """Each slot has words of its own, each request elements of its own."""
+    plans: RequestPlans = {}
+    for slot in (*slab.slots, *slab.slots):
+        for value in (1.0, 2.0):
+            view = floats((1.0, value))
+            written = task(SIGNATURE, x=view)
+            assert write_request(slab, slot, 7, 3, written, plans) is None
+            words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+            assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
+            assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
+    assert len(plans) == len(slab.slots)
+
+
+def test_requests_of_other_forms_have_other_words(slab: Slab) -> None:
+    """Rows, dtypes and shapes tell them apart, strings are always measured anew."""
+    plans: RequestPlans = {}
+    slot = slab.slots[0]
+    for shape in ((1, 2), (2, 1), (1, 3), (1, 2)):
+        view = TensorView(FLOAT32, shape, bytes(4 * math.prod(shape)))
+        write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
+        words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+        assert words[8:] == [len(view.data), 2, *shape]
+    for text in (b"a", b"abc"):
+        view = TensorView(STRING, (1, 1), (text,))
+        write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
+        words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+        assert words[8] == 8 + len(text)
+    assert len(plans) == 3
+
+
+def test_inputs_larger_than_a_slot_are_measured_each_time(slab: Slab) -> None:
+    """Their memfd is a new one for each request."""
+    plans: RequestPlans = {}
+    view = TensorView(FLOAT32, (1, 1 << 18), bytes(1 << 20))
+    for _ in range(2):
+        fd = write_request(slab, slab.slots[0], 0, 0, task(SIGNATURE, x=view), plans)
+        assert fd is not None
+        os.close(fd)
+    assert not plans
 
 
 def test_slots_and_their_areas_do_not_overlap(slab: Slab) -> None:

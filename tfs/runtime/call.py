@@ -53,7 +53,12 @@ def send_request(
     """
     try:
         overflow_fd = write_request(
-            channel.slab, slot, model.model_id, signature_index, task
+            channel.slab,
+            slot,
+            model.model_id,
+            signature_index,
+            task,
+            model.request_plans[signature_index],
         )
         if overflow_fd is not None:
             try:

@@ -12,7 +12,7 @@ from tfs.runtime.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.slab_call import ReplyPlans
+from tfs.runtime.slab_call import ReplyPlans, RequestPlans
 
 
 class VersionHealth:
@@ -72,6 +72,7 @@ class ProcessModel:
 
     Attributes:
         who: The version, for messages.
+        request_plans: By signature, how requests for it were written.
         reply_plans: By signature, what is known of the words of its replies.
         import_s: Processor seconds the worker took to import and unpickle it; None
             until then.
@@ -98,6 +99,7 @@ class ProcessModel:
         self.signature_indexes = {
             name: index for index, name in enumerate(source.signatures)
         }
+        self.request_plans: list[RequestPlans] = [{} for _ in source.signatures]
         self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
         self.times = CallTimes()
         self.unloading = False

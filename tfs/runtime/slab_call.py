@@ -35,7 +35,7 @@ from tfs.runtime.guest.slab import (
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
 _WRITE_BYTES: Final = 1 << 30
-_MAX_PLANS: Final = 256  # replies of one shape have one
+_MAX_PLANS: Final = 256  # requests, and replies, of one shape have one
 _HEADER_BYTES: Final = REPLY_WORDS * WORD_BYTES
 _read_header = struct.Struct(f"={REPLY_WORDS}q").unpack_from
 
@@ -45,15 +45,34 @@ _PlannedOutput: TypeAlias = "tuple[str, DType, tuple[int, ...], int, int]"
 ReplyPlans: TypeAlias = "dict[bytes, list[_PlannedOutput]]"
 """What the words of replies say, by these words; of one signature."""
 
+_PlannedRequest: TypeAlias = "tuple[bytes, tuple[tuple[str, int, int], ...]]"
+"""Its words, and of each input the name and where its bytes begin and end."""
+
+RequestPlans: TypeAlias = "dict[tuple[object, ...], _PlannedRequest]"
+"""How requests are written, by slot, rows, dtypes and shapes; of one signature."""
+
 
 class CorruptReply(Exception):
     """A reply makes no sense: the worker's memory is not what it should be."""
 
 
 def write_request(
-    slab: Slab, slot: Slot, model_id: int, signature_index: int, task: InferenceTask
+    slab: Slab,
+    slot: Slot,
+    model_id: int,
+    signature_index: int,
+    task: InferenceTask,
+    plans: RequestPlans | None = None,
 ) -> int | None:
     """Writes a task into a slot, copying each tensor once.
+
+    Args:
+        slab: Where the slot is.
+        slot: A free one.
+        model_id: Whose task it is.
+        signature_index: Which of the model's signatures.
+        task: What is to be computed.
+        plans: How earlier requests of this model and signature were written.
 
     Returns:
         None, or a memfd with the tensors where the slot is too small for them; the
@@ -64,10 +83,25 @@ def write_request(
         OSError: No memory for the memfd.
 
     """
-    words: list[int] = []
-    payloads: list[tuple[int, bytes | bytearray | memoryview]] = []
-    offset = slot.input_offset
     inputs = task.inputs
+    form: tuple[object, ...] = ()
+    if plans is not None:
+        form = _form_of(slot, task)
+        known = plans.get(form)
+        if known is not None:
+            packed, places = known
+            memory = slab.map
+            for name, start, stop in places:
+                elements = inputs[name].data
+                assert not isinstance(elements, tuple)  # strings are never planned
+                memory[start:stop] = elements
+            start = slot.request_byte
+            memory[start : start + len(packed)] = packed
+            return None
+    words: list[int] = []
+    payloads: list[tuple[str, int, bytes | bytearray | memoryview]] = []
+    has_strings = False
+    offset = slot.input_offset
     for index, name in enumerate(task.signature.inputs):
         view = inputs.get(name)
         if view is None:
@@ -75,6 +109,7 @@ def write_request(
         data = view.data
         if isinstance(data, tuple):
             data = pack_strings(data)
+            has_strings = True
         size_bytes = len(data)
         shape = view.shape
         words += (
@@ -85,7 +120,7 @@ def write_request(
             len(shape),
             *shape,
         )
-        payloads.append((offset, data))
+        payloads.append((name, offset, data))
         offset = aligned(offset + size_bytes)
     if len(words) + REQUEST_WORDS > MAX_WORDS:
         raise InvalidArgument("too many inputs, or of too many dimensions")
@@ -93,7 +128,7 @@ def write_request(
     overflow_fd: int | None = None
     if total_bytes <= slot.area_bytes:
         memory = slab.map
-        for offset, data in payloads:
+        for _, offset, data in payloads:
             memory[offset : offset + len(data)] = data
         total_bytes = 0
     else:
@@ -103,7 +138,28 @@ def write_request(
         slot.request_word,
         (model_id, signature_index, task.num_rows, total_bytes, len(words), *words),
     )
+    if plans is not None and overflow_fd is None and not has_strings:
+        if len(plans) >= _MAX_PLANS:
+            plans.clear()
+        stop = slot.request_byte + (REQUEST_WORDS + len(words)) * WORD_BYTES
+        plans[form] = (
+            slab.map[slot.request_byte : stop],
+            tuple((name, start, start + len(data)) for name, start, data in payloads),
+        )
     return overflow_fd
+
+
+def _form_of(slot: Slot, task: InferenceTask) -> tuple[object, ...]:
+    """Returns what the words of a request depend on, but for the sizes of strings."""
+    inputs = task.inputs
+    form: list[object] = [slot, task.num_rows]
+    for name in task.signature.inputs:
+        view = inputs.get(name)
+        if view is None:
+            form.append(None)
+        else:
+            form += (view.dtype, view.shape)
+    return tuple(form)
 
 
 def read_reply(
@@ -249,7 +305,7 @@ def _bounded(size_bytes: int) -> int:
 
 
 def _spill(
-    payloads: Sequence[tuple[int, bytes | bytearray | memoryview]],
+    payloads: Sequence[tuple[str, int, bytes | bytearray | memoryview]],
     start: int,
     total_bytes: int,
 ) -> int:
@@ -257,7 +313,7 @@ def _spill(
     fd = new_memfd("inputs")
     try:
         os.ftruncate(fd, total_bytes)
-        for offset, data in payloads:
+        for _, offset, data in payloads:
             rest = memoryview(data)
             position = offset - start
             while rest:

@@ -87,7 +87,15 @@ class SpreadModel(Generic[M, V]):
 
     def submit(self, task: InferenceTask) -> None:
         """Hands the task to the interpreter with the fewest calls before it."""
-        _, model = min(self._members, key=_num_pending)
+        first, model = self._members[0]
+        fewest = first.num_pending
+        if fewest:
+            for member, other in self._members[1:]:
+                num_pending = member.num_pending
+                if num_pending < fewest:
+                    fewest, model = num_pending, other
+                    if not num_pending:
+                        break
         model.submit(task)
 
     def unload(self) -> None:
@@ -107,7 +115,3 @@ def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:
         num_restarts=sum(stats.num_restarts for stats in each),
         busy_s=sum(stats.busy_s for stats in each),
     )
-
-
-def _num_pending(member: tuple[Member, MemberModel]) -> int:
-    return member[0].num_pending
