@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.process_host import until
+from tests.runtime.process_host import is_gone, until
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.zygote_client import Forked, ZygoteClient
@@ -18,6 +19,7 @@ from tfs.runtime.zygote_process import ZygoteProcess
 from tfs.testing.fake_clock import FakeClock
 
 LINGER_S = 30.0
+ROOT = Path(__file__).resolve().parents[2]
 
 # Says nothing and ends with the channel, as a zygote does.
 PROGRAM = """#!{python}
@@ -136,3 +138,33 @@ def test_the_first_worker_is_wanted_of_the_started_zygote(
     assert process.channel.fileno() == -1
     assert "the zygote is gone" in str(answers[0])
     client.close()
+
+
+HOST_PROGRAM = """
+import sys
+from tfs.runtime.zygote_process import ZygoteProcess
+
+zygote = ZygoteProcess({"PYTHONPATH": sys.argv[1]})
+sys.stdin.read()
+"""
+NEVER_IMPORTED = """
+import os, threading
+print(os.getpid(), flush=True)
+threading.Event().wait()
+"""
+
+
+def test_a_zygote_that_still_imports_ends_with_its_host(tmp_path: Path) -> None:
+    """The import of torch takes a second, which no orphan is to have."""
+    (tmp_path / "torch.py").write_text(NEVER_IMPORTED)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOST_PROGRAM, f"{tmp_path}{os.pathsep}{ROOT}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    ) as host:
+        assert host.stdout is not None
+        zygote = int(host.stdout.readline())
+        host.kill()
+        until(lambda: is_gone(zygote), "the end of the zygote")

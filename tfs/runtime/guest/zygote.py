@@ -1,6 +1,6 @@
 """The zygote: a program of one thread that imported torch once and forks workers.
 
-    python -P -c "... main(CHANNEL_FD, PARENT_PID)", see tfs/runtime/zygote_process.py
+    python -P -c "... main(CHANNEL_FD)", see tfs/runtime/zygote_process.py
 
 It holds no model, no server socket and nothing of the RPC stack. Forking it takes
 milliseconds, and a fork is safe because no other thread and no OpenMP region ever
@@ -36,6 +36,7 @@ import torch
 
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.parent_death import die_with_parent
 from tfs.runtime.guest.platform_imports import MODULES, import_for
 from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.worker import Worker
@@ -54,7 +55,6 @@ package imports what it did when it was packaged: 30 ms in each worker, ten time
 small model takes.
 """
 
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -298,25 +298,13 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def die_with_parent(parent_pid: int, how: signal.Signals = signal.SIGKILL) -> None:
-    """Asks for a signal when the parent ends; exits if it has.
-
-    After changing users: that would take the request back.
-    """
-    _prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(0)
-
-
 def num_threads() -> int:
     """Returns how many threads this process has."""
     return len(os.listdir("/proc/self/task"))
 
 
-def main(channel_fd: int, parent_pid: int) -> None:
-    """Runs the zygote on an inherited channel."""
-    # Not SIGKILL: what models started beside their workers must be ended too.
-    die_with_parent(parent_pid, signal.SIGTERM)
+def main(channel_fd: int) -> None:
+    """Runs the zygote on an inherited channel, in a program that dies with its parent."""
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
