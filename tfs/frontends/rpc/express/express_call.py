@@ -32,8 +32,19 @@ log = logging.getLogger(__name__)
 CARDINALITY: Final = Unimplemented("the method takes exactly one request message")
 """gRPC's answer to none, or to more than one."""
 
-Item = tuple[memoryview, bool] | None
-"""A message and whether it is compressed; None for the client's end."""
+
+class WaitingMessages(Protocol):
+    """Messages that wait for one before them; false while none does. Loop-confined."""
+
+    def __bool__(self) -> bool: ...
+
+    def add(self, message: memoryview, is_compressed: bool) -> None:
+        """Takes the next message."""
+        ...
+
+    def add_end(self) -> None:
+        """Takes note that the client sends no more; something waits before that."""
+        ...
 
 
 class CallOwner(Protocol):
@@ -113,7 +124,7 @@ class ExpressCall:
         self.has_message = False
         self.bucket: Bucket[ExpressCall] | None = None
         # Messages that wait for one before them to be decompressed.
-        self.inbox: deque[Item] | None = None
+        self.inbox: WaitingMessages | None = None
         self._session = session
         self._cancel: CancelToken | None = None
         self._error: ServingError | None = None

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tfs.core.errors import ResourceExhausted, ServingError
 from tfs.frontends.rpc.express.frames import (
     DEFAULT_WINDOW,
     ConnectionFault,
@@ -128,3 +129,8 @@ class ReceiveWindow:
         """Gives back what was granted and never used."""
         self._budget.used_bytes -= self.size
         self.size = 0
+
+
+def budget_used_up() -> ServingError:
+    """Returns the error of a request that the receive budget has no room for."""
+    return ResourceExhausted("the server's receive budget is used up; retry later")

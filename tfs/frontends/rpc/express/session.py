@@ -23,20 +23,18 @@ from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
-    ResourceExhausted,
     ServingError,
-    Unavailable,
     Unimplemented,
 )
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
-from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
-from tfs.frontends.rpc.express.messages import decompress
+from tfs.frontends.rpc.express.frames import ErrorCode
+from tfs.frontends.rpc.express.inbox import Inbox
 from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
+from tfs.frontends.rpc.express.silence import Silence
 from tfs.frontends.rpc.express.stream import Stream
-from tfs.frontends.rpc.express.stream_state import StreamState
 from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 
 log = logging.getLogger(__name__)
@@ -65,21 +63,18 @@ class Session:
         "_has_waited",
         "_methods",
         "_now",
-        "_num_answered",
         "_num_read_bytes",
         "_on_closed",
         "_options",
-        "_pinged_s",
         "_read_s",
         "_shared",
+        "_silence",
         "_socket",
-        "_starved_since_s",
         "_unsent",
         "_unsent_bytes",
         "_watched",
         "_written_s",
         "connection",
-        "idle_since_s",
         "is_closed",
         "is_dirty",
         "loop_ident",
@@ -119,13 +114,10 @@ class Session:
         self.is_dirty = False
         self.is_closed = False
         self.opened_s = now_s
-        self.idle_since_s = now_s
+        self._silence = Silence(self, shared, now_s)
         self._read_s = now_s
         self._busy_s = -inf
         self._written_s = now_s
-        self._pinged_s: float | None = None
-        self._starved_since_s: float | None = None
-        self._num_answered = 0
         self._num_read_bytes = 0  # when last there were any
         self._has_more = False
         self._has_waited = False  # for others, since it had more
@@ -266,6 +258,15 @@ class Session:
                 self._shared.starved.pop(self, None)
             if self.connection.has_output:
                 self.mark_dirty()
+
+    def sweep(self, now_s: float) -> None:
+        """Closes, resets or pings what has been silent for too long."""
+        self._silence.sweep(
+            now_s,
+            self._read_s,
+            self._written_s if self._unsent else None,
+            has_more=self._has_more,
+        )
 
     @property
     def wants_favour(self) -> bool:
@@ -447,11 +448,12 @@ class Session:
         if call is None:
             return
         if is_compressed or call.inbox:
-            if call.inbox is None:
-                call.inbox = deque()
-            call.inbox.append((message, is_compressed))
-            if len(call.inbox) == 1:
-                self._decompress(call)
+            inbox = call.inbox
+            if inbox is None:
+                inbox = call.inbox = Inbox(
+                    call, self._shared, self.connection.max_request_bytes
+                )
+            inbox.add(message, is_compressed)
         else:
             call.take_message(message)
 
@@ -460,7 +462,7 @@ class Session:
         if call is None:
             return
         if call.inbox:
-            call.inbox.append(None)
+            call.inbox.add_end()
         else:
             call.take_end()
 
@@ -481,57 +483,6 @@ class Session:
             self.connection.send_refusal(stream, refusal)
         else:
             self.connection.send_error(stream, refusal)
-
-    # -- decompression, off the loop ----------------------------------------------------
-
-    def _decompress(self, call: ExpressCall) -> None:
-        """Works off the call's inbox up to the next compressed message."""
-        inbox = call.inbox
-        while inbox and not call.is_finished:
-            item = inbox[0]
-            if item is None:
-                inbox.popleft()
-                call.take_end()
-            elif not item[1]:
-                inbox.popleft()
-                call.take_message(item[0])
-            else:
-                job = partial(self._inflate, call, item[0])
-                try:
-                    self._shared.executor.submit(job)
-                except RuntimeError:
-                    call.fail(Unavailable("the server is shutting down"))
-                return
-
-    def _inflate(self, call: ExpressCall, body: memoryview) -> None:
-        # On the executor's thread.
-        outcome: bytes | ServingError
-        try:
-            outcome = decompress(
-                body, call.stream.head.encoding, self.connection.max_request_bytes
-            )
-        except ServingError as error:
-            outcome = error
-        self.post(partial(self._on_inflated, call, outcome))
-
-    def _on_inflated(self, call: ExpressCall, outcome: bytes | ServingError) -> None:
-        self._shared.on_large_message()
-        if call.is_finished or not call.inbox:
-            return
-        item = call.inbox.popleft()
-        if isinstance(outcome, ServingError):
-            call.fail(outcome)
-            return
-        assert item is not None  # it was what was decompressed
-        stream, budget = call.stream, self._shared.budget
-        grown_bytes = len(outcome) - len(item[0])
-        if grown_bytes > budget.free_bytes:
-            call.fail(_budget_used_up())
-            return
-        budget.used_bytes += grown_bytes
-        stream.held_bytes += grown_bytes
-        call.take_message(outcome)
-        self._decompress(call)
 
     # -- what calls tell ---------------------------------------------------------------
 
@@ -623,100 +574,7 @@ class Session:
             self.connection.num_cut_off -= 1
             self.connection.release(found[1])
 
-    # -- timeouts --------------------------------------------------------------------
-
-    def sweep(self, now_s: float) -> None:
-        """Closes, resets or pings what has been silent for too long."""
-        connection = self.connection
-        options = self._options
-        if not connection.is_established:
-            if now_s - self.opened_s > options.handshake_timeout_s:
-                self._give_up(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
-            return
-        stuck_since_s = connection.stuck_since_s
-        if (
-            stuck_since_s is not None
-            and not self._has_more
-            and now_s - stuck_since_s > options.header_timeout_s
-        ):
-            self._give_up(ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
-            return
-        if self._unsent and now_s - self._written_s > options.write_timeout_s:
-            self._shared.counters.timeouts += 1
-            self.close()
-            return
-        if connection.streams:
-            self._sweep_streams(now_s)
-            self.idle_since_s = now_s
-        elif not connection.is_idle:
-            self.idle_since_s = now_s
-        elif self._num_answered != connection.num_answered:
-            self._num_answered = connection.num_answered
-            self.idle_since_s = now_s
-        elif now_s - self.idle_since_s > options.idle_timeout_s:
-            connection.begin_drain()
-            connection.finish_drain()
-            self.mark_dirty()
-            return
-        self._keep_alive(now_s)
-
-    def _sweep_streams(self, now_s: float) -> None:
-        options = self._options
-        connection = self.connection
-        for stream in list(connection.streams.values()):
-            call: ExpressCall | None = stream.owner
-            if stream.state is StreamState.OPEN and call is not None:
-                if call.route.kind is not MethodKind.BIDIRECTIONAL:
-                    since_s = stream.opened_s
-                elif stream.is_inside_message:
-                    since_s = stream.message_s
-                else:
-                    continue  # such a client sends when it likes
-                allowed_s = (
-                    options.body_timeout_s
-                    + stream.received_bytes / options.min_body_bytes_per_s
-                )
-                if now_s - since_s > allowed_s:
-                    self._shared.counters.timeouts += 1
-                    call.fail(
-                        DeadlineExceeded("the request message did not arrive in time")
-                    )
-            elif stream.outbox and now_s - stream.progress_s > options.write_timeout_s:
-                self._shared.counters.timeouts += 1
-                connection.reset(stream, ErrorCode.CANCEL)
-                self.on_reset(stream)
-                self.mark_dirty()
-        if not connection.is_starved or self._shared.favoured is not self:
-            self._starved_since_s = None  # others are on, and it waits its turn
-        elif self._starved_since_s is None:
-            self._starved_since_s = now_s
-        elif now_s - self._starved_since_s > options.starve_timeout_s:
-            self._relieve()
-
-    def _relieve(self) -> None:
-        """Fails the youngest unfinished request for want of receive budget."""
-        for stream in reversed(list(self.connection.streams.values())):
-            call: ExpressCall | None = stream.owner
-            if call is not None and stream.is_inside_message:
-                call.fail(_budget_used_up())
-                return
-
-    def _keep_alive(self, now_s: float) -> None:
-        if self._pinged_s is None or self._read_s > self._pinged_s:
-            if now_s - self._read_s > self._options.keepalive_time_s:
-                self._pinged_s = now_s
-                self.connection.ping()
-                self.mark_dirty()
-        elif now_s - self._pinged_s > self._options.keepalive_timeout_s:
-            self._shared.counters.timeouts += 1
-            self.close()
-
     # -- the end -----------------------------------------------------------------------
-
-    def _give_up(self, code: ErrorCode, reason: str) -> None:
-        self._shared.counters.timeouts += 1
-        self.connection.terminate(ConnectionFault(code, reason))
-        self.mark_dirty()
 
     def on_failure(self, error: Exception) -> None:
         """Our own code raised: this connection is lost, the others are not."""
@@ -753,7 +611,3 @@ class Session:
             connection.close()
         finally:
             self._on_closed(self)
-
-
-def _budget_used_up() -> ServingError:
-    return ResourceExhausted("the server's receive budget is used up; retry later")

@@ -1,0 +1,101 @@
+"""The messages of a call that wait for one before them to be decompressed."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from tfs.core.errors import ServingError, Unavailable
+from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.flow_control import budget_used_up
+from tfs.frontends.rpc.express.messages import decompress
+from tfs.frontends.rpc.express.shared_state import SharedState
+
+Item = tuple[memoryview, bool] | None
+"""A message and whether it is compressed; None for the client's end."""
+
+
+class Inbox:
+    """Hands a call its messages in order, none of them compressed any more.
+
+    A ``WaitingMessages`` of :mod:`~tfs.frontends.rpc.express.express_call`. They are decompressed on the executor, one at a time; what comes meanwhile
+    waits. Loop-confined.
+
+    Args:
+        call: Takes them, and the client's end; is failed with what goes wrong.
+        shared: The executor, the loop and the receive budget.
+        max_message_bytes: Of a message, decompressed.
+
+    """
+
+    __slots__ = ("_call", "_items", "_max_message_bytes", "_shared")
+
+    def __init__(
+        self, call: ExpressCall, shared: SharedState, max_message_bytes: int
+    ) -> None:
+        self._call = call
+        self._shared = shared
+        self._max_message_bytes = max_message_bytes
+        self._items: deque[Item] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, message: memoryview, is_compressed: bool) -> None:
+        """Takes the next message."""
+        self._items.append((message, is_compressed))
+        if len(self._items) == 1:
+            self._go_on()
+
+    def add_end(self) -> None:
+        """Takes note that the client sends no more; something waits before that."""
+        self._items.append(None)
+
+    def _go_on(self) -> None:
+        """Hands over what comes before the next compressed message."""
+        items, call = self._items, self._call
+        while items and not call.is_finished:
+            item = items[0]
+            if item is None:
+                items.popleft()
+                call.take_end()
+            elif not item[1]:
+                items.popleft()
+                call.take_message(item[0])
+            else:
+                try:
+                    self._shared.executor.submit(partial(self._inflate, item[0]))
+                except RuntimeError:
+                    call.fail(Unavailable("the server is shutting down"))
+                return
+
+    def _inflate(self, body: memoryview) -> None:
+        # On the executor's thread.
+        outcome: bytes | ServingError
+        try:
+            outcome = decompress(
+                body, self._call.stream.head.encoding, self._max_message_bytes
+            )
+        except ServingError as error:
+            outcome = error
+        self._shared.loop.post(partial(self._on_inflated, outcome))
+
+    def _on_inflated(self, outcome: bytes | ServingError) -> None:
+        self._shared.on_large_message()
+        call = self._call
+        if call.is_finished or not self._items:
+            return
+        item = self._items.popleft()
+        if isinstance(outcome, ServingError):
+            call.fail(outcome)
+            return
+        assert item is not None  # it was what was decompressed
+        budget = self._shared.budget
+        grown_bytes = len(outcome) - len(item[0])
+        if grown_bytes > budget.free_bytes:
+            call.fail(budget_used_up())
+            return
+        budget.used_bytes += grown_bytes
+        call.stream.held_bytes += grown_bytes
+        call.take_message(outcome)
+        self._go_on()

@@ -1,0 +1,177 @@
+"""How long a client may keep a server waiting, for its bytes or for its ears."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tfs.core.call import MethodKind
+from tfs.core.errors import DeadlineExceeded
+from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.flow_control import budget_used_up
+from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
+from tfs.frontends.rpc.express.stream import Stream
+from tfs.frontends.rpc.express.stream_state import StreamState
+
+
+class SilentSession(StarvedSession, Protocol):
+    """A session as far as its client's silence is concerned. Loop-confined."""
+
+    connection: Connection
+
+    def mark_dirty(self) -> None:
+        """Has what was sent written at the end of the round."""
+        ...
+
+    def on_reset(self, stream: Stream) -> None:
+        """A stream is gone without an answer."""
+        ...
+
+    def close(self) -> None:
+        """Closes the socket and cuts off every call."""
+        ...
+
+
+class Silence:
+    """Closes, resets or pings what one client leaves undone. Loop-confined.
+
+    Args:
+        session: Whose client it is.
+        shared: Gives the timeouts, counts those that passed.
+        now_s: When the connection was accepted.
+
+    """
+
+    __slots__ = (
+        "_idle_since_s",
+        "_num_answered",
+        "_opened_s",
+        "_options",
+        "_pinged_s",
+        "_session",
+        "_shared",
+        "_starved_since_s",
+    )
+
+    def __init__(
+        self, session: SilentSession, shared: SharedState, now_s: float
+    ) -> None:
+        self._session = session
+        self._shared = shared
+        self._options = shared.options
+        self._opened_s = now_s
+        self._idle_since_s = now_s
+        self._num_answered = 0
+        self._pinged_s: float | None = None
+        self._starved_since_s: float | None = None
+
+    def sweep(
+        self,
+        now_s: float,
+        read_s: float,
+        unsent_since_s: float | None,
+        *,
+        has_more: bool,
+    ) -> None:
+        """Looks at every timeout but the deadlines of calls.
+
+        Args:
+            now_s: The time now.
+            read_s: When the client was last heard of.
+            unsent_since_s: Since when it takes nothing of what waits for it; None:
+                nothing does.
+            has_more: Whether it is for the server to go on with what it sent.
+
+        """
+        connection = self._session.connection
+        options = self._options
+        if not connection.is_established:
+            if now_s - self._opened_s > options.handshake_timeout_s:
+                self._give_up(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
+            return
+        stuck_since_s = connection.stuck_since_s
+        if (
+            stuck_since_s is not None
+            and not has_more
+            and now_s - stuck_since_s > options.header_timeout_s
+        ):
+            self._give_up(ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
+            return
+        if (
+            unsent_since_s is not None
+            and now_s - unsent_since_s > options.write_timeout_s
+        ):
+            self._shared.counters.timeouts += 1
+            self._session.close()
+            return
+        if connection.streams:
+            self._sweep_streams(now_s)
+            self._idle_since_s = now_s
+        elif not connection.is_idle:
+            self._idle_since_s = now_s
+        elif self._num_answered != connection.num_answered:
+            self._num_answered = connection.num_answered
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s > options.idle_timeout_s:
+            connection.begin_drain()
+            connection.finish_drain()
+            self._session.mark_dirty()
+            return
+        self._keep_alive(now_s, read_s)
+
+    def _sweep_streams(self, now_s: float) -> None:
+        options = self._options
+        connection = self._session.connection
+        for stream in list(connection.streams.values()):
+            call: ExpressCall | None = stream.owner
+            if stream.state is StreamState.OPEN and call is not None:
+                if call.route.kind is not MethodKind.BIDIRECTIONAL:
+                    since_s = stream.opened_s
+                elif stream.is_inside_message:
+                    since_s = stream.message_s
+                else:
+                    continue  # such a client sends when it likes
+                allowed_s = (
+                    options.body_timeout_s
+                    + stream.received_bytes / options.min_body_bytes_per_s
+                )
+                if now_s - since_s > allowed_s:
+                    self._shared.counters.timeouts += 1
+                    call.fail(
+                        DeadlineExceeded("the request message did not arrive in time")
+                    )
+            elif stream.outbox and now_s - stream.progress_s > options.write_timeout_s:
+                self._shared.counters.timeouts += 1
+                connection.reset(stream, ErrorCode.CANCEL)
+                self._session.on_reset(stream)
+                self._session.mark_dirty()
+        if not connection.is_starved or self._shared.favoured is not self._session:
+            self._starved_since_s = None  # others are on, and it waits its turn
+        elif self._starved_since_s is None:
+            self._starved_since_s = now_s
+        elif now_s - self._starved_since_s > options.starve_timeout_s:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Fails the youngest unfinished request for want of receive budget."""
+        for stream in reversed(list(self._session.connection.streams.values())):
+            call: ExpressCall | None = stream.owner
+            if call is not None and stream.is_inside_message:
+                call.fail(budget_used_up())
+                return
+
+    def _keep_alive(self, now_s: float, read_s: float) -> None:
+        if self._pinged_s is None or read_s > self._pinged_s:
+            if now_s - read_s > self._options.keepalive_time_s:
+                self._pinged_s = now_s
+                self._session.connection.ping()
+                self._session.mark_dirty()
+        elif now_s - self._pinged_s > self._options.keepalive_timeout_s:
+            self._shared.counters.timeouts += 1
+            self._session.close()
+
+    def _give_up(self, code: ErrorCode, reason: str) -> None:
+        self._shared.counters.timeouts += 1
+        self._session.connection.terminate(ConnectionFault(code, reason))
+        self._session.mark_dirty()
