@@ -18,8 +18,9 @@ Item = tuple[memoryview, bool] | None
 class Inbox:
     """Hands a call its messages in order, none of them compressed any more.
 
-    A ``WaitingMessages`` of :mod:`~tfs.frontends.rpc.express.express_call`. They are decompressed on the executor, one at a time; what comes meanwhile
-    waits. Loop-confined.
+    A ``WaitingMessages`` of :mod:`~tfs.frontends.rpc.express.express_call`. They are
+    decompressed on the executor, one at a time; what comes meanwhile waits.
+    Loop-confined.
 
     Args:
         call: Takes them, and the client's end; is failed with what goes wrong.

@@ -3,6 +3,11 @@
 Reading happens when a socket is ready, answering whenever a handler is done, and
 writing once per round and connection, in the FLUSH phase, after the batches of the
 round were scheduled and what they answered at once is known.
+
+Rejected, for clients whose requests come one by one, 16 in flight by grpcio.aio: to
+leave the few of a round for 0.1 ms until more have come saves a twentieth of their
+processor time; to let rounds begin 0.3 ms apart saves a sixth of it, but where that
+distance follows from what is seen of a client, its rate falls by as much.
 """
 
 from __future__ import annotations
