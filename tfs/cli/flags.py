@@ -273,7 +273,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "interpreter_call_timeout_s",
         "interpreter_call_timeout_s",
         float,
-        "a call in a process interpreter that takes longer ends it (default 30)",
+        "a call in a process interpreter that takes longer ends it; a private Python "
+        "(dlmopen) takes no more calls then (default 30)",
     ),
     Flag(
         "worker_memory_limit_bytes",

@@ -25,6 +25,7 @@ class DlmopenBackend:
         num_interpreters: At most so many; made when something is loaded on them.
         max_queued: Calls that may wait for one.
         clock: Deadlines go by it.
+        call_timeout_s: When a call counts as hung, and its interpreter takes no more.
 
     """
 
@@ -34,9 +35,15 @@ class DlmopenBackend:
         *,
         max_queued: int = 256,
         clock: Clock | None = None,
+        call_timeout_s: float | None = None,
     ) -> None:
         self._interpreters = tuple(
-            DlmopenInterpreter(f"dlmopen-{index}", max_queued=max_queued, clock=clock)
+            DlmopenInterpreter(
+                f"dlmopen-{index}",
+                max_queued=max_queued,
+                clock=clock,
+                call_timeout_s=call_timeout_s,
+            )
             for index in range(num_interpreters)
         )
 

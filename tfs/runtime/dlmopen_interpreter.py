@@ -32,6 +32,7 @@ from tfs.runtime.task_outcome import closed, unloaded
 
 log = logging.getLogger(__name__)
 
+_MANY = 1 << 30  # tasks, so that a group prefers every other interpreter
 _MIN_FREE_KEYS = 4  # a library that finds none left may end the process
 
 
@@ -113,6 +114,8 @@ class DlmopenInterpreter:
         name: Names the thread.
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
+        call_timeout_s: When a call counts as hung: it goes on, and others are refused
+            with the reason. None waits.
 
     """
 
@@ -122,6 +125,7 @@ class DlmopenInterpreter:
         *,
         max_queued: int = 256,
         clock: Clock | None = None,
+        call_timeout_s: float | None = None,
     ) -> None:
         self._name = name
         # Queue, deadlines and unloading are those of a thread of this process; what
@@ -132,6 +136,7 @@ class DlmopenInterpreter:
             clock=clock,
             load_model=self._load_model,
             takes_several=False,
+            call_timeout_s=call_timeout_s,
         )
         # Held while anything but a load runs in the namespace. Rank: after the
         # thread's locks; no callback runs under it.
@@ -154,8 +159,8 @@ class DlmopenInterpreter:
 
     @property
     def num_pending(self) -> int:
-        """Tasks that wait or run."""
-        return self._thread.num_pending
+        """Tasks that wait or run; where one hangs, more than anywhere else."""
+        return _MANY if self._thread.is_hung else self._thread.num_pending
 
     def start(self) -> None:
         self._thread.start()

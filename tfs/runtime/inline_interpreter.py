@@ -32,6 +32,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.hang_watch import HangWatch
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import FRONT_LIMIT_S
@@ -130,6 +131,8 @@ class InlineInterpreter:
             it returns, wherever that computes.
         takes_several: Whether a version that asks for several requests at once gets
             them; else it gets one at a time.
+        call_timeout_s: When a call on the thread counts as hung (:class:`HangWatch`):
+            what waits behind it, and what comes, is refused then. None waits.
 
     """
 
@@ -143,6 +146,7 @@ class InlineInterpreter:
         on_slow: Callable[[ServableId, float], None] | None = None,
         load_model: Callable[[ModelSource, VersionFiles], GuestModel] | None = None,
         takes_several: bool = True,
+        call_timeout_s: float | None = None,
     ) -> None:
         self._name = name
         self._load_model = load_model or load_guest_model
@@ -150,6 +154,9 @@ class InlineInterpreter:
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
         self._now = self._clock.now
+        self._hangs: HangWatch | None = None
+        if call_timeout_s is not None:
+            self._hangs = HangWatch(name, call_timeout_s, self._now)
         self._front_loop = front_loop
         self._on_slow = on_slow
         # Held while a model runs, by the thread or by the loop (which never waits for
@@ -179,6 +186,11 @@ class InlineInterpreter:
     def num_pending(self) -> int:
         """Tasks that wait for the thread, and the one it runs."""
         return len(self._queue) + self._running.locked()
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a call on the thread hangs, so that it takes no others."""
+        return self._hangs is not None and self._hangs.error() is not None
 
     def start(self) -> None:
         if self._thread is None:
@@ -287,10 +299,15 @@ class InlineInterpreter:
             return
         if model.on_front and self._try_on_loop(model, task):
             return
+        hung = self._hangs.error() if self._hangs is not None else None
+        if hung is not None:
+            self._refuse_waiting(hung)
         refused: ServingError
         with self._lock:
             if self._closing:
                 refused = closed(self._name)
+            elif hung is not None:
+                refused = hung
             elif model.unloading:
                 refused = unloaded(model.source.id)
             elif len(self._queue) >= self._max_queued:
@@ -300,6 +317,14 @@ class InlineInterpreter:
                 self._wake.notify()
                 return
         finish(task, refused)
+
+    def _refuse_waiting(self, error: ServingError) -> None:
+        """Answers every task that waits."""
+        with self._lock:
+            tasks = [item[1] for item in self._queue if not isinstance(item, _Unload)]
+            self._queue = deque(i for i in self._queue if isinstance(i, _Unload))
+        for task in tasks:
+            finish(task, error)
 
     def unload(self, model: InlineModel) -> None:
         """Drops a model behind the call that runs; blocks until it is gone."""
@@ -394,15 +419,27 @@ class InlineInterpreter:
                     item = self._queue.popleft()
                 with self._running:
                     if isinstance(item, _Unload):
+                        if self._hangs is not None:
+                            self._hangs.forget(item.model.source.id)
                         item.done.set()
                         outcome = None
                     else:
-                        outcome, _ = self._execute(*item)
+                        outcome = self._execute_watched(*item)
                 if outcome is not None and not isinstance(item, _Unload):
                     finish(item[1], outcome)
                 # A waiting thread must not keep a model alive that was unloaded, nor
                 # the tensors of a request.
                 del item, outcome
+
+    def _execute_watched(self, model: InlineModel, task: InferenceTask) -> Outcome:
+        hangs = self._hangs
+        if hangs is None:
+            return self._execute(model, task)[0]
+        hangs.begin(model.source.id)
+        try:
+            return self._execute(model, task)[0]
+        finally:
+            hangs.end()
 
     # -- where a model runs, under _running ------------------------------------------
 

@@ -25,6 +25,7 @@ class InProcessInterpreters:
         num_threads: Threads for calls.
         num_private_pythons: Those of backend dlmopen.
         max_queued: Calls that may wait for one interpreter.
+        call_timeout_s: When a call in a private Python counts as hung.
         on_slow: Called on the loop when a front model took too long.
 
     """
@@ -36,6 +37,7 @@ class InProcessInterpreters:
         num_threads: int,
         num_private_pythons: int,
         max_queued: int,
+        call_timeout_s: float,
         on_slow: Callable[[ServableId, float], None],
     ) -> None:
         clock = loop.clock
@@ -52,7 +54,10 @@ class InProcessInterpreters:
         ]
         self._turns = itertools.cycle(self._inline)
         self._private = DlmopenBackend(
-            num_private_pythons, max_queued=max_queued, clock=clock
+            num_private_pythons,
+            max_queued=max_queued,
+            clock=clock,
+            call_timeout_s=call_timeout_s,
         )
 
     def of(self, backend: Backend, num_private_pythons: int) -> Interpreter:

@@ -35,7 +35,8 @@ class InterpretersOptions:
 
     Attributes:
         num_interpreters: Processes, and threads for calls in the server process.
-        call_timeout_s: A call in a process that takes longer ends the process.
+        call_timeout_s: A call in a process that takes longer ends the process; in a
+            private Python, it keeps it from taking others.
         max_queued: Calls that may wait for one interpreter.
         worker: How the processes run.
         num_private_pythons: Those of backend dlmopen; 0 for as many as processes.
@@ -161,6 +162,7 @@ class Interpreters:
                     options.num_private_pythons or options.num_interpreters
                 ),
                 max_queued=options.max_queued,
+                call_timeout_s=options.call_timeout_s,
                 on_slow=self._on_slow,
             )
             with self._lock:

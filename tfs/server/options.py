@@ -85,7 +85,8 @@ class ServerOptions:
         num_interpreters: Processes (and in-process threads) that run models; 0 is one
             per core.
         interpreter_call_timeout_s: A call in a process interpreter that takes longer
-            (or 10 times its usual time, if that is more) ends the interpreter.
+            (or 10 times its usual time, if that is more) ends the interpreter; a
+            private Python cannot be ended, and takes no more calls.
         worker_memory_limit_bytes: Private memory that a process interpreter may add to
             what it starts with, weights apart; a call that needs more fails. 0 is no
             limit.

@@ -1,0 +1,88 @@
+"""Notices a call that hangs in a thread that cannot be ended.
+
+A thread's call can be neither interrupted nor killed. What can be done is to keep others
+from waiting behind it for ever: they are told what hangs, and go elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.servable_id import ServableId
+
+log = logging.getLogger(__name__)
+
+_HANG_FACTOR: Final = 10.0
+
+
+class HangWatch:
+    """One thread's calls. ``begin`` and ``end`` are the thread's, ``error`` anyone's.
+
+    Args:
+        name: The interpreter's.
+        timeout_s: A call hangs when it takes longer, and ten times as long as any of
+            its version before.
+        now: The time in seconds.
+
+    """
+
+    def __init__(self, name: str, timeout_s: float, now: Callable[[], float]) -> None:
+        self._name = name
+        self._timeout_s = timeout_s
+        self._now = now
+        self._longest_s: dict[ServableId, float] = {}
+        # Replaced whole: who reads it has both.
+        self._running: tuple[ServableId, float] | None = None
+        self._was_told = False
+
+    def begin(self, servable: ServableId) -> None:
+        """Takes note of a call."""
+        self._running = servable, self._now()
+
+    def end(self) -> None:
+        """Takes note of its end; one that hung has not after all."""
+        if self._running is None:
+            return
+        servable, begun_s = self._running
+        self._running = None
+        call_s = self._now() - begun_s
+        self._longest_s[servable] = max(call_s, self._longest_s.get(servable, 0.0))
+        if self._was_told:
+            self._was_told = False
+            log.warning(
+                "event=interpreter_hangs_no_more interpreter=%s servable=%s call_s=%.1f",
+                self._name,
+                servable.slashed,
+                call_s,
+            )
+
+    def forget(self, servable: ServableId) -> None:
+        """Drops what is known of a version that is unloaded."""
+        self._longest_s.pop(servable, None)
+
+    def error(self) -> ServingError | None:
+        """Returns what to answer instead of waiting; None while nothing hangs."""
+        running = self._running
+        if running is None:
+            return None
+        servable, begun_s = running
+        call_s = self._now() - begun_s
+        longest_s = self._longest_s.get(servable, 0.0)
+        if call_s <= max(self._timeout_s, _HANG_FACTOR * longest_s):
+            return None
+        if not self._was_told:
+            self._was_told = True
+            log.error(
+                "event=interpreter_hangs interpreter=%s servable=%s call_s=%.1f",
+                self._name,
+                servable.slashed,
+                call_s,
+            )
+        return FailedPrecondition(
+            f"interpreter {self._name} takes no calls: one of {servable.slashed} has "
+            f"been running there for {call_s:.0f} s and cannot be ended. Restart the "
+            "server, and run that model in processes, which can be"
+        )
