@@ -89,3 +89,16 @@ def test_a_front_model_runs_on_the_thread_for_others(
         assert answer.thread_name == "front-0"
     model.unload()
     interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:
+    """It is on the caller's thread: the interpreter's need not even run."""
+    interpreter = InlineInterpreter("rehearsing")
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", {"x": floats((1, 2))}, 30.0)
+    assert model.rehearse("fail", {"x": floats((1, 2))}, 30.0)
+    interpreter.start()
+    answer = ask(model, {"x": floats((1, 2))}, "count")
+    assert values(answer.outputs()["y"]) == [[2, 2]]
+    interpreter.close()
+    assert not model.rehearse("count", {"x": floats((1, 2))}, 30.0)

@@ -77,6 +77,47 @@ def mapped_bytes(pid: int, name: str) -> dict[str, int]:
     return found
 
 
+def test_workers_compete_with_the_server_by_their_priority(host: ProcessHost) -> None:
+    """Systems that share processors out by session would give a load half of one.
+
+    The zygote has a process group of its own, as Ctrl-C is the server's to handle.
+    """
+    interpreter = host.interpreter()
+    interpreter.hold()
+    pid = pid_of(interpreter)
+    zygote_pid = psutil.Process(pid).ppid()
+    interpreter.let_go()
+    assert os.getsid(zygote_pid) == os.getsid(0)
+    assert os.getpgid(zygote_pid) == zygote_pid
+
+
+def test_a_rehearsal_is_a_call_that_nobody_hears_of(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """It warms the process up; what goes wrong shows when the model is called again."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", X, 30.0)
+    assert values(ask(model, X, "count").outputs()["y"]) == [[2, 2]]
+    assert model.rehearse("fail", X, 30.0)
+    first_pid = pid_of(interpreter)
+    assert model.rehearse("crash", {"x": floats((-1, 0))}, 30.0)
+    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_rehearsal_that_hangs_takes_its_worker_along(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Nothing may still run in the model when it serves."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    first_pid = pid_of(interpreter)
+    assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01)
+    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
 def test_a_crash_fails_the_call_that_crashed_and_no_other(
     host: ProcessHost, tmp_path: Path
 ) -> None:

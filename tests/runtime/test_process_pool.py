@@ -70,6 +70,16 @@ def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None
     assert pool not in backend.pools()
 
 
+def test_a_rehearsal_is_everywhere(backend: ProcessBackend, tmp_path: Path) -> None:
+    """Whichever interpreter gets the first call, it is warm."""
+    pool = backend.pool(2)
+    model = pool.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", X, 30.0)
+    for _, member in model.members:
+        assert values(ask(member, X, "count").outputs()["y"]) == [[2, 2]]
+    model.unload()
+
+
 def test_a_crash_in_one_leaves_the_others_serving(
     backend: ProcessBackend, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ class FakeSubject:
         self.signatures = signatures or {DEFAULT_SIGNATURE: SIGNATURE}
         self.clock = FakeClock()
         self.calls: list[tuple[str, int]] = []
+        self.can_rehearse = False
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         view = inputs["x"]
@@ -78,6 +79,11 @@ class FakeSubject:
         self.calls.append((f"{signature_name} twice", inputs["x"].shape[0]))
         self.clock.advance(duration_s)
         return self.scaling
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        if self.can_rehearse:
+            self.calls.append((f"{signature_name} rehearsed", inputs["x"].shape[0]))
+        return self.can_rehearse
 
 
 def doubled(rows: Rows) -> Rows:

@@ -133,6 +133,34 @@ def test_version_with_warm_up_requests_or_in_a_crowd_is_not_warmed_up(
     assert {rows for _, rows in wanted.subject.calls} == {1, 2}
 
 
+def test_known_code_is_called_beside_what_serves_before_it_is_looked_at(
+    wanted: Wanted,
+) -> None:
+    """A fresh process's first calls take long, and not from others' answers.
+
+    Once is enough: what was rehearsed is not warmed up again.
+    """
+    wanted.profiler.profile(wanted.request(1))
+    wanted.subject.calls.clear()
+    wanted.subject.can_rehearse = True
+    assert wanted.profiler.profile(wanted.request(2)) is not None
+    rehearsed = f"{DEFAULT_SIGNATURE} rehearsed"
+    assert wanted.subject.calls == [
+        *((rehearsed, rows) for rows in (2, 1, 8)),
+        (DEFAULT_SIGNATURE, 2),
+        (DEFAULT_SIGNATURE, 1),
+    ]
+
+
+def test_a_crowd_has_no_time_to_rehearse(wanted: Wanted) -> None:
+    """A thousand versions are there sooner without."""
+    wanted.profiler.profile(wanted.request(1))
+    wanted.subject.calls.clear()
+    wanted.subject.can_rehearse = wanted.crowded = True
+    assert wanted.profiler.profile(wanted.request(2)) is not None
+    assert wanted.subject.calls == [(DEFAULT_SIGNATURE, 2), (DEFAULT_SIGNATURE, 1)]
+
+
 def test_crowded_load_postpones_and_idle_time_catches_up(wanted: Wanted) -> None:
     """A thousand versions are loaded first and measured afterwards, oldest first."""
     wanted.crowded = True

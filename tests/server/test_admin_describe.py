@@ -68,6 +68,15 @@ class Host:
     ) -> float | None:
         return None
 
+    def rehearse(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        timeout_s: float,
+    ) -> None:
+        raise AssertionError(model)
+
 
 class OwnModel:
     """A model that computes in this process."""

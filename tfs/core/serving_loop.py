@@ -27,6 +27,7 @@ from threading import get_ident
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.spin_backoff import SpinBackoff
+from tfs.core.thread_priority import answer_soon
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +204,7 @@ class ServingLoop:
         self._thread = threading.current_thread()
         self.thread_ident = get_ident()
         self._running = True
+        answer_soon()
         wake_s: float | None = None
         try:
             while not self._stopping:

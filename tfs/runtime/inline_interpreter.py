@@ -11,6 +11,7 @@ what crashes a call crashes the process, what hangs holds its thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -29,6 +30,7 @@ from tfs.core.errors import Internal, ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
@@ -70,6 +72,7 @@ class InlineModel:
         self.load_memory = LoadMemory()  # others allocate here, too
         self.last_call_s: float | None = None  # there is no way there and back
         self.on_front = front
+        self.can_rehearse = False  # whether any thread may call the guest
         self.slow_calls = SlowCalls(FRONT_LIMIT_S)
         # Written by unload, when none of its calls can be running.
         self.guest: GuestModel | None = guest
@@ -100,6 +103,16 @@ class InlineModel:
         if guest is None:
             return None
         return two_thread_scaling(guest, signature_name, inputs, duration_s)
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Calls the model on the caller's thread, so that no other model's call waits."""
+        guest = self.guest
+        if guest is None or not self.can_rehearse:
+            return False
+        torch.set_num_threads(self.num_threads)
+        with contextlib.suppress(Exception), torch.inference_mode():
+            guest.call(signature_name, inputs)
+        return True
 
 
 class _Unload:
@@ -219,6 +232,7 @@ class InlineInterpreter:
         front = self._front_loop is not None and not is_concurrent
         model = InlineModel(self, source, guest, front=front)
         model.import_s = import_s
+        model.can_rehearse = self._load_model is load_guest_model
         if is_concurrent:
             model.threads = RequestThreads(
                 source,
@@ -409,6 +423,7 @@ class InlineInterpreter:
     # -- on the thread -----------------------------------------------------------
 
     def _run(self) -> None:
+        answer_soon()
         with torch.inference_mode():
             while True:
                 with self._lock:

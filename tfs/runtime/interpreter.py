@@ -137,6 +137,23 @@ class MeasurableModel(Protocol):
         ...
 
 
+@runtime_checkable
+class RehearsableModel(Protocol):
+    """A model whose backend can call it beside what serves. Thread-safe."""
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Calls the model once wherever it is, for what a first call costs. Blocks.
+
+        Where it is in processes, at their lowest priority. Only before it serves:
+        nobody else may call it meanwhile. What it answers is dropped, errors too.
+
+        Returns:
+            Whether its backend can; if not, it was not called.
+
+        """
+        ...
+
+
 class Interpreter(Protocol):
     """Runs models one call at a time. Thread-safe.
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from tfs.core.errors import (
+    DeadlineExceeded,
     FailedPrecondition,
     Internal,
     ServingError,
@@ -284,6 +285,64 @@ class ProcessInterpreter:
             ServingError: The worker died over it, or does not answer.
 
         """
+        fields: dict[str, object] = {"duration_s": duration_s}
+        timeout_s = 8 * duration_s + self._options.call_timeout_s
+        reply = self._try(
+            "scale", model, signature_name, inputs, fields, timeout_s, background=False
+        )
+        scaling = reply.get("scaling")
+        return scaling if isinstance(scaling, float) else None
+
+    def rehearse(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        timeout_s: float,
+    ) -> None:
+        """Has the worker call the model once, at its lowest priority. Blocks.
+
+        What goes wrong shows when the model is called again; a worker that does not
+        come back from it is replaced.
+        """
+        link = self._life.link
+
+        def end() -> None:
+            if link is not None and self._life.link is link:
+                self._life.end("was ended because a call before it served hangs")
+
+        try:
+            self._try(
+                "rehearse",
+                model,
+                signature_name,
+                inputs,
+                {},
+                timeout_s,
+                background=not self._options.is_urgent(),
+            )
+        except DeadlineExceeded:
+            self._loop.post(end)
+        except ServingError:
+            pass
+
+    def _try(
+        self,
+        op: str,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        fields: Mapping[str, object],
+        timeout_s: float,
+        *,
+        background: bool,
+    ) -> Mapping[str, object]:
+        """Has the worker call a model that serves nobody yet. Blocks.
+
+        Raises:
+            ServingError: The worker died over it, or does not answer.
+
+        """
         who = model.source.id.slashed
         views = {
             name: TensorView(
@@ -298,10 +357,10 @@ class ProcessInterpreter:
         try:
             with open(fd, "wb", closefd=False) as file:
                 pickle.dump(views, file)
-            fields = {
+            message = {
+                **fields,
                 "model": model.model_id,
                 "signature": signature_name,
-                "duration_s": duration_s,
             }
 
             def begin(waiter: Waiter[Mapping[str, object]]) -> None:
@@ -318,24 +377,27 @@ class ProcessInterpreter:
                 if self.state is not WorkerState.READY or conversation is None:
                     waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
                     return
-                conversation.send("scale", fields, (fd,), on_reply, background=False)
+                conversation.send(op, message, (fd,), on_reply, background=background)
 
-            timeout_s = 8 * duration_s + self._options.call_timeout_s
-            reply = self._ask(begin, timeout_s, f"{who}: measuring it took too long")
+            late = DeadlineExceeded(f"{who}: a call before it served took too long")
+            return self._ask(begin, timeout_s, late)
         finally:
             os.close(fd)
-        scaling = reply.get("scaling")
-        return scaling if isinstance(scaling, float) else None
 
     def _ask(
-        self, begin: Callable[[Waiter[T]], None], timeout_s: float, late: str
+        self,
+        begin: Callable[[Waiter[T]], None],
+        timeout_s: float,
+        late: str | ServingError,
     ) -> T:
         """Runs ``begin`` on the loop and waits for what it reports."""
         waiter: Waiter[T] = Waiter()
         if self.state is WorkerState.CLOSED:
             raise closed(self._name)
         self._loop.post(lambda: begin(waiter))
-        return waiter.wait(timeout_s, Internal(late))
+        return waiter.wait(
+            timeout_s, late if isinstance(late, ServingError) else Internal(late)
+        )
 
     # -- loading, on a manager thread ------------------------------------------------
 

@@ -64,6 +64,16 @@ class ModelHost(Protocol):
         """Has the worker call the model from two threads. Blocks."""
         ...
 
+    def rehearse(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        timeout_s: float,
+    ) -> None:
+        """Has the worker call the model once in the background. Blocks."""
+        ...
+
 
 class ProcessModel:
     """A version on a process interpreter.
@@ -134,6 +144,11 @@ class ProcessModel:
     ) -> float | None:
         """Has the worker measure it; see ``MeasurableModel``."""
         return self._host.two_thread_scaling(self, signature_name, inputs, duration_s)
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Has the worker call it in the background; see ``RehearsableModel``."""
+        self._host.rehearse(self, signature_name, inputs, timeout_s)
+        return True
 
     def refusal(self) -> ServingError | None:
         """Returns why its tasks must not run, None if they may."""

@@ -11,6 +11,7 @@ from tfs.runtime.interpreter import (
     InterpreterStats,
     LoadMemory,
     MeasurableModel,
+    RehearsableModel,
 )
 from tfs.runtime.model_source import ModelSource
 
@@ -83,6 +84,14 @@ class SpreadModel(Generic[M, V]):
         """Has the first interpreter measure it; see ``MeasurableModel``."""
         return self._members[0][1].two_thread_scaling(
             signature_name, inputs, duration_s
+        )
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Rehearses on each interpreter, one after the other."""
+        return all(
+            isinstance(model, RehearsableModel)
+            and model.rehearse(signature_name, inputs, timeout_s)
+            for _, model in self._members
         )
 
     def submit(self, task: InferenceTask) -> None:

@@ -107,7 +107,10 @@ class ZygoteProcess:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(self._theirs.fileno(),),
-                start_new_session=True,
+                # Ctrl-C is the server's. No session of its own: where the system groups
+                # processes by session (autogroup), priorities hold within one, and a
+                # load of the lowest would take half a processor from the loop.
+                process_group=0,
             )
         except OSError as error:
             # Their end stays open until we are closed: the channel's end would be

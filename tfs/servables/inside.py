@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tfs.runtime.interpreter import InterpreterModel, MeasurableModel
+from tfs.core.servable import Tensors
+from tfs.runtime.interpreter import (
+    InterpreterModel,
+    MeasurableModel,
+    RehearsableModel,
+)
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.process_model import ProcessModel
 from tfs.runtime.spread_model import SpreadModel
@@ -31,6 +37,15 @@ def measurable_of(model: InterpreterModel) -> MeasurableModel | None:
     if isinstance(model, PlacedModel):
         model = model.model
     return model if isinstance(model, MeasurableModel) else None
+
+
+def rehearsal_of(
+    model: InterpreterModel,
+) -> Callable[[str, Tensors, float], bool] | None:
+    """Returns what calls a model beside what serves, None if its backend cannot."""
+    if isinstance(model, PlacedModel):
+        model = model.model
+    return model.rehearse if isinstance(model, RehearsableModel) else None
 
 
 def processes_of(model: InterpreterModel) -> ModelProcesses | None:

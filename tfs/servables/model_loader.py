@@ -28,7 +28,7 @@ from tfs.core.version_directory import (
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
-from tfs.servables.inside import measurable_of
+from tfs.servables.inside import measurable_of, rehearsal_of
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
 from tfs.servables.probe import ServableSubject
@@ -208,6 +208,7 @@ class ModelLoader:
                 model.pid,
                 model.two_thread_scaling,
                 lambda: model.last_call_s,
+                rehearsal_of(servable.model),
             )
             memory = model.load_memory
             load = LoadMeasures(

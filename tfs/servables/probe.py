@@ -105,7 +105,23 @@ class ProbeSubject(Protocol):
         ...
 
 
+class ProfileSubject(ProbeSubject, Protocol):
+    """A version that is to serve next, as the profiler sees it."""
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Makes a call for what a first one costs, beside what serves, and waits.
+
+        Only before the version serves. What it answers, errors too, is dropped.
+
+        Returns:
+            Whether it could be called beside others; if not, it was not called.
+
+        """
+        ...
+
+
 Scaling = Callable[[str, Tensors, float], "float | None"]
+Rehearse = Callable[[str, Tensors, float], bool]
 
 
 class ServableSubject:
@@ -117,8 +133,10 @@ class ServableSubject:
         pid: int | None = None,
         scaling: Scaling | None = None,
         call_s: Callable[[], float | None] = lambda: None,
+        rehearse: Rehearse | None = None,
     ) -> None:
         self._servable = servable
+        self._rehearse = rehearse
         self._scaling = scaling
         self._call_s = call_s
         self.pid = os.getpid() if pid is None else pid
@@ -169,6 +187,11 @@ class ServableSubject:
         if self._scaling is None:
             return None
         return self._scaling(signature_name, inputs, duration_s)
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        if self._rehearse is None:
+            return False
+        return self._rehearse(signature_name, inputs, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +281,7 @@ def warm_up(
                 if name in failed or predict_s(name, num_rows) > left_s:
                     continue
                 try:
-                    subject.call(name, _batch(inputs[name], num_rows), left_s)
+                    subject.call(name, batch_of(inputs[name], num_rows), left_s)
                 except ServingError as error:
                     log.info("event=warm_up_failed signature=%s error=%s", name, error)
                     failed.add(name)
@@ -342,7 +365,7 @@ class _Probe:
                 return
             share_s = _LARGEST_SHARE * self._options.budget_s / len(names)
             rows = self._largest(name)
-            inputs = _batch(self._inputs[name], rows)
+            inputs = batch_of(self._inputs[name], rows)
             pid = self._subject.pid
             can_see = reset_peak(pid)
             resident = resident_bytes(pid)
@@ -366,7 +389,7 @@ class _Probe:
             share_s = _SCALING_SHARE * self._options.budget_s / len(names)
             if left_s < share_s:
                 return None
-            inputs = _batch(self._inputs[name], self._largest(name))
+            inputs = batch_of(self._inputs[name], self._largest(name))
             try:
                 scaling = self._subject.two_thread_scaling(name, inputs, share_s)
             except ServingError as error:
@@ -388,7 +411,7 @@ class _Probe:
                     continue
                 if self._clock.now() >= self._deadline_s:
                     return
-                inputs = _batch(self._inputs[name], rows)
+                inputs = batch_of(self._inputs[name], rows)
                 times = self._time(name, rows, inputs, self._deadline_s, max_calls=5)
                 # A first call alone tells what allocating takes, not what a call does.
                 if len(times) > 1:
@@ -443,7 +466,8 @@ class _Probe:
         log.info("event=probe_failed signature=%s error=%s", name, error)
 
 
-def _batch(inputs: ProbeInputs, num_rows: int) -> Tensors:
+def batch_of(inputs: ProbeInputs, num_rows: int) -> Tensors:
+    """Returns that many rows of the inputs; all there is of an unbatched signature."""
     if not inputs.num_different:
         return inputs.whole()
     return inputs.take(*range(num_rows))

@@ -21,13 +21,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
 from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
 from tfs.core.process_memory import data_bytes
+from tfs.core.servable import Tensors
 from tfs.core.spin_backoff import SpinBackoff
+from tfs.core.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
@@ -47,8 +49,6 @@ from tfs.runtime.guest.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
     from tfs.runtime.guest.session_guest import SessionGuest
-
-_LOWEST_PRIORITY: Final = 19
 
 
 class Worker:
@@ -193,6 +193,7 @@ class Worker:
             "open": self._open,
             "unload": self._unload,
             "scale": self._scale,
+            "rehearse": self._rehearse,
         }
         payload, reply_fds = b"", list[int]()
         try:
@@ -279,21 +280,39 @@ class Worker:
         self, request: Mapping[str, object], fds: list[int]
     ) -> dict[str, object]:
         """Measures a model from two threads of its own, beside the main one."""
-        model_id, name, duration_s = (
-            request[key] for key in ("model", "signature", "duration_s")
-        )
+        duration_s = request["duration_s"]
+        assert isinstance(duration_s, float)
+        loaded, name, inputs = self._trial(request, fds)
+        scaling = two_thread_scaling(loaded.guest, name, inputs, duration_s)
+        return {"code": 0, "scaling": scaling}
+
+    def _rehearse(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> dict[str, object]:
+        """Calls a model on this thread: what a first call costs is the process's."""
+        loaded, name, inputs = self._trial(request, fds)
+        try:
+            with torch.inference_mode():
+                loaded.guest.call(name, inputs)
+        finally:
+            self._forks.leave_if_copy()
+        return {"code": 0}
+
+    def _trial(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> tuple[LoadedModel, str, Tensors]:
+        """Returns the model that a request is about, the signature and the inputs."""
+        model_id, name = request["model"], request["signature"]
         assert isinstance(model_id, int)
         assert isinstance(name, str)
-        assert isinstance(duration_s, float)
         loaded = self._models.get(model_id)
         if loaded is None:
             raise Unavailable("the model is not loaded on this interpreter")
         # The descriptor's offset is shared with the host, which wrote to the end.
         with open(fds[0], "rb", closefd=False) as file:
             file.seek(0)
-            inputs = pickle.load(file)
-        scaling = two_thread_scaling(loaded.guest, name, inputs, duration_s)
-        return {"code": 0, "scaling": scaling}
+            inputs: Tensors = pickle.load(file)
+        return loaded, name, inputs
 
     def _unload(
         self, request: Mapping[str, object], _fds: list[int]
@@ -337,8 +356,7 @@ class Worker:
 
 def _give_way() -> None:
     """Gives this thread the lowest priority, for good."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+    give_way()
     torch.set_num_threads(1)
 
 

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import torch
 
+from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.parent_death import die_with_parent
@@ -310,6 +311,9 @@ def main(channel_fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     close_all_but({0, 1, 2, channel_fd})
     torch.set_num_threads(1)
+    # All threads of all workers inherit it: those that serve get a processor when they
+    # wake up, those that load give theirs up to whoever does, also outside this server.
+    answer_soon()
     for module in _PREIMPORTED:
         importlib.import_module(module)
     gc.freeze()
@@ -341,7 +345,7 @@ def run_standby(channel_fd: int) -> None:
     ends with the host, and no model ever runs in it that could keep it from noticing.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until it has a handler of its own
-    os.setsid()
+    os.setpgid(0, 0)  # of the same session: priorities hold within one
     close_all_but({0, 1, 2, channel_fd})
     zygote = Zygote(socket.socket(fileno=channel_fd))
     zygote.tell_ready()
