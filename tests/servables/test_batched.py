@@ -632,6 +632,31 @@ def test_without_options_a_request_may_have_any_size() -> None:
     at.close()
 
 
+def test_beside_small_batches_a_large_request_is_a_few_calls() -> None:
+    """Where a batch takes microseconds, three hundred of them take much longer.
+
+    TensorFlow Serving runs a request of any size at once unless batching was configured.
+    """
+    at = Fixture()
+    measured = SignatureProfile(
+        rows_independent=True, call_s_by_rows={1: 1e-5, 32: 1e-5}
+    )
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at.batched = BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
+    num_rows = 10_000
+    drained: list[bool] = []
+    numbers = [float(row // 2) for row in range(2 * num_rows)]
+    _, huge = at.submit({"x": floats((num_rows, 2), *numbers)})
+    at.batched.close(lambda: drained.append(True))
+    assert not huge
+    for _ in range(100):
+        at.step()
+    assert values_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
+    assert len(at.inner.seen) <= 20
+    assert drained == [True]  # and not before the last call
+    at.close()
+
+
 def test_a_huge_request_ends_with_its_first_fault() -> None:
     """What is left of it is not computed for nobody."""
     at = Fixture()

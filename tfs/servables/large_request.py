@@ -1,50 +1,121 @@
-"""A request with more rows than a queue holds."""
+"""A request with more rows than a queue holds, or than a batch has.
+
+Batches of a small model are small: beyond some thirty rows joining gains nothing more,
+and what a batch costs besides computing does not matter. To a request of ten thousand rows
+it does; in batches it took a hundred times as long as in one call.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tfs.core.errors import InvalidItems, ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import concatenate
 from tfs.servables.batching_loop import BatchingLoop
 
+CALL_S: Final = 1e-3
+"""What a call of a portion should take: others wait for no longer between two."""
+
+_MOST_BATCHES: Final = 32  # a portion that nothing but small calls speaks for
+_MAX_ROWS: Final = 1 << 20
+
+
+class PortionSize:
+    """How many rows the portions of large requests have; kept from one to the next.
+
+    Attributes:
+        num_rows: Of the next portion. Set from the thread a portion ends on.
+
+    """
+
+    __slots__ = ("_least", "_most", "num_rows")
+
+    def __init__(self, num_rows: int, least: int, most: int) -> None:
+        self.num_rows = num_rows
+        self._least = least
+        self._most = most
+
+    @classmethod
+    def fixed(cls, num_rows: int) -> PortionSize:
+        """Returns one that never changes."""
+        return cls(num_rows, num_rows, num_rows)
+
+    @classmethod
+    def beside_batches(cls, batch_rows: int, batch_s: float) -> PortionSize | None:
+        """Returns the size to begin with where batches take ``batch_s``.
+
+        None where it is not known, or where portions would be hardly larger than
+        batches: then a request is better spread over those, which others share.
+        """
+        if batch_s <= 0 or 2 * batch_s > CALL_S:
+            return None
+        num_rows = int(batch_rows * min(CALL_S / batch_s, _MOST_BATCHES))
+        return cls(num_rows, max(2 * batch_rows, num_rows // 8), _MAX_ROWS)
+
+    def note(self, num_rows: int, duration_s: float) -> None:
+        """Learns from how long a portion took, the way to the model included."""
+        if num_rows < self.num_rows and duration_s < CALL_S:
+            return  # the last of a request says little of whole ones
+        share = min(max(CALL_S / max(duration_s, 1e-9), 0.5), 4.0)
+        self.num_rows = min(max(int(num_rows * share), self._least), self._most)
+
 
 class LargeRequest:
-    """A request larger than a queue holds, submitted portion by portion.
+    """A request larger than a queue or a batch holds, submitted portion by portion.
 
     One at a time, so that others get their turns between them and the queue never
     fills. The request ends with its last portion, or with the first that fails.
     Loop-confined, except that portions end on any thread.
+
+    Args:
+        task: The request.
+        size: Rows of each portion; learns from them.
+        split: Makes a portion.
+        submit: Takes it.
+        loop: Where the next one is submitted.
+        on_end: Called once, after the request has ended, on any thread.
+
     """
 
     def __init__(
         self,
         task: InferenceTask,
-        num_rows: int,
+        size: PortionSize,
         split: Callable[
             [InferenceTask, int, int, Callable[[Outcome], None]], InferenceTask
         ],
         submit: Callable[[InferenceTask], None],
         loop: BatchingLoop,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._task = task
-        self._num_rows = num_rows
+        self._size = size
         self._split = split
         self._submit = submit
         self._loop = loop
+        self._on_end = on_end
         self._start = 0
+        self._stop = 0
+        self._begun_s = 0.0
         self._outcomes: list[Tensors] = []
 
     def go_on(self) -> None:
         """Submits the next portion."""
         task = self._task
-        try:
-            stop = min(self._start + self._num_rows, task.num_rows)
-            portion = self._split(task, self._start, stop, self._done)
-        except Exception as error:
-            task.on_done(serving_error(error, "splitting a request failed"))
+        error = task.cancel.error
+        if error is not None and self._start:
+            self._end(error)  # nobody waits for the rest
             return
+        try:
+            self._stop = min(self._start + self._size.num_rows, task.num_rows)
+            portion = self._split(task, self._start, self._stop, self._done)
+        except Exception as failure:
+            self._end(serving_error(failure, "splitting a request failed"))
+            return
+        self._begun_s = time.monotonic()
         self._submit(portion)
 
     def _done(self, outcome: Outcome) -> None:
@@ -52,19 +123,25 @@ class LargeRequest:
         if isinstance(outcome, ServingError):
             if isinstance(outcome, InvalidItems):
                 outcome = outcome.after(self._start)
-            task.on_done(outcome)
+            self._end(outcome)
             return
+        self._size.note(self._stop - self._start, time.monotonic() - self._begun_s)
         self._outcomes.append(outcome)
-        self._start += self._num_rows
+        self._start = self._stop
         if self._start < task.num_rows:
             self._loop.post(self.go_on)
             return
         try:
             outcome = join_parts(task, self._outcomes)
         except Exception as error:
-            task.on_done(serving_error(error, "joining the portions failed"))
-            return
-        task.on_done(outcome)
+            outcome = serving_error(error, "joining the portions failed")
+        self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        try:
+            self._task.on_done(outcome)
+        finally:
+            self._on_end()
 
 
 def join_parts(task: InferenceTask, outcomes: Sequence[Tensors]) -> Tensors:

@@ -22,7 +22,7 @@ from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.servables.batch_runner import BatchRunner
 from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.batching_report import QueueReport, report_queue
-from tfs.servables.large_request import LargeRequest, join_parts
+from tfs.servables.large_request import LargeRequest, PortionSize, join_parts
 from tfs.servables.tensor_join import element
 
 _MAX_SHAPES = 64
@@ -41,8 +41,8 @@ class SignatureQueues:
         scheduler: Takes the queues, and forms batches of what they hold.
         options: The queues', and how their batches are formed.
         measured: Of the signature: time per batch size, whether padding is safe.
-        takes_any_size: Whether a request larger than a queue is computed in portions;
-            else it is refused.
+        takes_any_size: Whether a request larger than a queue is computed in portions,
+            and one larger than a batch in larger ones; else it is refused.
 
     """
 
@@ -71,6 +71,14 @@ class SignatureQueues:
         self._label = f"{inner.id.slashed}, signature {name!r}"
         self._most_rows = options.queue.max_batch_rows
         self._max_lone_rows = options.max_lone_rows
+        # Where nobody set a limit either, requests beyond a batch go beside the queues,
+        # if a call of them may be much larger than a batch.
+        self._portions: PortionSize | None = None
+        if takes_any_size:
+            batch_s = CostTable(self._call_s).predict_s(self._most_rows)
+            self._portions = PortionSize.beside_batches(self._most_rows, batch_s)
+        self._num_beside = 0  # requests under way in such portions
+        self._on_none_beside: Callable[[], None] | None = None
         self._closed = False
         self._groups: dict[object, SharedQueue[InferenceTask]] = {}
         self._input_names: dict[object, tuple[str, ...]] = {}
@@ -107,10 +115,21 @@ class SignatureQueues:
         if rows < 1 or not task.inputs or self._most_rows < rows <= self._max_lone_rows:
             self._inner.submit(task)
             return
+        if rows > self._most_rows and self._portions is not None and not task.is_low:
+            self._num_beside += 1
+            LargeRequest(
+                task,
+                self._portions,
+                self._split,
+                self._inner.submit,
+                self._loop,
+                partial(self._loop.post, self._one_less_beside),
+            ).go_on()
+            return
         limit = self._max_task_rows
         if limit is not None and task.num_rows > limit:
-            portion = max(self._options.queue.max_batch_rows, limit // 4)
-            LargeRequest(task, portion, self._split, self.submit, self._loop).go_on()
+            size = PortionSize.fixed(max(self._most_rows, limit // 4))
+            LargeRequest(task, size, self._split, self.submit, self._loop).go_on()
             return
         key: object = None
         if not self._is_uniform or task.inputs.keys() != self._names:
@@ -180,18 +199,22 @@ class SignatureQueues:
         self._closed = True
         groups = self._groups if heir is None else {**self._inherited, **self._groups}
         self._groups = {}
-        left = [len(groups)]
+        left = [len(groups) + bool(self._num_beside)]
 
-        def one_less(key: object, queue: SharedQueue[InferenceTask]) -> None:
-            if heir is not None:
-                heir.inherit(key, self._input_names.get(key, ()), queue)
+        def ended() -> None:
             left[0] -= 1
             if not left[0]:
                 on_drained()
 
+        def one_less(key: object, queue: SharedQueue[InferenceTask]) -> None:
+            if heir is not None:
+                heir.inherit(key, self._input_names.get(key, ()), queue)
+            ended()
+
+        self._on_none_beside = ended
         if heir is not None and self._dropped is not None:
             heir.drop(self._dropped)
-        if not groups:
+        if not left[0]:
             on_drained()
         for key, queue in groups.items():
             self._scheduler.remove_queue(queue, partial(one_less, key, queue))
@@ -215,6 +238,11 @@ class SignatureQueues:
             self._dropped = queue
         else:
             self._dropped.take_over(queue)
+
+    def _one_less_beside(self) -> None:
+        self._num_beside -= 1
+        if not self._num_beside and self._on_none_beside is not None:
+            self._on_none_beside()
 
     def _key(self, task: InferenceTask) -> object:
         """Returns what must be equal for requests to be joined; False: nothing is."""
