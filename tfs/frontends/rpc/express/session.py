@@ -1,8 +1,7 @@
 """One accepted socket: bytes in, bytes out, and the calls in between.
 
-Reading is bounded per round; writing is one system call per round for ordinary
-answers. What the kernel does not take waits in ``_unsent``, and while too much waits
-there nothing more is read, so a client that takes no answers gets no more work done.
+Reading is bounded per round, and large requests are read to where they belong; what is
+sent is the base's business.
 
 Any exception on the way, from a socket or from our own code, closes this connection
 and no other.
@@ -13,7 +12,6 @@ from __future__ import annotations
 import logging
 import socket
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
@@ -34,25 +32,21 @@ from tfs.frontends.rpc.express.inbox import Inbox
 from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.silence import Silence
+from tfs.frontends.rpc.express.socket_output import SocketOutput
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 
 log = logging.getLogger(__name__)
 
-_FILL_BYTES: Final = 1 << 20  # of queued answers, per system call
 _LARGE_READ: Final = 49_152  # such a client is sending large messages, for all we know
-_MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
 
 
-class Session:
+class Session(SocketOutput):
     """A client's connection on its socket. Confined to the serving loop.
 
     Attributes:
         peer: Who it is.
-        connection: The protocol's state.
-        is_dirty: Whether it waits for the transport to call :meth:`flush`.
         opened_s: When it was accepted.
-        is_closed: Whether the socket is gone.
 
     """
 
@@ -62,21 +56,10 @@ class Session:
         "_has_more",
         "_has_waited",
         "_methods",
-        "_now",
         "_num_read_bytes",
         "_on_closed",
-        "_options",
         "_read_s",
-        "_shared",
         "_silence",
-        "_socket",
-        "_unsent",
-        "_unsent_bytes",
-        "_watched",
-        "_written_s",
-        "connection",
-        "is_closed",
-        "is_dirty",
         "loop_ident",
         "max_stream_queued_bytes",
         "opened_s",
@@ -92,14 +75,11 @@ class Session:
         methods: MethodTable,
         on_closed: Callable[[Session], None],
     ) -> None:
-        now_s = shared.loop.clock.now()
-        self._shared = shared
+        super().__init__(shared, client)
+        now_s = self._now()
         self._on_closed = on_closed
-        self._now = shared.loop.clock.now
-        self._socket = client
         self._methods = methods
         self.peer = peer
-        self._options = shared.options
         self.loop_ident = shared.loop_ident
         self.post = shared.loop.post
         self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
@@ -111,19 +91,13 @@ class Session:
             shared.buffers,
             shared.scratch,
         )
-        self.is_dirty = False
-        self.is_closed = False
         self.opened_s = now_s
         self._silence = Silence(self, shared, now_s)
         self._read_s = now_s
         self._busy_s = -inf
-        self._written_s = now_s
         self._num_read_bytes = 0  # when last there were any
         self._has_more = False
         self._has_waited = False  # for others, since it had more
-        self._watched = READABLE
-        self._unsent: deque[memoryview] = deque()
-        self._unsent_bytes = 0
         # Calls cut off whose handlers may still work on them.
         self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
         shared.loop.watch(client.fileno(), self.on_ready)
@@ -161,16 +135,6 @@ class Session:
         self._has_more = self._has_waited = False
         try:
             self._receive(b"")
-        except Exception as error:
-            self.on_failure(error)
-
-    def flush(self) -> None:
-        """Writes what the round brought; contains every exception."""
-        self.is_dirty = False
-        if self.is_closed:
-            return
-        try:
-            self._write()
         except Exception as error:
             self.on_failure(error)
 
@@ -276,133 +240,6 @@ class Session:
     def favour(self, is_favoured: bool) -> None:
         """Lets it have the budget's reserve, or no more."""
         self.connection.favour(is_favoured)
-
-    def mark_dirty(self) -> None:
-        """Has :meth:`flush` called at the end of the round."""
-        if not self.is_dirty:
-            self.is_dirty = True
-            self._shared.dirty.append(self.flush)
-
-    # -- writing ---------------------------------------------------------------------
-
-    def _write(self) -> None:
-        connection = self.connection
-        if self._unsent:
-            self._queue_output()  # the socket says when it is time to go on
-            self._watch()
-            return
-        num_left = self._shared.turns.current.num_written_bytes
-        has_sendable = connection.has_sendable
-        while num_left > 0:
-            if has_sendable:
-                connection.fill(min(num_left, _FILL_BYTES))
-            num_left -= _FILL_BYTES
-            out = connection.out
-            if not out:
-                break
-            if connection.has_large_output:
-                self._send_large()
-            else:
-                data = b"".join(out) if len(out) > 1 else bytes(out[0])
-                out.clear()
-                try:
-                    sent = self._socket.send(data)
-                except BlockingIOError:
-                    sent = 0
-                except OSError:
-                    self.close()
-                    return
-                if sent < len(data):
-                    self._unsent.append(memoryview(data)[sent:])
-                    self._unsent_bytes += len(data) - sent
-                    self._written_s = self._now()
-                    self._watch()
-            has_sendable = connection.has_sendable
-            if self.is_closed or self._unsent or not has_sendable:
-                break
-        if self.is_closed or self._unsent:
-            return
-        if has_sendable:
-            self._shared.wants_round = True
-            self.is_dirty = True
-            self._shared.late.append(self.flush)
-        elif connection.is_closed or (connection.is_drained and not connection.out):
-            self.close()
-
-    def _send_large(self) -> None:
-        """Writes what is not worth joining, straight from where it lies."""
-        connection = self.connection
-        out = connection.out
-        if len(out) > _MAX_BUFFERS:
-            self._queue_output()
-            self._send_unsent()
-            return
-        try:
-            sent = self._socket.sendmsg(out)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()
-            return
-        if sent < sum(map(len, out)):
-            num_sent = 0
-            while sent >= len(out[num_sent]):
-                sent -= len(out[num_sent])
-                num_sent += 1
-            del out[:num_sent]
-            out[0] = memoryview(out[0])[sent:]
-            self._queue_output()
-            self._watch()
-        else:
-            out.clear()
-            connection.has_large_output = False
-
-    def _queue_output(self) -> None:
-        connection = self.connection
-        if not self._unsent:
-            self._written_s = self._now()
-        for part in connection.out:
-            self._unsent.append(memoryview(part))
-            self._unsent_bytes += len(part)
-        connection.out.clear()
-        connection.has_large_output = False
-
-    def _send_unsent(self) -> None:
-        unsent = self._unsent
-        while unsent:
-            batch = [unsent[index] for index in range(min(len(unsent), _MAX_BUFFERS))]
-            try:
-                sent = self._socket.sendmsg(batch)
-            except BlockingIOError:
-                break
-            except OSError:
-                self.close()
-                return
-            self._unsent_bytes -= sent
-            self._written_s = self._now()
-            for part in batch:
-                if sent < len(part):
-                    unsent[0] = part[sent:]
-                    break
-                sent -= len(part)
-                unsent.popleft()
-            else:
-                continue
-            break  # a part was left: the kernel is full
-        self._watch()
-
-    def _watch(self) -> None:
-        """Watches for what can go on: reading, unless too much waits; writing."""
-        waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
-        if not self._unsent:
-            events = READABLE
-        elif waiting_bytes <= self._options.max_unsent_bytes:
-            events = READABLE | WRITABLE
-        else:
-            events = WRITABLE
-        if events != self._watched:
-            self._watched = events
-            self._shared.loop.watch(self._socket.fileno(), self.on_ready, events)
 
     # -- what the connection tells -----------------------------------------------------
 

@@ -1,0 +1,208 @@
+"""What one socket is to send: written once per round, and what the kernel leaves of it.
+
+Ordinary answers take one system call per round. What the kernel does not take waits in
+``_unsent``, and while too much waits there the socket is not watched for reading, so a
+client that takes no answers gets no more work done.
+"""
+
+from __future__ import annotations
+
+import abc
+import socket
+from collections import deque
+from typing import Final
+
+from tfs.core.serving_loop import READABLE, WRITABLE
+from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.shared_state import SharedState
+
+_FILL_BYTES: Final = 1 << 20  # of queued answers, per system call
+_MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
+
+
+class SocketOutput(abc.ABC):
+    """What one socket is to send. Confined to the serving loop.
+
+    The base of :class:`~tfs.frontends.rpc.express.session.Session`, which reads.
+
+    Attributes:
+        connection: The protocol's state; whoever derives from this makes it.
+        is_dirty: Whether it waits for the transport to call :meth:`flush`.
+        is_closed: Whether the socket is gone.
+
+    """
+
+    __slots__ = (
+        "_now",
+        "_options",
+        "_shared",
+        "_socket",
+        "_unsent",
+        "_unsent_bytes",
+        "_watched",
+        "_written_s",
+        "connection",
+        "is_closed",
+        "is_dirty",
+    )
+
+    connection: Connection
+
+    def __init__(self, shared: SharedState, client: socket.socket) -> None:
+        self.is_dirty = False
+        self.is_closed = False
+        self._shared = shared
+        self._options = shared.options
+        self._socket = client
+        self._now = shared.loop.clock.now
+        self._watched = READABLE
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._written_s = self._now()
+
+    @abc.abstractmethod
+    def on_ready(self, events: int) -> None:
+        """Reads and writes what is possible; contains every exception."""
+
+    @abc.abstractmethod
+    def on_failure(self, error: Exception) -> None:
+        """Our own code raised: this connection is lost, the others are not."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Closes the socket and cuts off every call; idempotent."""
+
+    def mark_dirty(self) -> None:
+        """Has :meth:`flush` called at the end of the round."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._shared.dirty.append(self.flush)
+
+    def flush(self) -> None:
+        """Writes what the round brought; contains every exception."""
+        self.is_dirty = False
+        if self.is_closed:
+            return
+        try:
+            self._write()
+        except Exception as error:
+            self.on_failure(error)
+
+    def _write(self) -> None:
+        connection = self.connection
+        if self._unsent:
+            self._queue_output()  # the socket says when it is time to go on
+            self._watch()
+            return
+        num_left = self._shared.turns.current.num_written_bytes
+        has_sendable = connection.has_sendable
+        while num_left > 0:
+            if has_sendable:
+                connection.fill(min(num_left, _FILL_BYTES))
+            num_left -= _FILL_BYTES
+            out = connection.out
+            if not out:
+                break
+            if connection.has_large_output:
+                self._send_large()
+            else:
+                data = b"".join(out) if len(out) > 1 else bytes(out[0])
+                out.clear()
+                try:
+                    sent = self._socket.send(data)
+                except BlockingIOError:
+                    sent = 0
+                except OSError:
+                    self.close()
+                    return
+                if sent < len(data):
+                    self._unsent.append(memoryview(data)[sent:])
+                    self._unsent_bytes += len(data) - sent
+                    self._written_s = self._now()
+                    self._watch()
+            has_sendable = connection.has_sendable
+            if self.is_closed or self._unsent or not has_sendable:
+                break
+        if self.is_closed or self._unsent:
+            return
+        if has_sendable:
+            self._shared.wants_round = True
+            self.is_dirty = True
+            self._shared.late.append(self.flush)
+        elif connection.is_closed or (connection.is_drained and not connection.out):
+            self.close()
+
+    def _send_large(self) -> None:
+        """Writes what is not worth joining, straight from where it lies."""
+        connection = self.connection
+        out = connection.out
+        if len(out) > _MAX_BUFFERS:
+            self._queue_output()
+            self._send_unsent()
+            return
+        try:
+            sent = self._socket.sendmsg(out)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent < sum(map(len, out)):
+            num_sent = 0
+            while sent >= len(out[num_sent]):
+                sent -= len(out[num_sent])
+                num_sent += 1
+            del out[:num_sent]
+            out[0] = memoryview(out[0])[sent:]
+            self._queue_output()
+            self._watch()
+        else:
+            out.clear()
+            connection.has_large_output = False
+
+    def _queue_output(self) -> None:
+        connection = self.connection
+        if not self._unsent:
+            self._written_s = self._now()
+        for part in connection.out:
+            self._unsent.append(memoryview(part))
+            self._unsent_bytes += len(part)
+        connection.out.clear()
+        connection.has_large_output = False
+
+    def _send_unsent(self) -> None:
+        unsent = self._unsent
+        while unsent:
+            batch = [unsent[index] for index in range(min(len(unsent), _MAX_BUFFERS))]
+            try:
+                sent = self._socket.sendmsg(batch)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.close()
+                return
+            self._unsent_bytes -= sent
+            self._written_s = self._now()
+            for part in batch:
+                if sent < len(part):
+                    unsent[0] = part[sent:]
+                    break
+                sent -= len(part)
+                unsent.popleft()
+            else:
+                continue
+            break  # a part was left: the kernel is full
+        self._watch()
+
+    def _watch(self) -> None:
+        """Watches for what can go on: reading, unless too much waits; writing."""
+        waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
+        if not self._unsent:
+            events = READABLE
+        elif waiting_bytes <= self._options.max_unsent_bytes:
+            events = READABLE | WRITABLE
+        else:
+            events = WRITABLE
+        if events != self._watched:
+            self._watched = events
+            self._shared.loop.watch(self._socket.fileno(), self.on_ready, events)
