@@ -69,7 +69,7 @@ def test_the_first_class_that_says_it_counts(tmp_path: Path) -> None:
     [
         (b"class A:\n x = 1\0\n", "null byte"),
         (b"class A:\n x = '\xff'\n", "utf-8"),
-        ("class A:\n  x = {\n", "EOF"),
+        ("class A:\n  x = {\n", "line 3: EOF"),
         ("class A:\n  x = 'open\n", "line 2 is not Python"),
         ("class A:\n    y = 1\n  x = 2\n", "unindent"),
         ("class A:\n  x = = 1\n", "invalid syntax"),

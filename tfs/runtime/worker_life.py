@@ -27,7 +27,7 @@ from tfs.runtime.zygote_client import Forked, ZygoteClient
 
 log = logging.getLogger(__name__)
 
-_STATUS_WAIT_S: Final = 0.05  # for the zygote to say how a worker died
+_STATUS_WAIT_S: Final = 0.5  # for the zygote to say how a worker died; it may be busy
 _START_AGAIN_S: Final = 1.0  # after the zygote could not be started
 
 OnReady = Callable[["ServingError | None"], None]

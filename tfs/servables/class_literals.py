@@ -42,7 +42,12 @@ def class_literal(path: str, name: str) -> tuple[str, object] | None:
             value = _assigned(statement, name)
             if value is not None:
                 return kind, _evaluated(value, f"{kind}.{name}")
-    except (OSError, SyntaxError, ValueError, tokenize.TokenError) as error:
+    except tokenize.TokenError as error:
+        text, (line, _) = error.args
+        raise InvalidArgument(
+            f"bad {file_name}: line {line}: {text}; it is no Python that can be run"
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
         raise InvalidArgument(f"bad {file_name}: {error}") from error
     except (RecursionError, MemoryError) as error:
         raise InvalidArgument(f"bad {file_name}: {name} is nested too deep") from error
