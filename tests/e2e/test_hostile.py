@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import hostile
 from tests.e2e.serving import PATIENCE_S, Serving
 
-_SLACK_BYTES = 8 << 20
+_MOST_GROWTH = 1.2
 _TIMES = {"dropped": 70, "truncated": 10, "noise": 10}  # the quick ones
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -67,7 +67,11 @@ class Regular(threading.Thread):
 
 
 def _besiege(serving: Serving, num_each: int, num_rounds: int) -> tuple[int, int]:
-    """Returns the bytes resident after the first half of the rounds, and at the end."""
+    """Returns the bytes resident after the first round, and after the last.
+
+    The first round has one of each kind of message pass, the largest that are taken
+    included: what it leaves is what honest ones of that size would leave as well.
+    """
     process = psutil.Process(serving.process.pid)
     regular = Regular(serving.address, serving.flag("grpc_transport") == "grpcio")
     regular.start()
@@ -80,8 +84,8 @@ def _besiege(serving: Serving, num_each: int, num_rounds: int) -> tuple[int, int
                 seed += 1
             assert serving.process.poll() is None, f"{name} ended the server"
             assert regular.error is None, f"{name}: {regular.error}"
-        if number < num_rounds // 2:  # glibc keeps some of what it was asked for
-            before = max(before, process.memory_info().rss)
+        if number == 0:
+            before = process.memory_info().rss
     regular.stop()
     after = process.memory_info().rss
     print(f"resident before {before >> 20} MiB, after {after >> 20} MiB")
@@ -92,14 +96,14 @@ def _besiege(serving: Serving, num_each: int, num_rounds: int) -> tuple[int, int
 def test_hostile_clients_are_outlived(serving: Serving) -> None:
     """Each kind a few times: the server lives, a regular client is served throughout."""
     before, after = _besiege(serving, 2, 2)
-    assert after < 1.2 * before + _SLACK_BYTES
+    assert after < _MOST_GROWTH * before
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(1800)
 def test_crowds_of_hostile_clients_are_outlived(serving: Serving) -> None:
-    """Each kind 150 times, and 10,000 connections opened and dropped: memory stays
-    within 1.2 times of what the first rounds left.
+    """Each kind 180 times, and 10,000 connections opened and dropped: memory stays
+    within 1.2 times of what the first round left.
     """
     before, after = _besiege(serving, 30, 6)
-    assert after < 1.2 * before + _SLACK_BYTES
+    assert after < _MOST_GROWTH * before
