@@ -291,3 +291,12 @@ def test_a_closed_manager_refuses(tmp_path: Path) -> None:
         manager.load_package(tmp_path / "scale.pt")
     with pytest.raises(ValueError, match="num_interpreters"):
         InterpreterManager(0)
+
+
+def test_what_is_no_package_is_named_by_its_file(tmp_path: Path) -> None:
+    """A program that opens archives of its own has no version to look for."""
+    (tmp_path / "notes.txt").write_text("nothing of the kind")
+    with InterpreterManager(1, backend="inline") as manager:
+        package = manager.load_package(tmp_path / "notes.txt")
+        with pytest.raises(DataLoss, match=r"notes\.txt is not a torch\.package"):
+            package.load_pickle("model", "model.pkl")

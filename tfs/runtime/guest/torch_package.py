@@ -42,7 +42,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """
     package = source.text("package", "model")
     resource = source.text("resource", "model.pkl")
-    importer = open_package(files[ARCHIVE], source.id.slashed)
+    importer = open_package(files[ARCHIVE], f"{source.id.slashed}: {ARCHIVE}")
     reader = importer.zip_reader
     try:
         if not reader.has_record(f"{package.replace('.', '/')}/{resource}"):
@@ -76,8 +76,7 @@ def open_package(file: SealedFile, who: str) -> PackageImporter:
         importer = MappedImporter(MappedReader(file))
     except (RuntimeError, zipfile.BadZipFile) as error:
         raise DataLoss(
-            f"{who}: {ARCHIVE} is not a torch.package archive or is damaged; "
-            "write the version again"
+            f"{who} is not a torch.package archive or is damaged; write it again"
         ) from error
     importer.modules = _Modules(importer)
     if "importlib" in importer.extern_modules:
