@@ -32,7 +32,6 @@ from tfs.frontends.rpc.express.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.landing import LandingScratch
 from tfs.frontends.rpc.express.stream import Stream
 
 DATA = Path(__file__).parents[2] / "data" / "http2"
@@ -88,17 +87,14 @@ def play(data: bytes, seed: int = 0) -> Wire:
     """Feeds ``data`` in random pieces to a connection; checks it all the while."""
     rng = random.Random(seed)
     budget = ReceiveBudget(rng.choice([70_000, 1 << 20]))
-    scratch = LandingScratch(least_bytes=1, least_frame_bytes=1)
-    wire = Wire(SMALL, budget=budget, hello=False, scratch=scratch)
+    wire = Wire(SMALL, budget=budget, hello=False)
     owner = Owner(wire, rng)
     connection = wire.connection
     index = 0
     while index < len(data) and not connection.is_closed:
         size = rng.choice([1, 9, 50, 1000, 100_000])
-        num_landed, has_more = wire.land(data[index : index + size])
-        if not num_landed:
-            has_more = wire.feed(data[index : index + size])
-        index += num_landed or size
+        has_more = wire.feed(data[index : index + size])
+        index += size
         rounds = 0
         while has_more:
             has_more = wire.feed(b"")

@@ -14,7 +14,6 @@ from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import ErrorCode, FrameType
-from tfs.frontends.rpc.express.landing import LandingScratch
 from tfs.frontends.rpc.express.stream import Stream
 
 PATH = "/tfs.test.Echo/Say"
@@ -203,17 +202,12 @@ class Wire:
         budget: ReceiveBudget | None = None,
         echo: bool = False,
         hello: bool = True,
-        scratch: LandingScratch | None = None,
     ) -> None:
         self.now_s = 100.0
         self.recorder = Recorder()
         self.budget = budget or ReceiveBudget(256 << 20)
         self.connection = Connection(
-            self.recorder,
-            self.budget,
-            limits or ConnectionLimits(),
-            self.now_s,
-            scratch=scratch,
+            self.recorder, self.budget, limits or ConnectionLimits(), self.now_s
         )
         self.recorder.connection = self.connection
         if echo:
@@ -238,19 +232,6 @@ class Wire:
 
     def feed(self, data: bytes) -> bool:
         return self.connection.receive(data, self.now_s)
-
-    def land(self, data: bytes) -> tuple[int, bool]:
-        """Puts bytes where the connection says that they belong.
-
-        Returns how many there was a place for, none if it cannot tell, and what
-        ``feed`` returns.
-        """
-        size = 0
-        for part in self.connection.landing(len(data)):
-            piece = data[size : size + len(part)]
-            part[: len(piece)] = piece
-            size += len(piece)
-        return size, bool(size) and self.connection.receive_landed(size, self.now_s)
 
     def feed_all(self, data: bytes) -> None:
         """Feeds ``data`` and the rounds it takes to use it up."""

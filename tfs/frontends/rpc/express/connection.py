@@ -41,7 +41,6 @@ from tfs.frontends.rpc.express.frames import (
 )
 from tfs.frontends.rpc.express.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
-from tfs.frontends.rpc.express.landing import LandingScratch
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.patience import Annoyance
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
@@ -89,7 +88,6 @@ class Connection(StreamIntake):
         limits: What the peer may ask.
         now_s: The time.
         buffers: Where large messages get their memory, if it has some.
-        scratch: For :meth:`landing`; without it there is none.
 
     """
 
@@ -125,9 +123,8 @@ class Connection(StreamIntake):
         limits: ConnectionLimits,
         now_s: float,
         buffers: ReceiveBuffers | None = None,
-        scratch: LandingScratch | None = None,
     ) -> None:
-        super().__init__(events, budget, limits, now_s, buffers, scratch)
+        super().__init__(events, budget, limits, now_s, buffers)
         self.is_closed = False
         self.fault: ConnectionFault | None = None
         self.num_cut_off = 0
@@ -196,8 +193,6 @@ class Connection(StreamIntake):
         if self.is_closed:
             return False
         self._now_s = now_s
-        if self._landing is not None:
-            self._leave_landing()
         if self._rest:
             data = self._rest + data
         try:
@@ -218,35 +213,6 @@ class Connection(StreamIntake):
         if self._window.size < self._window.low_water:
             self.refill()
         return has_more
-
-    def landing(self, max_bytes: int) -> list[memoryview]:
-        """Returns where the peer's next bytes belong; empty if that cannot be told.
-
-        The owner may receive into these parts, in this order, and must then say how
-        much came, before anything else happens here: :meth:`receive_landed`.
-
-        Args:
-            max_bytes: The parts are no longer than that, together.
-
-        """
-        if self.is_closed or self._block_stream_id:
-            return []
-        return self._parts_of_landing(max_bytes)
-
-    def receive_landed(self, num_bytes: int, now_s: float) -> bool:
-        """As :meth:`receive`, of bytes that are where :meth:`landing` said.
-
-        Empties the list of parts: they must not be used any more.
-        """
-        self._now_s = now_s
-        self._begun_after = self._last_stream_id
-        self._rest_since_s = now_s
-        behind = self._take_landed(num_bytes)
-        if behind:
-            return self.receive(behind, now_s)
-        if self._window.size < self._window.low_water:
-            self.refill()
-        return False
 
     def refill(self) -> None:
         """Raises the client's window again, as far as the budget allows."""
@@ -696,7 +662,6 @@ class Connection(StreamIntake):
         """Forgets every stream (each brings ``on_reset``) and the window; idempotent."""
         self.is_closed = True
         self._rest = b""
-        self._landing = None
         while self.streams:
             stream = next(iter(self.streams.values()))
             self._drop(stream, StreamState.CLOSED)

@@ -95,28 +95,6 @@ class MessageAssembler:
         self._filled = end
         self.missing_bytes = self._size - end
 
-    @property
-    def room_bytes(self) -> int:
-        """How many of the next bytes may be put in place, short of the last one."""
-        if self._body is None:
-            return 0
-        return min(len(self._body) - self._filled, self.missing_bytes - 1)
-
-    def room(self, begin: int, num_bytes: int) -> memoryview:
-        """Returns where the bytes belong that come after the next ``begin`` ones.
-
-        No more than :attr:`room_bytes` in all.
-        """
-        body = self._body
-        assert body is not None
-        begin += self._filled
-        return body[begin : begin + num_bytes]
-
-    def landed(self, num_bytes: int) -> None:
-        """Takes note that the next bytes have been put in place."""
-        self._filled += num_bytes
-        self.missing_bytes -= num_bytes
-
     def _cut(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
         while True:
             if self._body is None:

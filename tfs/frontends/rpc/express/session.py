@@ -1,7 +1,6 @@
 """One accepted socket: bytes in, bytes out, and the calls in between.
 
-Reading is bounded per round, and large requests are read to where they belong; what is
-sent is the base's business.
+Reading is bounded per round; what is sent is the base's business.
 
 Any exception on the way, from a socket or from our own code, closes this connection
 and no other.
@@ -15,7 +14,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Final
 
 from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import (
@@ -38,8 +36,6 @@ from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 
 log = logging.getLogger(__name__)
 
-_LARGE_READ: Final = 49_152  # such a client is sending large messages, for all we know
-
 
 class Session(SocketOutput):
     """A client's connection on its socket. Confined to the serving loop.
@@ -56,7 +52,6 @@ class Session(SocketOutput):
         "_has_more",
         "_has_waited",
         "_methods",
-        "_num_read_bytes",
         "_on_closed",
         "_read_s",
         "_silence",
@@ -84,18 +79,12 @@ class Session(SocketOutput):
         self.post = shared.loop.post
         self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
         self.connection = Connection(
-            self,
-            shared.budget,
-            shared.options.limits,
-            now_s,
-            shared.buffers,
-            shared.scratch,
+            self, shared.budget, shared.options.limits, now_s, shared.buffers
         )
         self.opened_s = now_s
         self._silence = Silence(self, shared, now_s)
         self._read_s = now_s
         self._busy_s = -inf
-        self._num_read_bytes = 0  # when last there were any
         self._has_more = False
         self._has_waited = False  # for others, since it had more
         # Calls cut off whose handlers may still work on them.
@@ -139,15 +128,8 @@ class Session(SocketOutput):
             self.on_failure(error)
 
     def _read(self) -> None:
-        max_bytes = self._shared.turns.current.num_read_bytes
-        if self._num_read_bytes >= _LARGE_READ:
-            # No more than is likely to be there: to plan it costs something, too.
-            parts = self.connection.landing(min(max_bytes, 2 * self._num_read_bytes))
-            if parts:
-                self._read_into(parts)
-                return
         try:
-            data = self._socket.recv(max_bytes)
+            data = self._socket.recv(self._shared.turns.current.num_read_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -157,52 +139,22 @@ class Session(SocketOutput):
             return
         self._receive(data)
 
-    def _read_into(self, parts: list[memoryview]) -> None:
-        """Reads to where the connection says that the next bytes belong."""
-        num_bytes = 0
-        is_lost = True
-        try:
-            num_bytes = self._socket.recvmsg_into(parts)[0]
-        except BlockingIOError:
-            is_lost = False
-        except OSError:
-            pass
-        if num_bytes:
-            now_s = self._begin_turn()
-            has_more = self.connection.receive_landed(num_bytes, now_s)
-            self._end_turn(num_bytes, has_more, now_s)
-        else:
-            self.connection.receive_landed(0, self._now())
-            if is_lost:
-                self.close()
-
     def _receive(self, data: bytes) -> None:
-        now_s = self._begin_turn()
-        has_more = self.connection.receive(data, now_s)
-        self._end_turn(len(data), has_more, now_s)
-
-    def _begin_turn(self) -> float:
         now_s = self._read_s = self._now()
         connection = self.connection
         shared = self._shared
         if shared.round_begun_s is None:
             shared.round_begun_s = now_s
-        turn = shared.turns.current
+        turns = shared.turns
+        turn = turns.current
         connection.max_requests = turn.num_requests
         connection.max_large = turn.num_large_requests
-        return now_s
-
-    def _end_turn(self, num_bytes: int, has_more: bool, now_s: float) -> None:
-        connection = self.connection
-        shared = self._shared
-        turns = shared.turns
-        if num_bytes:
-            self._num_read_bytes = num_bytes
+        has_more = connection.receive(data, now_s)
         if has_more:
             self._has_more = True
             shared.unfinished.append(self.go_on)
         num_begun = connection.num_begun
-        if is_busy(num_begun, num_bytes, has_more):
+        if is_busy(num_begun, len(data), has_more):
             self._busy_s = now_s
             turns.last = self
         elif num_begun and turns.last is not self:

@@ -12,7 +12,6 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.landing import LandingScratch
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.turns import Turn, Turns
@@ -85,7 +84,6 @@ class SharedState:
             buffers of large ones are let go.
         budget: The server's receive budget.
         buffers: Memory of large requests, used again.
-        scratch: For what is received straight into such memory.
         turns: How much a connection may take in a round.
         deadlines: Of all unfinished calls.
         counters: What happened.
@@ -108,7 +106,6 @@ class SharedState:
     on_large_message: Callable[[], None]
     budget: ReceiveBudget = field(init=False)
     buffers: ReceiveBuffers = field(init=False)
-    scratch: LandingScratch = field(default_factory=LandingScratch)
     turns: Turns = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
