@@ -164,3 +164,14 @@ def test_only_what_is_the_same_is_shared(tmp_path: Path) -> None:
     tensors["ones"].add_(1)
     assert written_pages() > 0
     assert torch.equal(tensors["counted"], counted)
+
+
+def test_sparse_weights_are_left_as_they_are(tmp_path: Path) -> None:
+    """What has no bytes in a row cannot be a view of some, and loads all the same."""
+    archive = tmp_path / "model.pt"
+    torch.save({"w": torch.zeros(4)}, archive)
+    sparse = torch.eye(4).to_sparse()
+    file = SealedFile.copy_of(str(archive))
+    share_weights([sparse], file)
+    assert torch.equal(sparse.to_dense(), torch.eye(4))
+    file.close()

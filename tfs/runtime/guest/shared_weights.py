@@ -45,6 +45,8 @@ def share_weights(
     address = ctypes.addressof(anchor)
     del anchor
     for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            continue  # it has no bytes of its own, its parts have
         size_bytes = tensor.nbytes
         if (
             size_bytes < _MIN_BYTES
