@@ -12,7 +12,14 @@ from typing import TypeVar
 import pytest
 
 from tfs.core import thread_priority
-from tfs.core.thread_priority import LOWEST, SHORT_SLICE_S, answer_soon, give_way
+from tfs.core.thread_priority import (
+    LOWEST,
+    SHORT_SLICE_S,
+    answer_soon,
+    give_way,
+    interrupt_again,
+    let_others_finish,
+)
 
 T = TypeVar("T")
 
@@ -78,6 +85,30 @@ def test_a_machine_whose_call_is_not_known_is_left_alone(
     """Another machine's number may be any call at all."""
     monkeypatch.setattr(platform, "machine", lambda: "vax")
     assert not on_a_thread(answer_soon)
+
+
+def test_what_let_others_finish_can_take_it_back() -> None:
+    """A zygote is in no hurry, and what it forks is to serve; nothing else changes."""
+
+    def fork() -> list[int]:
+        policies = [os.sched_getscheduler(0)]
+        for change in (let_others_finish, interrupt_again):
+            change()
+            policies.append(os.sched_getscheduler(0))
+        return policies
+
+    before, meanwhile, after = on_a_thread(fork)
+    assert after == before
+    if before == os.SCHED_OTHER:
+        assert meanwhile == os.SCHED_BATCH
+
+
+def test_only_our_own_policy_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs the server as a batch wants its workers to be one."""
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _pid: os.SCHED_BATCH)
+    monkeypatch.setattr(os, "sched_setscheduler", None)
+    on_a_thread(let_others_finish)
+    on_a_thread(interrupt_again)
 
 
 def test_giving_way_is_the_threads_own() -> None:

@@ -32,6 +32,9 @@ LOWEST: Final = 19
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The system call's number, by machine; glibc has had no function until lately."""
 
+# Not empty in a process that let others finish, and in what it forked; forks copy it.
+_waiting: list[bool] = []
+
 # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 
@@ -59,6 +62,27 @@ def answer_soon() -> bool:
         0,
     )
     return set_attributes(attributes) == 0
+
+
+def let_others_finish() -> None:
+    """Has the calling thread interrupt nobody when it wakes up; for a zygote.
+
+    Whom its forks, milliseconds in the kernel, would interrupt is the loop that asked
+    for them. What it forks inherits that. Its priority stays, and so does a policy that
+    the operator chose.
+    """
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            _waiting.append(True)
+
+
+def interrupt_again() -> None:
+    """Takes :func:`let_others_finish` back, for the calling thread of a fork."""
+    if _waiting:
+        _waiting.clear()
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def give_way() -> None:

@@ -34,7 +34,11 @@ from typing import Any, Final
 
 import torch
 
-from tfs.core.thread_priority import answer_soon
+from tfs.core.thread_priority import (
+    answer_soon,
+    interrupt_again,
+    let_others_finish,
+)
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.parent_death import die_with_parent
@@ -240,6 +244,10 @@ def become_worker(
     _lead_group(0)
     drop_privileges(options)
     die_with_parent(zygote_pid)
+    # All its threads inherit it: those that serve get a processor when they wake up,
+    # those that load give theirs up to whoever does, also outside this server.
+    interrupt_again()
+    answer_soon()
     seed_random()
     *channel_fds, control_fd = fds
     Worker(
@@ -311,9 +319,6 @@ def main(channel_fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     close_all_but({0, 1, 2, channel_fd})
     torch.set_num_threads(1)
-    # All threads of all workers inherit it: those that serve get a processor when they
-    # wake up, those that load give theirs up to whoever does, also outside this server.
-    answer_soon()
     for module in _PREIMPORTED:
         importlib.import_module(module)
     gc.freeze()
@@ -358,4 +363,5 @@ def _run(zygote: Zygote) -> None:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
+    let_others_finish()
     zygote.run()
