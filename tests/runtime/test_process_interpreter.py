@@ -592,11 +592,14 @@ def test_a_spinning_worker_answers_alike(host: ProcessHost, tmp_path: Path) -> N
         assert values(outputs["y"]) == [[2 * value, 2]]
 
 
+@pytest.mark.parametrize("spin_us", [0, 200])
 def test_many_short_calls_keep_their_order_and_rows(
-    host: ProcessHost, tmp_path: Path
+    host: ProcessHost, tmp_path: Path, spin_us: int
 ) -> None:
     """Two calls may lie in the slab at once; each answer is its own."""
-    interpreter = host.interpreter(ProcessOptions(max_queued=1000))
+    interpreter = host.interpreter(
+        ProcessOptions(worker=WorkerOptions(spin_us=spin_us), max_queued=1000)
+    )
     loaded = interpreter.load(package(tmp_path, Scale()))
     answers = [ask(loaded, {"x": floats((value, 1))}) for value in range(500)]
     for value, answer in enumerate(answers):

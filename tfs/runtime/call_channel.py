@@ -8,7 +8,7 @@ import socket
 from typing import Final
 
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, Slab
+from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, WORD_BYTES, Slab
 
 _MOST_REPLIES: Final = 1024  # more are found the next time
 
@@ -20,13 +20,18 @@ class CallChannel:
         slab_bytes: Shared memory, taken as it is touched.
         num_overlapping: Calls that the worker takes at once, each by a thread; 0 where
             it takes one after the other.
+        spins: Whether the worker looks for the next request before it sleeps. Then it
+            rings by an eventfd: whoever writes to a pipe is taken to sleep, and gets
+            the loop on its core; see the guest's ``ring``.
 
     Raises:
         OSError: No descriptor is left; nothing stays open.
 
     """
 
-    def __init__(self, slab_bytes: int, num_overlapping: int = 0) -> None:
+    def __init__(
+        self, slab_bytes: int, num_overlapping: int = 0, *, spins: bool = False
+    ) -> None:
         # Each thread takes one request by its read of the doorbell.
         one_each = os.EFD_SEMAPHORE if num_overlapping else 0
         with contextlib.ExitStack() as undo:
@@ -34,13 +39,19 @@ class CallChannel:
             undo.callback(self.slab.close)
             self.request_fd = os.eventfd(0, os.EFD_CLOEXEC | one_each)
             undo.callback(os.close, self.request_fd)
-            self.reply_fd, self._their_reply_fd = os.pipe()
-            undo.callback(os.close, self.reply_fd)
+            if spins:
+                self.reply_fd = os.eventfd(0, os.EFD_CLOEXEC)
+                undo.callback(os.close, self.reply_fd)
+                self._their_reply_fd = os.dup(self.reply_fd)
+            else:
+                self.reply_fd, self._their_reply_fd = os.pipe()
+                undo.callback(os.close, self.reply_fd)
             undo.callback(os.close, self._their_reply_fd)
             os.set_blocking(self.reply_fd, False)
             self._tensors, self._their_tensors = control_channel.pair()
             undo.pop_all()
         self._tensors.setblocking(False)
+        self._spins = spins
         self._closed = False
 
     @property
@@ -68,7 +79,9 @@ class CallChannel:
     def num_replies(self) -> int:
         """Returns how many replies came since the last time asked."""
         try:
-            return len(os.read(self.reply_fd, _MOST_REPLIES))
+            if self._spins:
+                return os.eventfd_read(self.reply_fd)
+            return len(os.read(self.reply_fd, _MOST_REPLIES * WORD_BYTES)) // WORD_BYTES
         except BlockingIOError:
             return 0
 

@@ -102,7 +102,7 @@ class SpareWorker:
 
     def _make(self) -> None:
         try:
-            link = self._link = WorkerLink(self._options.slab_bytes)
+            link = self._link = WorkerLink(self._options)
         except OSError as error:
             log.warning("event=no_spare_worker why=%r", error.strerror)
             return

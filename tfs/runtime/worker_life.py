@@ -240,7 +240,7 @@ class WorkerLife:
             self._on_forked(spare)
             return
         try:
-            link = self.link = WorkerLink(self._options.worker.slab_bytes)
+            link = self.link = WorkerLink(self._options.worker)
         except OSError as error:
             self._cannot_start(str(error.strerror))
             return

@@ -9,6 +9,7 @@ import signal
 from tfs.core.thread_priority import LOWEST
 from tfs.runtime.call_channel import CallChannel
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.worker_options import WorkerOptions
 
 
 class WorkerLink:
@@ -18,9 +19,9 @@ class WorkerLink:
     outlives it by as much as it takes to read what it had finished.
     """
 
-    def __init__(self, slab_bytes: int) -> None:
+    def __init__(self, options: WorkerOptions) -> None:
         with contextlib.ExitStack() as undo:
-            self.calls = CallChannel(slab_bytes)
+            self.calls = CallChannel(options.slab_bytes, spins=bool(options.spin_us))
             undo.callback(self.calls.close)
             self.control, self._their_control = control_channel.pair()
             undo.pop_all()

@@ -6,7 +6,11 @@ import array
 import mmap
 import os
 import socket
+import sys
 from dataclasses import dataclass
+from typing import Final
+
+_ONE: Final = (1).to_bytes(8, sys.byteorder)  # as an eventfd takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,7 @@ class CallChannel:
     Attributes:
         slab_fd: The shared memory.
         request_fd: Rung by the host for each request.
-        reply_fd: A pipe that gets a byte for each reply; see ``ring``.
+        reply_fd: Rung by the worker for each reply: a pipe, or an eventfd.
         tensors: Carries memfds with tensors that a slot is too small for, in the order
             of requests one way and of replies the other.
 
@@ -39,10 +43,10 @@ class CallChannel:
         By a pipe, whose writer is taken to sleep soon: the kernel wakes the host's thread
         on this core where no other is idle. Rung over an eventfd it stays on the core it
         had, takes it from the worker that computes there, and this one is idle
-        meanwhile.
+        meanwhile. A worker that spins does not sleep, and has an eventfd.
         """
         try:
-            os.write(self.reply_fd, b"r")
+            os.write(self.reply_fd, _ONE)
         except BrokenPipeError:
             return  # the host is gone; so are we, soon
 
