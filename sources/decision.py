@@ -46,6 +46,13 @@ def decide(
         unload_when_empty: Whether the last version may go because none is left.
 
     """
+    if not found.versions and before and not _may_empty(servable, unload_when_empty):
+        problem = (
+            f"{servable.base_path} shows no version of {servable.name} to serve; "
+            f"version {list_versions(_numbers(before))} stays loaded "
+            "(unload_when_empty is off)"
+        )
+        return Decision(None, (problem,))
     kept = _kept_though_gone(servable, before or (), found, unload_when_empty)
     problems = tuple(
         f"version {data.id.version} of {servable.name} is gone from "
@@ -54,13 +61,6 @@ def decide(
     )
     if kept:
         found = replace(found, versions=found.versions + kept)
-    if not found.versions and before and not _may_empty(servable, unload_when_empty):
-        problem = (
-            f"{servable.base_path} shows no version of {servable.name} to serve; "
-            f"version {list_versions(_numbers(before))} stays loaded "
-            "(unload_when_empty is off)"
-        )
-        return Decision(None, (problem,))
     if found.versions == before and not repeat:
         return Decision(None, problems)
     what = explain(before, found, is_new)

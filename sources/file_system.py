@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 
 OnModels = Callable[[Sequence[ServableToMonitor]], object]
 
-# A copy in progress raises events by the hundred: look at most this often.
+# A copy in progress raises events by the hundred: look at most this often, and rest for
+# as long as a look took.
 _MIN_GAP_S: Final = 0.05
 # What is said again unasked: repairs a missed call, retries what failed to convert.
 _REPEAT_S: Final = 30.0
@@ -126,7 +127,9 @@ class FileSystemSource:
         self._servables = by_name(options.servables)
         self._index = _index(self._servables)
         self._due_s: dict[str, float] = {}
-        self._scanned_s: dict[str, float] = {}
+        self._soonest_s: dict[
+            str, float
+        ] = {}  # before which nothing is looked at again
         self._removed: list[str] = []
         self._config_changed = True
         self._storage_due_s = float("inf")
@@ -233,7 +236,7 @@ class FileSystemSource:
             # above all where nothing is polled.
             self._due_s = dict.fromkeys(wanted, now_s)
             for name in before.keys() - wanted.keys():
-                self._scanned_s.pop(name, None)
+                self._soonest_s.pop(name, None)
                 self._removed.append(name)
             self._config_changed = True
             self._asked += 1
@@ -323,9 +326,7 @@ class FileSystemSource:
                     self._repository_due_s = min(self._repository_due_s, soonest_s)
                     marked = True
             for name in self._index.find(path):
-                wanted_s = now_s
-                if name in self._scanned_s:
-                    wanted_s = max(now_s, self._scanned_s[name] + _MIN_GAP_S)
+                wanted_s = max(now_s, self._soonest_s.get(name, now_s))
                 if wanted_s < self._due_s.get(name, float("inf")):
                     self._due_s[name] = wanted_s
                     marked = True
@@ -489,6 +490,8 @@ class FileSystemSource:
     def _look(self, servable: ServableToMonitor) -> None:
         """Looks at one servable, or takes the look that another thread has taken."""
         record = self._record_of(servable)
+        with self._changed:  # what is asked for from here on is another look
+            self._due_s.pop(servable.name, None)
         # Watched before it is read: what changes in between raises an event.
         record.watched = self._watching and self._wants_watch(servable.base_path)
         if record.watched and self._watcher is not None:
@@ -641,7 +644,8 @@ class FileSystemSource:
         record.problems = problems
         settled_at_s = found.settled_at_s if found else None
         has_events = record.watched and not look.is_blind
-        self._schedule(servable, now_s, settled_at_s, has_events)
+        pause_s = max(_MIN_GAP_S, now_s - look.begun_s)
+        self._schedule(servable, now_s, now_s + pause_s, settled_at_s, has_events)
 
     def _say(
         self, record: _Record, aspired: AspiredVersions[StoragePath], now_s: float
@@ -668,6 +672,7 @@ class FileSystemSource:
         self,
         servable: ServableToMonitor,
         now_s: float,
+        soonest_s: float,
         settled_at_s: float | None,
         has_events: bool,
     ) -> None:
@@ -677,14 +682,14 @@ class FileSystemSource:
         if options.poll_wait_s > 0:
             due_s = now_s + (options.rescan_s if has_events else options.poll_wait_s)
         if settled_at_s is not None and options.poll_wait_s >= 0:
-            due_s = min(due_s, max(settled_at_s, now_s + _MIN_GAP_S))
+            due_s = min(due_s, max(settled_at_s, soonest_s))
         with self._changed:
             if self._servables.get(servable.name) is not servable:
                 return  # changed again while it was looked at: due already
-            self._scanned_s[servable.name] = now_s
-            asked_s = self._due_s.get(servable.name, float("inf"))
-            if asked_s > now_s:  # marked during the scan
-                due_s = min(due_s, asked_s)
+            self._soonest_s[servable.name] = soonest_s
+            asked_s = self._due_s.get(servable.name)
+            if asked_s is not None:  # marked since the look began
+                due_s = min(due_s, max(asked_s, soonest_s))
             if due_s == float("inf"):
                 self._due_s.pop(servable.name, None)
             else:

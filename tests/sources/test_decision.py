@@ -106,6 +106,11 @@ def test_a_pinned_version_stays_though_its_directory_is_gone() -> None:
     assert settled.problems == decision.problems
 
 
+def test_an_empty_listing_takes_nothing_though_something_is_pinned() -> None:
+    """What is not pinned stays as well, as after a lost mount."""
+    assert decide(PINNING, versions(1, 3), found()).aspired is None
+
+
 @pytest.mark.parametrize(
     ("servable", "before", "scan", "unload_when_empty"),
     [

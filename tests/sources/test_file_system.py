@@ -581,6 +581,30 @@ def test_a_change_is_looked_at_at_once_but_not_in_a_frenzy() -> None:
     assert w.source.step() == w.clock.now() + 60
 
 
+def test_what_changes_while_a_look_goes_on_is_looked_at_again() -> None:
+    """An event that comes during a long look is not taken for one that it has seen."""
+    w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=600))
+    w.publish(1)
+    list_directories = w.files.list_directories
+
+    def slowly(path: str) -> Sequence[str]:
+        found = list_directories(path)
+        if not w.target.calls:  # the first look: a version comes behind its back
+            w.clock.advance(0.5)
+            w.publish(2)
+            w.source.mark_changed("/models/digits/2")
+            w.clock.advance(0.5)
+        return found
+
+    w.files.list_directories = slowly  # type: ignore[method-assign]
+    next_s = w.source.step()
+    assert w.target.versions("digits") == [1]
+    assert next_s == w.clock.now() + 1.0  # it rests for as long as it took
+    w.clock.advance(1.0)
+    w.source.step()
+    assert w.target.versions("digits") == [2]
+
+
 def test_a_settling_directory_is_looked_at_when_it_may_have_settled() -> None:
     """The next look is when the quiet time would be over, not a poll later."""
     w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=600, settle_s=2))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sources import storage_threads
 from sources.storage_threads import PATIENCE_S, StorageThreads
 from tfs.testing.fake_clock import FakeClock
 
@@ -113,16 +114,24 @@ def test_a_call_that_comes_back_after_all_is_not_late(world: World) -> None:
 
 
 def test_a_call_that_raises_stops_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one of its place runs, and the log tells of the first."""
+    told, is_told = list[tuple[object, ...]](), threading.Event()
+
+    def tell(*words: object) -> None:
+        told.append(words)
+        is_told.set()
+
+    monkeypatch.setattr(storage_threads.log, "exception", tell)
 
     def fail() -> None:
         raise OSError("gone")
 
     world.threads.submit("store", fail)
     assert runs(lambda fn: world.threads.submit("store", fn)).wait(WAIT_S)
-    assert "storage_call_failed place=store" in caplog.text
+    assert is_told.wait(WAIT_S)
+    assert told == [("event=storage_call_failed place=%s", "store")]
 
 
 def test_closed_threads_take_nothing_and_wait_for_nothing(world: World) -> None:
