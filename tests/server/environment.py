@@ -228,6 +228,16 @@ class Environment:
         assert isinstance(handle.servable, PuppetServable)
         return handle.servable
 
+    def refuse(self, name: str, key: str = "") -> int:
+        """Pins for a request as a handler does, that then does not fit a signature."""
+        metadata = (("tfs-routing-key", key),) if key else ()
+        handle = self.core.served.acquire(
+            name, None, None, None, FakeCall(metadata=metadata)
+        )
+        handle.release()
+        self.settle()
+        return handle.id.version
+
     def request(
         self,
         name: str,

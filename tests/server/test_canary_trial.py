@@ -183,6 +183,24 @@ def test_a_callers_mistake_is_not_the_canarys_fault() -> None:
     assert record(env).rejected == ""
 
 
+def test_a_canary_that_refuses_what_the_primary_takes_is_at_fault() -> None:
+    """A changed signature fails its share of a split before anything runs."""
+    env = on_trial("split_fraction: 0.5 guard { min_samples: 8 max_error_rate: 0.1 }")
+    numbers = iter([0.1, 0.9, 0.9] * 20)  # to the canary; to the primary, no copy
+    env.core.served._rng = lambda: next(numbers)
+    env.core.served.refresh("a")
+    for _ in range(4):
+        env.refuse("a")  # callers' mistakes, with either version
+        env.refuse("a")
+    assert record(env).rejected == ""
+    assert record(env).total.canary_error_rate == 1.0
+    assert record(env).total.primary_error_rate == 1.0
+    for _ in range(4):
+        env.refuse("a")
+        assert env.request("a") == 1
+    assert "error_rate" in record(env).rejected
+
+
 def test_a_rejection_outlives_a_reload_of_the_same_trial() -> None:
     """Applying the same config again is no pardon; changing the trial is."""
     fields = "tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tfs.core.call import Call
 from tfs.core.errors import FailedPrecondition
@@ -44,8 +44,12 @@ class ModelLookup(Protocol):
         ...
 
 
+@runtime_checkable
 class SharedLookup(ModelLookup, Protocol):
-    """A look-up that knows which requests are all answered alike."""
+    """A look-up that knows which requests are all answered alike.
+
+    Told apart by ``isinstance``, once, by whoever is given a look-up.
+    """
 
     def acquire_shared(
         self, name: str, version: int | None, label: str | None, num: int

@@ -20,7 +20,7 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.lookup import ModelLookup, find_signature
+from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.predict_answers import PredictAnswers
 from tfs.handlers.request_gate import PREDICT, RequestGate
 from tfs.handlers.request_plan import PlannedTask, RequestPlan
@@ -70,8 +70,8 @@ class PredictHandler:
         self._decode_pool = decode_pool or DecodePool()
         self._as_tensor_content = as_tensor_content
         # A look-up that knows no shared pins gets every request one by one.
-        self._acquire_shared: _AcquireShared | None = getattr(
-            lookup, "acquire_shared", None
+        self._acquire_shared: _AcquireShared | None = (
+            lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
         )
         self._plans: dict[RequestTemplate, RequestPlan] = {}
 

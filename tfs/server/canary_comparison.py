@@ -32,6 +32,9 @@ class Tally:
         num_canary: The same for the canary.
         num_canary_errors: Of these, failed.
         num_canary_faults: Failed where the primary's did not, or on its own account.
+        num_primary_refused: Requests of a split that did not fit the primary's
+            signatures; they are among neither of the above.
+        num_canary_refused: The same for the canary.
 
     """
 
@@ -48,6 +51,8 @@ class Tally:
     num_canary: int = 0
     num_canary_errors: int = 0
     num_canary_faults: int = 0
+    num_primary_refused: int = 0
+    num_canary_refused: int = 0
     primary_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
     canary_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
 
@@ -94,12 +99,22 @@ def figures_of(tallies: Mapping[str, Tally] | Sequence[Tally]) -> Figures:
     def total(name: str) -> int:
         return sum(int(getattr(tally, name)) for tally in each)
 
+    primary_refused, canary_refused = (
+        total("num_primary_refused"),
+        total("num_canary_refused"),
+    )
+    num_primary = total("num_primary") + primary_refused
+    num_canary = total("num_canary") + canary_refused
+    # Callers make mistakes with either version. What the canary refuses beyond its share
+    # of those, the primary would have answered.
+    mistakes = num_canary * primary_refused / num_primary if num_primary else num_canary
+    num_faults = total("num_canary_faults") + max(0.0, canary_refused - mistakes)
     primary_s = _sum([tally.primary_s.snapshot() for tally in each])
     canary_s = _sum([tally.canary_s.snapshot() for tally in each])
     num_elements = total("num_elements")
     sum_abs_diff = sum(tally.sum_abs_diff for tally in each)
     return Figures(
-        num_samples=total("num_canary"),
+        num_samples=num_canary,
         num_pairs=total("num_pairs"),
         num_rows=total("num_pair_rows"),
         num_incomparable=total("num_incomparable"),
@@ -108,9 +123,13 @@ def figures_of(tallies: Mapping[str, Tally] | Sequence[Tally]) -> Figures:
         else None,
         mean_abs_diff=_ratio(sum_abs_diff, num_elements),
         top1_disagreement=_ratio(total("num_disagreeing"), total("num_class_rows")),
-        primary_error_rate=_ratio(total("num_primary_errors"), total("num_primary")),
-        canary_error_rate=_ratio(total("num_canary_errors"), total("num_canary")),
-        canary_fault_rate=_ratio(total("num_canary_faults"), total("num_canary")),
+        primary_error_rate=_ratio(
+            total("num_primary_errors") + primary_refused, num_primary
+        ),
+        canary_error_rate=_ratio(
+            total("num_canary_errors") + canary_refused, num_canary
+        ),
+        canary_fault_rate=_ratio(num_faults, num_canary),
         latency_ratio=_ratio(canary_s.mean, primary_s.mean)
         if canary_s.num and primary_s.num
         else None,

@@ -69,7 +69,14 @@ class TrialRoute:
 class _Observed:
     """A servable whose tasks a trial sees. For one request; thread-safe."""
 
-    __slots__ = ("_is_canary", "_is_split", "_is_teed", "_servable", "_trial")
+    __slots__ = (
+        "_is_canary",
+        "_is_split",
+        "_is_submitted",
+        "_is_teed",
+        "_servable",
+        "_trial",
+    )
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class _Observed:
         self._is_canary = is_canary
         self._is_teed = is_teed
         self._is_split = is_split
+        self._is_submitted = False
 
     @property
     def id(self) -> ServableId:
@@ -97,6 +105,7 @@ class _Observed:
 
     def submit(self, task: InferenceTask) -> None:
         """Submits the task and lets the trial see how it ends."""
+        self._is_submitted = True
         self._trial.submit(
             self._servable,
             task,
@@ -105,13 +114,18 @@ class _Observed:
             is_split=self._is_split,
         )
 
+    def note_released(self) -> None:
+        """Lets the trial see a request that was never submitted."""
+        if self._is_split and not self._is_submitted:
+            self._trial.note_refused(is_canary=self._is_canary)
+
 
 class _ObservedHandle:
     """Somebody's pin, with an observed servable in its place. For one request."""
 
     __slots__ = ("_handle", "id", "servable")
 
-    def __init__(self, handle: ServableHandle[Servable], servable: Servable) -> None:
+    def __init__(self, handle: ServableHandle[Servable], servable: _Observed) -> None:
         self._handle = handle
         self.id = handle.id
         self.servable = servable
@@ -119,6 +133,7 @@ class _ObservedHandle:
     def release(self) -> None:
         """Takes the pin back."""
         self._handle.release()
+        self.servable.note_released()
 
     def __enter__(self) -> Servable:
         return self.servable
@@ -129,4 +144,4 @@ class _ObservedHandle:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._handle.release()
+        self.release()

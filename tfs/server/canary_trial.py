@@ -132,6 +132,7 @@ class Trial:
         self._lock = threading.Lock()
         self._settings = settings
         self._tallies: dict[str, Tally] = {}
+        self._refused = Tally()  # of no signature in particular
         self._queue: deque[_Copy] = deque()
         self._queued_bytes = 0
         self._is_busy = False
@@ -167,7 +168,7 @@ class Trial:
     def record(self) -> TrialRecord:
         """Returns what is known so far."""
         with self._lock:
-            total = figures_of(self._tallies)
+            total = figures_of([*self._tallies.values(), self._refused])
             return TrialRecord(
                 settings=self._settings,
                 rejected=self._rejected,
@@ -258,6 +259,20 @@ class Trial:
                 _note_canary(tally, outcome, latency_s, _is_fault(outcome))
             else:
                 _note_primary(tally, outcome, latency_s)
+        if is_canary:
+            self._judge()
+
+    def note_refused(self, *, is_canary: bool) -> None:
+        """Notes a request of a split that ended before it could be submitted.
+
+        It does not fit the signatures of the version that it was sent to.
+        """
+        with self._lock:
+            self._num_split[is_canary] += 1
+            if is_canary:
+                self._refused.num_canary_refused += 1
+            else:
+                self._refused.num_primary_refused += 1
         if is_canary:
             self._judge()
 
@@ -401,7 +416,7 @@ class Trial:
         with self._lock:
             if self._rejected or self._is_closed or self._settings.guard is None:
                 return
-            figures = figures_of(self._tallies)
+            figures = figures_of([*self._tallies.values(), self._refused])
             limits = judge(self._settings.guard, figures)
             self._rejected = why_rejected(limits, figures)
             if not self._rejected:
