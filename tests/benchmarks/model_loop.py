@@ -22,7 +22,7 @@ import torch
 
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_package import open_package
-from tfs.runtime.zygote_process import worker_environment
+from tfs.runtime.process.zygote_process import worker_environment
 
 
 def load(archive: str, inputs: str, kind: str) -> Callable[[], object]:

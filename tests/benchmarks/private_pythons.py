@@ -21,8 +21,8 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
-from tfs.runtime import dlmopen_probe
-from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
+from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.model_source import ModelSource
 
 WINDOW_S = 0.4

@@ -51,10 +51,10 @@ from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process_interpreter import ProcessInterpreter
-from tfs.runtime.process_options import ProcessOptions
-from tfs.runtime.process_pool import ProcessPool
-from tfs.runtime.spare_worker import SpareWorker
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.process_pool import ProcessPool
+from tfs.runtime.process.spare_worker import SpareWorker
 
 NUM_CORES = len(os.sched_getaffinity(0))
 REQUESTERS = tuple(sorted({1, 2, 4, NUM_CORES}))

@@ -38,7 +38,7 @@ _IMPORTED: Final = (
     "tfs.cli.main",
     "tfs.export",
     "tfs.frontends.rpc.grpcio.transport",
-    "tfs.runtime.inline_interpreter",
+    "tfs.runtime.inline.inline_interpreter",
     "tfs.server.process",
     "tfs.servables.built_in",
 )

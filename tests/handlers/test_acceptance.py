@@ -13,7 +13,7 @@ FILES = (
     "tests/handlers/test_upstream_cases.py",
     "tests/handlers/test_warmup.py",
     "tests/handlers/test_request_gate.py",
-    "tests/server/test_request_logs.py",
+    "tests/server/request_log/test_request_logs.py",
 )
 
 # Names of the cases, by upstream file, at its version of July 2026.

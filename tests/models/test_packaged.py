@@ -27,7 +27,7 @@ from tfs.core.errors import ServingError
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.export import save
 from tfs.export.values import view_of
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.runtime import dlmopen_probe
+from tfs.runtime.dlmopen import dlmopen_probe
 
 NUM_INTERPRETERS = 2
 """No test uses more at once: each takes 145 MB of the test process for good."""

@@ -11,10 +11,10 @@ import psutil
 
 from tests.runtime.answers import WAIT_S
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.process_interpreter import ProcessInterpreter
-from tfs.runtime.process_options import ProcessOptions
-from tfs.runtime.spare_worker import SpareWorker
-from tfs.runtime.zygote_client import ZygoteClient
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.zygote_client import ZygoteClient
 
 
 class ProcessHost:

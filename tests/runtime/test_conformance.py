@@ -39,10 +39,10 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
-from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.process.process_options import ProcessOptions
 
 pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
 

@@ -19,7 +19,7 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
 

@@ -14,7 +14,7 @@ from tests.runtime.zoo import Spawner
 from tfs.core.dtype import INT64
 from tfs.core.signature import TensorSpec
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
 
 X = {"x": floats((1, 2))}
 PIDS = signature({"y": TensorSpec(INT64, (-1, 2))})

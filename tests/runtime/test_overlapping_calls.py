@@ -23,8 +23,8 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process_options import ProcessOptions
-from tfs.runtime.process_pool import ProcessPool
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.process_pool import ProcessPool
 
 MEETING = """
 import os, threading

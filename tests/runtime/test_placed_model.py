@@ -10,7 +10,7 @@ from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.zoo import Scale
 from tfs.core.errors import FailedPrecondition, Unavailable
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.placed_model import PlacedModel
 
 

@@ -16,14 +16,14 @@ from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, process_host, until
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
-from tfs.runtime.crash_policy import CrashPolicy
 from tfs.runtime.guest import platform_imports
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
-from tfs.runtime.process_interpreter import ProcessInterpreter
-from tfs.runtime.process_options import ProcessOptions
-from tfs.runtime.process_pool import ProcessPool
-from tfs.runtime.worker_state import WorkerState
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.process_pool import ProcessPool
+from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
 

@@ -33,8 +33,8 @@ from tests.server.test_admin import Operator
 from tfs.core.errors import Internal, ServingError
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.config import parse_config_text
-from tfs.server.running_config import Origin
+from tfs.server.config.running_config import Origin
+from tfs.server.config.server_config import parse_config_text
 
 FOLDER = Path(__file__).parent / "operations"
 NAME = "digits"

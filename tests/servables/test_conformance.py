@@ -23,7 +23,7 @@ from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.export import save, save_python
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext

@@ -18,7 +18,7 @@ from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.handlers.warmup import WarmedLoader, WarmupOptions
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
 from tfs.testing.fake_loader import FakeLoader, LoaderLog

@@ -16,7 +16,7 @@ from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.built_in import default_registry

@@ -21,7 +21,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.export import save
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext

@@ -20,7 +20,7 @@ from tfs.core.resources import MAIN, PEAK_RAM_BYTES, Resource
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.export import save
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables import probe as probe_module
 from tfs.servables import provisional_profiles as provisional_module

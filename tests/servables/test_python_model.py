@@ -30,7 +30,7 @@ from tfs.core.version_directory import read_manifest
 from tfs.export import save_python
 from tfs.export.save_python import write_safetensors
 from tfs.runtime.guest.python import read_safetensors
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
 from tfs.servables.python_model import PythonModel
 

@@ -17,7 +17,7 @@ from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.export import save
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.exported_signature import read_exported_signature
 from tfs.servables.platform import LoadContext
 from tfs.servables.torch_export import TorchExport

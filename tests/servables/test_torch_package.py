@@ -25,7 +25,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import MANIFEST, read_manifest
 from tfs.export import save
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.profile_cache import ProfileCache

@@ -28,8 +28,8 @@ from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server import admin
 from tfs.server.admin import CoreAdmin, ProcessFacts
 from tfs.server.admin_reports import fill_load
-from tfs.server.config import Message, parse_config_text
-from tfs.server.running_config import Origin
+from tfs.server.config.running_config import Origin
+from tfs.server.config.server_config import Message, parse_config_text
 
 ALL = "model_version_policy { all {} }"
 _RESERVED = ResourceAllocation.ram(10, 20)

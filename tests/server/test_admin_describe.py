@@ -20,11 +20,11 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.runtime.crash_policy import CrashPolicy
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placed_model import PlacedModel
-from tfs.runtime.process_model import ProcessModel, VersionHealth
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
 from tfs.servables.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
@@ -36,8 +36,8 @@ from tfs.server.admin_describe import (
     describe_requests,
     describe_warm_up,
 )
+from tfs.server.memory.resident_memory import tree_resident_bytes
 from tfs.server.process_start import started_s
-from tfs.server.resident_memory import tree_resident_bytes
 
 SERVABLE = PuppetServable(ServableId("a", 1))
 SOURCE = ModelSource(

@@ -20,9 +20,9 @@ from tfs.core.errors import (
     ServingError,
     Unknown,
 )
-from tfs.server.config import Message, read_config_text
-from tfs.server.config_outcome import ConfigOutcome
-from tfs.server.running_config import Change, Origin
+from tfs.server.config.config_outcome import ConfigOutcome
+from tfs.server.config.running_config import Change, Origin
+from tfs.server.config.server_config import Message, read_config_text
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config import read_config_text
+from tfs.server.config.server_config import read_config_text
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
 from tfs.server.process import Announcer, _drain, _SignalInbox

@@ -1,4 +1,4 @@
-"""tfs.server.served_models and tfs.server.canary_traffic."""
+"""tfs.server.served_models and tfs.server.canary.traffic."""
 
 from __future__ import annotations
 

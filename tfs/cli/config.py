@@ -52,10 +52,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
     """Checks a file; 0 if it is valid."""
     from tfs.cli.reload import send
     from tfs.servables.built_in import default_registry
-    from tfs.server.config import read_config_text
-    from tfs.server.config_file import read_config_file
+    from tfs.server.config.config_file import read_config_file
+    from tfs.server.config.running_config import check_platforms
+    from tfs.server.config.server_config import read_config_text
     from tfs.server.model_settings import DETECT
-    from tfs.server.running_config import check_platforms
 
     text = read_config_file(arguments.file)
     config = read_config_text(text, arguments.file)

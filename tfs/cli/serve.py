@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.flags import add_flags, is_true, read_flags
 from tfs.runtime.placement import Backend
-from tfs.runtime.zygote_process import ZygoteProcess
+from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
 
 if TYPE_CHECKING:

@@ -211,7 +211,7 @@ def loaded(path: str, device: str, intra_op_threads: int) -> Iterator[Servable]:
         ServingError: It does not load.
 
     """
-    from tfs.runtime.inline_interpreter import InlineInterpreter
+    from tfs.runtime.inline.inline_interpreter import InlineInterpreter
     from tfs.servables.built_in import default_registry
     from tfs.servables.platform import LoadContext
 

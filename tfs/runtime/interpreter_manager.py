@@ -34,18 +34,18 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime import dlmopen_probe
-from tfs.runtime.dlmopen_interpreter import DlmopenInterpreter
+from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.value_codec import Ref
-from tfs.runtime.process_interpreter import ProcessInterpreter
-from tfs.runtime.process_options import ProcessOptions
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.session_channel import (
     InlineSessionChannel,
     SessionChannel,
 )
 from tfs.runtime.session_interpreter import SessionInterpreter
-from tfs.runtime.zygote_client import ZygoteClient
 
 _CLOSE_S = 30.0
 

@@ -12,7 +12,7 @@ from tfs.runtime.interpreter import (
     RehearsableModel,
 )
 from tfs.runtime.placed_model import PlacedModel
-from tfs.runtime.process_model import ProcessModel
+from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.spread_model import SpreadModel
 
 

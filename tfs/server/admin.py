@@ -42,7 +42,7 @@ from tfs.server.admin_reports import (
     stats_report,
     version_report,
 )
-from tfs.server.canary_change import (
+from tfs.server.canary.change import (
     PROMOTE,
     ROLLBACK,
     canary_override,
@@ -50,12 +50,12 @@ from tfs.server.canary_change import (
     rollback_target,
     with_traffic,
 )
-from tfs.server.config import Message, parse_config_text
-from tfs.server.config_outcome import ConfigOutcome
+from tfs.server.config.config_outcome import ConfigOutcome
+from tfs.server.config.overrides import Override
+from tfs.server.config.running_config import Origin, RunningConfig, require_configured
+from tfs.server.config.server_config import Message, parse_config_text
 from tfs.server.core import ServerCore
-from tfs.server.overrides import Override
-from tfs.server.resident_memory import tree_resident_bytes
-from tfs.server.running_config import Origin, RunningConfig, require_configured
+from tfs.server.memory.resident_memory import tree_resident_bytes
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from tfs.core.stats import HistogramSnapshot, Stats
 from tfs.proto._pool import POOL
 from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.canary_comparison import Figures
-from tfs.server.canary_trial import TrialRecord
-from tfs.server.config import config_text
-from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.canary.comparison import Figures
+from tfs.server.canary.trial import TrialRecord
+from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config.overrides import Override
+from tfs.server.config.running_config import Base, RunningConfig
+from tfs.server.config.server_config import config_text
 from tfs.server.core import Refusal
-from tfs.server.overrides import Override
-from tfs.server.running_config import Base, RunningConfig
 
 
 def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:

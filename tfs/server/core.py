@@ -40,15 +40,13 @@ from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.server.canary_rejections import CanaryRejections
-from tfs.server.canary_trial import TrialParts
-from tfs.server.config import Message, ServerConfig, check_kind_change, read_models
-from tfs.server.config_outcome import ConfigOutcome, ModelOutcome
-from tfs.server.config_waiters import ConfigWaiters, OnOutcome, Waiter
-from tfs.server.model_settings import ModelSettings, RuntimeSettings
-from tfs.server.overrides import Override, Overrides
-from tfs.server.overrides_file import OverridesFile
-from tfs.server.running_config import (
+from tfs.server.canary.rejections import CanaryRejections
+from tfs.server.canary.trial import TrialParts
+from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config.config_waiters import ConfigWaiters, OnOutcome, Waiter
+from tfs.server.config.overrides import Override, Overrides
+from tfs.server.config.overrides_file import OverridesFile
+from tfs.server.config.running_config import (
     Base,
     Change,
     ModelChange,
@@ -60,6 +58,13 @@ from tfs.server.running_config import (
     with_base,
     with_override,
 )
+from tfs.server.config.server_config import (
+    Message,
+    ServerConfig,
+    check_kind_change,
+    read_models,
+)
+from tfs.server.model_settings import ModelSettings, RuntimeSettings
 from tfs.server.served_models import ServedModels
 
 log = logging.getLogger(__name__)

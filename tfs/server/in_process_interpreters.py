@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.dlmopen_backend import DlmopenBackend
-from tfs.runtime.inline_interpreter import InlineInterpreter
+from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 

@@ -15,10 +15,10 @@ from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
-from tfs.runtime.process_backend import ProcessBackend
-from tfs.runtime.process_options import ProcessOptions
-from tfs.runtime.worker_options import WorkerOptions
-from tfs.runtime.zygote_process import ZygoteProcess
+from tfs.runtime.process.process_backend import ProcessBackend
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.worker_options import WorkerOptions
+from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
 from tfs.server.torch_libraries import map_torch_libraries
 from tfs.server.worker_user import user_of
@@ -137,7 +137,7 @@ class Interpreters:
         """Imports torch for models in this process; blocks a second, the first time.
 
         What was imported is exempt from collections of garbage from then on, as all
-        that a server imports at its start (:mod:`tfs.server.garbage`).
+        that a server imports at its start (:mod:`tfs.server.memory.garbage`).
         """
         options = self._options
         with self._importing:

@@ -22,11 +22,11 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.runtime import dlmopen_probe
+from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
-from tfs.runtime.zygote_process import ZygoteProcess
+from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.placed_loader import PlacedLoader, Places
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions

@@ -42,7 +42,7 @@ from tfs.handlers.methods import MODEL, method_table
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
-from tfs.runtime.zygote_process import ZygoteProcess
+from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.built_in import default_registry
 from tfs.server.admin import CoreAdmin, ProcessFacts
 from tfs.server.admin_describe import (
@@ -53,16 +53,16 @@ from tfs.server.admin_describe import (
     describe_requests,
     describe_warm_up,
 )
-from tfs.server.config import ServerConfig
+from tfs.server.config.running_config import Origin
+from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.log_collector import file_collectors
-from tfs.server.log_writer import LogWriter, LogWriterOptions
+from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
-from tfs.server.request_logs import RequestLogs
-from tfs.server.running_config import Origin
-from tfs.server.spare_memory import SpareMemory
+from tfs.server.request_log.log_collector import file_collectors
+from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
+from tfs.server.request_log.request_logs import RequestLogs
 from tfs.server.tls import TlsFile
 from tfs.server.transports import make_transport
 from tfs.server.versions import distribution_version

@@ -22,21 +22,21 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.runtime.zygote_process import ZygoteProcess
-from tfs.server.config import (
+from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.server.config.config_file import ConfigFileWatch, read_config_file
+from tfs.server.config.config_outcome import ConfigOutcome
+from tfs.server.config.running_config import Origin
+from tfs.server.config.server_config import (
     ServerConfig,
     parse_config_text,
     read_config_text,
     single_model,
 )
-from tfs.server.config_file import ConfigFileWatch, read_config_file
-from tfs.server.config_outcome import ConfigOutcome
-from tfs.server.garbage import freeze_imported
 from tfs.server.interpreter_lock import hand_over_soon
-from tfs.server.malloc import set_thresholds
+from tfs.server.memory.garbage import freeze_imported
+from tfs.server.memory.malloc import set_thresholds
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
-from tfs.server.running_config import Origin
 
 log = logging.getLogger(__name__)
 

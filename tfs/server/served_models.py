@@ -18,10 +18,10 @@ from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.server.canary_rejections import CanaryRejections, Rejection
-from tfs.server.canary_traffic import TrialRoute
-from tfs.server.canary_trial import Trial, TrialParts, TrialRecord
-from tfs.server.config import ServerConfig
+from tfs.server.canary.rejections import CanaryRejections, Rejection
+from tfs.server.canary.traffic import TrialRoute
+from tfs.server.canary.trial import Trial, TrialParts, TrialRecord
+from tfs.server.config.server_config import ServerConfig
 from tfs.server.labels import effective_labels
 from tfs.server.model_settings import CanarySettings, ModelSettings
 from tfs.server.traffic import effective_primary

@@ -17,7 +17,7 @@ _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREAD
 
 
 def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) -> None:
-    """Makes this Python answer requests; see ``tfs.runtime.dlmopen_namespace``.
+    """Makes this Python answer requests; see ``tfs.runtime.dlmopen.dlmopen_namespace``.
 
     Args:
         entry_address: Where to write the address of the function that answers.

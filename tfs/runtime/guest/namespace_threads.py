@@ -6,7 +6,7 @@ for all link namespaces; the memory was allocated by the process's own libc, whi
 library it is for, and freeing it with another one's crashes. So
 
 - threads of a namespace want stacks larger than the process's own threads have, and
-  never find one of those (``tfs.runtime.dlmopen_namespace``);
+  never find one of those (``tfs.runtime.dlmopen.dlmopen_namespace``);
 - a Python thread of a namespace ends without such memory to its name. It is freed, by
   the process's libc, when the next thread is started from outside.
 

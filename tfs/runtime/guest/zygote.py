@@ -1,6 +1,6 @@
 """The zygote: a program of one thread that imported torch once and forks workers.
 
-    python -P -c "... main(CHANNEL_FD)", see tfs/runtime/zygote_process.py
+    python -P -c "... main(CHANNEL_FD)", see tfs/runtime/process/zygote_process.py
 
 It holds no model, no server socket and nothing of the RPC stack. Forking it takes
 milliseconds, and a fork is safe because no other thread and no OpenMP region ever

@@ -1,0 +1,292 @@
+"""Backend dlmopen, beyond what every backend promises: private CPythons."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.dlmopen_host import needs_dlmopen
+from tests.runtime.packaged import (
+    SHOUT_SIGNATURES,
+    floats,
+    package,
+    signature,
+    values,
+)
+from tests.runtime.zoo import Scale, Shout, Weighted
+from tfs.core.dtype import STRING
+from tfs.core.errors import FailedPrecondition, Unavailable
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.dlmopen import dlmopen_namespace
+from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
+from tfs.runtime.interpreter import MeasurableModel
+from tfs.runtime.interpreter_manager import InterpreterManager
+
+pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
+
+X = {"x": floats((1, 2))}
+
+
+@pytest.fixture
+def interpreter() -> Iterator[DlmopenInterpreter]:
+    needs_dlmopen()
+    interpreter = DlmopenInterpreter("dlmopen-test")
+    interpreter.start()
+    yield interpreter
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+@pytest.fixture
+def manager() -> Iterator[InterpreterManager]:
+    needs_dlmopen()
+    with InterpreterManager(2, backend="dlmopen") as manager:
+        yield manager
+
+
+def test_a_caller_may_call_on_its_own_thread(
+    interpreter: DlmopenInterpreter, tmp_path: Path
+) -> None:
+    """Without the queue, the answer is the same; unloaded, it is refused the same."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    assert loaded.call("serving_default", X) == ask(loaded, X).outputs()
+    loaded.unload()
+    with pytest.raises(Unavailable, match="scale/1"):
+        loaded.call("serving_default", X)
+
+
+def test_threads_come_and_go(interpreter: DlmopenInterpreter, tmp_path: Path) -> None:
+    """A thread may enter a namespace and end; both C libraries stay in order."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    wrong: list[object] = []
+
+    def visit(value: int) -> None:
+        outputs = loaded.call("serving_default", {"x": floats((value, value))})
+        if values(outputs["y"]) != [[2 * value, 2 * value]]:
+            wrong.append(value)
+
+    for first in range(0, 200, 8):
+        threads = [
+            threading.Thread(target=visit, args=(first + index,)) for index in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+    assert wrong == []
+    loaded.unload()
+
+
+def test_requests_and_replies_of_any_size_pass(
+    interpreter: DlmopenInterpreter, tmp_path: Path
+) -> None:
+    """What does not fit the buffer of a thread travels beside it, every time."""
+    loaded = interpreter.load(package(tmp_path, Shout(), SHOUT_SIGNATURES))
+    for num_bytes in (1, 70_000, 1_000_000, 3, 65_500):
+        text = TensorView(STRING, (2,), (b"a" * num_bytes, b"b"))
+        outputs = loaded.call("serving_default", {"text": text})
+        assert outputs["loud"].data == (b"A" * num_bytes, b"B")
+        assert values(outputs["length"]) == [num_bytes, 1]
+    loaded.unload()
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_inputs_may_lie_in_any_buffer(
+    interpreter: DlmopenInterpreter, tmp_path: Path, kind: type
+) -> None:
+    """A slice of a request's bytes is read where it lies."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    whole = b"12345678" + bytes(X["x"].data)  # type: ignore[arg-type]
+    data = memoryview(whole)[8:] if kind is memoryview else kind(whole[8:])
+    view = TensorView(X["x"].dtype, (1, 2), data)
+    assert values(loaded.call("serving_default", {"x": view})["y"]) == [[2, 4]]
+    loaded.unload()
+
+
+def test_large_outputs_are_given_up_at_once(
+    interpreter: DlmopenInterpreter, tmp_path: Path
+) -> None:
+    """An answer of many megabytes comes whole, and the next call is not confused."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    rows = torch.rand(1 << 19, 2)
+    view = TensorView(X["x"].dtype, tuple(rows.shape), rows.numpy().tobytes())
+    outputs = loaded.call("serving_default", {"x": view})
+    assert outputs["y"].data == (rows * 2).numpy().tobytes()
+    assert values(loaded.call("serving_default", X)["y"]) == [[2, 4]]
+    loaded.unload()
+
+
+def test_each_interpreter_has_a_gil_of_its_own(manager: InterpreterManager) -> None:
+    """One that computes in C under its GIL holds up neither us nor the other."""
+    finished = threading.Event()
+    begun = threading.Event()
+
+    def hold() -> None:
+        with manager.acquire_session() as session:
+            total = session.global_("builtins", "sum")
+            numbers = session.global_("builtins", "range")(10**8)
+            begun.set()
+            total(numbers).value()
+            finished.set()
+
+    thread = threading.Thread(target=hold)
+    with manager.acquire_session() as session:
+        root = session.global_("math", "sqrt")
+        thread.start()
+        assert begun.wait(WAIT_S)
+        for _ in range(10):
+            assert root(4.0).value() == 2.0
+        assert not finished.is_set()
+    thread.join(2 * WAIT_S)
+    assert finished.is_set()
+
+
+def test_what_one_interpreter_sets_no_other_sees(manager: InterpreterManager) -> None:
+    """Modules, environment and torch's settings are the interpreter's own."""
+    with manager.acquire_session() as first, manager.acquire_session() as second:
+        first.global_("torch", "manual_seed")(7)
+        second.global_("torch", "manual_seed")(7)
+        first.global_("torch", "rand")(1)
+        rest = first.global_("torch", "rand")(3).value()
+        fresh = second.global_("torch", "rand")(3).value()
+        assert not torch.equal(rest, fresh)  # type: ignore[arg-type]
+        first.global_("os", "putenv")("TFS_TEST_PRIVATE", "1")
+        seen = second.global_("os", "getenv")("TFS_TEST_PRIVATE").value()
+        assert seen is None
+        assert (
+            first.global_("os", "getpid")().value()
+            == second.global_("os", "getpid")().value()
+        )
+
+
+def test_libraries_that_want_to_be_global_are_loaded_locally(
+    manager: InterpreterManager,
+) -> None:
+    """The loader would crash over RTLD_GLOBAL in a namespace."""
+    with manager.acquire_session() as session:
+        load = session.global_("ctypes", "CDLL")
+        load("libm.so.6", 0x100)
+        session.global_("sys", "setdlopenflags")(0x102)
+        assert session.global_("sys", "getdlopenflags")().value() == 2
+
+
+def test_a_namespace_is_used_again(tmp_path: Path) -> None:
+    """It cannot be unloaded; the next interpreter gets it, with nothing in it."""
+    needs_dlmopen()
+    with InterpreterManager(1, backend="dlmopen") as manager:
+        manager.acquire_session().close()
+    count = len(dlmopen_namespace._all)
+    for factor in (2.0, 3.0):
+        interpreter = DlmopenInterpreter("dlmopen-again")
+        interpreter.start()
+        loaded = interpreter.load(package(tmp_path / str(factor), Scale(factor)))
+        answer = loaded.call("serving_default", {"x": floats((1, 1))})
+        assert values(answer["y"]) == [[factor, factor]]
+        assert values(ask(loaded, X, "count").outputs()["y"]) == [[1, 1]]
+        interpreter.close(time.monotonic() + WAIT_S)
+    assert len(dlmopen_namespace._all) == count
+
+
+def test_weights_are_in_memory_once(tmp_path: Path) -> None:
+    """All interpreters map the same pages, and none has copies of its own."""
+    needs_dlmopen()
+    num_bytes = 32 << 20
+    backend = DlmopenBackend(2)
+    group = backend.group()
+    group.start()
+    totals = {"serving_default": signature(), "total": signature()}
+    loaded = group.load(package(tmp_path, Weighted(num_bytes // 4), totals, "heavy"))
+    for _, model in loaded.members:
+        model.call("total", X)
+    maps = _mappings("tfs:model.pt", num_bytes)
+    assert len(maps) == 2
+    # A page that both have read counts half for each.
+    assert sum(each["Pss"] for each in maps) < 1.5 * num_bytes
+    assert [each["Anonymous"] for each in maps] == [0, 0]
+    loaded.unload()
+    assert _mappings("tfs:model.pt", num_bytes) == []
+    backend.close(time.monotonic() + WAIT_S)
+
+
+def _mappings(name: str, min_bytes: int) -> list[dict[str, int]]:
+    """Returns the sizes, in bytes, of this process's large mappings of a file."""
+    found: list[dict[str, int]] = []
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if "-" in key.split(" ")[0]:
+            inside = name in line
+            if inside:
+                found.append({})
+        elif inside and rest.endswith(" kB"):
+            found[-1][key] = int(rest.split()[0]) << 10
+    return [each for each in found if each["Size"] >= min_bytes]
+
+
+def test_writing_to_weights_is_reported_once(
+    interpreter: DlmopenInterpreter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From then on the interpreters of a version differ; the log says so."""
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(12):
+            ask(loaded, X, "write_weights").outputs()
+    assert caplog.text.count("event=weights_written servable=scale/1") == 1
+    loaded.unload()
+
+
+def test_a_model_can_be_measured(
+    interpreter: DlmopenInterpreter, tmp_path: Path
+) -> None:
+    """A probe learns what it would learn of a process."""
+    loaded: MeasurableModel = interpreter.load(package(tmp_path, Scale()))
+    assert isinstance(loaded, DlmopenModel)
+    assert loaded.last_call_s is None
+    ask(loaded, X).outputs()
+    assert loaded.last_call_s is not None
+    assert loaded.last_call_s > 0
+    assert loaded.import_s is not None
+    scaling = loaded.two_thread_scaling("serving_default", X, 0.1)
+    assert scaling is None or scaling > 0
+    loaded.unload()
+
+
+def test_another_device_is_refused(
+    interpreter: DlmopenInterpreter, tmp_path: Path
+) -> None:
+    """Every namespace would have a CUDA context of its own."""
+    source = package(tmp_path, Scale())
+    with pytest.raises(FailedPrecondition, match=r"scale/1.*CPU only"):
+        interpreter.load(replace(source, device="cuda"))
+
+
+def test_a_group_spreads_calls_and_versions(tmp_path: Path) -> None:
+    """Each version gets as many interpreters as it asks for, the emptier ones first."""
+    needs_dlmopen()
+    backend = DlmopenBackend(2)
+    one, other = backend.group(1), backend.group(1)
+    one.start()
+    first = one.load(package(tmp_path / "1", Scale(2.0)))
+    assert values(ask(first, X).outputs()["y"]) == [[2, 4]]
+    both = backend.group()
+    both.start()
+    assert both.stats().num_calls == 1
+    second = backend.group(1).load(package(tmp_path / "2", Scale(3.0)))
+    slow = ask(first, {"x": floats((1, 0))}, "slow")
+    assert values(ask(second, X).outputs()["y"]) == [[3, 6]]
+    assert not slow.is_there
+    slow.outputs()
+    assert other.name == "dlmopen"
+    first.unload()
+    second.unload()
+    backend.close(time.monotonic() + WAIT_S)
+    backend.close(time.monotonic() + WAIT_S)

@@ -1,0 +1,129 @@
+"""The probe says no, and why, before anything can crash."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tfs.core.errors import FailedPrecondition
+from tfs.runtime.dlmopen import dlmopen_probe, libpython
+
+
+@pytest.fixture(autouse=True)
+def _asks_anew() -> Iterator[None]:
+    """What a test makes the probe believe is forgotten after it."""
+    before = dlmopen_probe.refusal
+    dlmopen_probe.refusal = before.__wrapped__  # type: ignore[assignment]
+    yield
+    dlmopen_probe.refusal = before
+
+
+def answer(
+    monkeypatch: pytest.MonkeyPatch, returncode: int, stdout: str = "", stderr: str = ""
+) -> None:
+    """Makes the trial end so, on a host that lacks nothing."""
+    monkeypatch.setattr(dlmopen_probe, "lacking", lambda: "")
+    done = subprocess.CompletedProcess([], returncode, stdout, stderr)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+
+def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Link namespaces are Linux's."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "needs Linux" in dlmopen_probe.refusal(1)
+
+
+@pytest.mark.parametrize(
+    ("libc", "words"),
+    [
+        (("", ""), "needs glibc"),
+        (("musl", "1.2"), "needs glibc"),
+        (("glibc", "2.31"), "needs glibc 2.34, this is 2.31"),
+    ],
+)
+def test_another_c_library_is_refused(
+    monkeypatch: pytest.MonkeyPatch, libc: tuple[str, str], words: str
+) -> None:
+    """musl has no link namespaces; older glibc keeps its threads elsewhere."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    assert words in dlmopen_probe.refusal(1)
+
+
+def test_a_static_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without libpython there is nothing to load again; the reason says what to do."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(dlmopen_probe, "find_libpython", lambda: None)
+    with pytest.raises(FailedPrecondition, match=r"no shared libpython.*--enable-shar"):
+        dlmopen_probe.require(1)
+
+
+def test_a_crash_of_the_trial_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever kills the trial would have killed the server."""
+    answer(monkeypatch, -11, stderr="one\nlast words\n")
+    reason = dlmopen_probe.refusal(2)
+    assert "SIGSEGV" in reason
+    assert "last words" in reason
+
+
+def test_a_crash_after_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies when it exits is no better than one that dies before."""
+    answer(monkeypatch, -6, stdout='dlmopen-probe: ""\n')
+    assert "SIGABRT" in dlmopen_probe.refusal(2)
+
+
+def test_what_the_trial_found_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little room, for example; what libraries print beside it does not matter."""
+    answer(monkeypatch, 0, stdout='noise\ndlmopen-probe: "no room"\nnoise\n')
+    assert dlmopen_probe.refusal(2) == "no room"
+    answer(monkeypatch, 0, stdout='dlmopen-probe: ""\n')
+    assert dlmopen_probe.refusal(2) == ""
+
+
+def test_a_trial_without_an_answer_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is not success."""
+    answer(monkeypatch, 0)
+    assert "exited with 0" in dlmopen_probe.refusal(2)
+
+
+def test_a_trial_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended, and the server says so."""
+
+    def hang(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired("python", 1)
+
+    monkeypatch.setattr(dlmopen_probe, "lacking", lambda: "")
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert "hung" in dlmopen_probe.refusal(2)
+
+
+def test_the_library_found_is_this_python_s() -> None:
+    """Another version beside it would be of no use."""
+    path = libpython.find_libpython()
+    if path is None:
+        pytest.skip("this Python has no shared library")
+    assert f"libpython3.{sys.version_info[1]}" in path
+
+
+@pytest.mark.parametrize(
+    ("tunables", "num"),
+    [
+        ("", 6),
+        ("glibc.malloc.arena_max=1", 6),
+        ("glibc.rtld.nns=16", 15),
+        ("glibc.malloc.arena_max=1:glibc.rtld.nns=9", 8),
+        ("glibc.rtld.nns=100", 15),
+        ("glibc.rtld.nns=1", 1),
+    ],
+)
+def test_room_follows_what_the_process_was_started_with(
+    monkeypatch: pytest.MonkeyPatch, tunables: str, num: int
+) -> None:
+    """Who names no number gets one that fits, as many cores as there may be."""
+    monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    assert dlmopen_probe.most_interpreters() == num

@@ -1,0 +1,137 @@
+"""A call that hangs in a thread keeps others from waiting behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.packaged import floats, package, values
+from tests.runtime.process_host import until
+from tests.runtime.zoo import Scale
+from tfs.core.errors import FailedPrecondition
+from tfs.core.servable import Tensors
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
+from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.spread_model import SpreadModel
+from tfs.testing.fake_clock import FakeClock
+
+TIMEOUT_S = 5.0
+X = {"x": floats((1, 2))}
+
+
+class Gate:
+    """A model whose calls end when they are let through. Returns its inputs as ``y``."""
+
+    def __init__(self, source: ModelSource, files: VersionFiles) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
+        self.entered.set()
+        assert self.opened.wait(WAIT_S)
+        return {"y": inputs["x"]}
+
+    def run(
+        self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
+    ) -> dict[str, Output]:
+        raise NotImplementedError
+
+    def num_written_pages(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.opened.set()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def interpreter(clock: FakeClock) -> Iterator[InlineInterpreter]:
+    interpreter = InlineInterpreter(
+        clock=clock, load_model=Gate, call_timeout_s=TIMEOUT_S
+    )
+    interpreter.start()
+    yield interpreter
+    interpreter.close()
+
+
+def test_a_call_that_hangs_has_others_refused_until_it_ends(
+    interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
+) -> None:
+    """Who waits and who comes learns what hangs; its own caller gets its answer."""
+    model = interpreter.load(package(tmp_path, Scale()))
+    gate = model.guest
+    assert isinstance(gate, Gate)
+    hanging = ask(model, X)
+    assert gate.entered.wait(WAIT_S)
+    waiting = ask(model, X)
+    clock.advance(TIMEOUT_S)
+    assert not interpreter.is_hung
+    clock.advance(1)
+    assert interpreter.is_hung
+    for refused in (ask(model, X), waiting):
+        error = refused.error()
+        assert isinstance(error, FailedPrecondition)
+        assert model.source.id.slashed in error.message
+        assert "cannot be ended. Restart" in error.message
+    assert not hanging.is_there
+    gate.opened.set()
+    assert values(hanging.outputs()["y"]) == [[1, 2]]
+    until(lambda: not interpreter.is_hung, "its end")
+    assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
+
+
+def test_a_version_that_is_slow_has_ten_times_its_time(
+    interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
+) -> None:
+    """What took long and ended well does not hang the next time."""
+    model = interpreter.load(package(tmp_path, Scale()))
+    gate = model.guest
+    assert isinstance(gate, Gate)
+    for allowed_s in (TIMEOUT_S, 40.0):
+        gate.entered.clear()
+        gate.opened.clear()
+        call = ask(model, X)
+        assert gate.entered.wait(WAIT_S)
+        clock.advance(allowed_s - 1)
+        assert not interpreter.is_hung
+        gate.opened.set()
+        call.outputs()
+        until(lambda: interpreter.num_pending == 0, "its end")
+
+
+def test_a_group_prefers_interpreters_where_nothing_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+    interpreter: InlineInterpreter,
+    clock: FakeClock,
+    tmp_path: Path,
+) -> None:
+    """However many calls wait elsewhere, they will be answered there."""
+    private = DlmopenInterpreter("dlmopen-0", clock=clock, call_timeout_s=TIMEOUT_S)
+    monkeypatch.setattr(private, "_thread", interpreter)
+    other = InlineInterpreter("other")
+    other.start()
+    source = package(tmp_path, Scale())
+    hanging, well = interpreter.load(source), other.load(source)
+    ask(hanging, X)
+    gate = hanging.guest
+    assert isinstance(gate, Gate)
+    assert gate.entered.wait(WAIT_S)
+    clock.advance(TIMEOUT_S + 1)
+    assert private.num_pending > 256
+    first = cast("InlineInterpreter", private)
+    spread = SpreadModel([(first, hanging), (other, well)])
+    assert values(ask(spread, X).outputs()["y"]) == [[2, 4]]
+    other.close()

@@ -1,0 +1,104 @@
+"""What the in-process backend does beyond the conformance suite: the front."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.packaged import floats, package, values
+from tests.runtime.process_host import until
+from tests.runtime.zoo import Scale
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
+
+
+@pytest.fixture
+def loop() -> Iterator[ServingLoop]:
+    loop = ServingLoop(name="front-loop")
+    loop.start()
+    yield loop
+    loop.close(time.monotonic() + WAIT_S)
+    assert loop.num_failures == 0
+
+
+def ask_on(loop: ServingLoop, model: InlineModel, value: float, name: str) -> Answer:
+    """Submits on the loop; returns when the submission returned."""
+    answers: list[Answer] = []
+    done = threading.Event()
+
+    def submit() -> None:
+        answers.append(ask(model, {"x": floats((value, 1))}, name))
+        done.set()
+
+    loop.post(submit)
+    assert done.wait(WAIT_S)
+    return answers[0]
+
+
+def test_a_front_model_runs_on_the_loop_until_a_call_is_slow(
+    loop: ServingLoop, tmp_path: Path
+) -> None:
+    """Quick calls are answered before submit returns; after a slow one the thread runs."""
+    told: list[tuple[ServableId, float]] = []
+    interpreter = InlineInterpreter(
+        "front-0",
+        front_loop=loop,
+        on_slow=lambda who, call_s: told.append((who, call_s)),
+    )
+    interpreter.start()
+    model = interpreter.load(package(tmp_path, Scale()))
+    ask_on(loop, model, 1, "serving_default")  # the first call may take long
+    model.on_front = True
+    told.clear()
+    quick = ask_on(loop, model, 1, "serving_default")
+    assert quick.is_there
+    assert quick.thread_name == "front-loop"
+    described = ask_on(loop, model, 1, "describe").outputs()["y"]
+    assert values(described) == [[0, 1, 0, 1]]
+    assert told == []
+    slow = ask_on(loop, model, 0.05, "slow")  # it sleeps
+    assert slow.thread_name == "front-loop"
+    assert len(told) == 1
+    assert told[0][0] == model.source.id
+    assert told[0][1] >= 0.05
+    after = ask_on(loop, model, 2, "serving_default")
+    assert values(after.outputs()["y"]) == [[4, 2]]
+    assert after.thread_name == "front-0"
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_a_front_model_runs_on_the_thread_for_others(
+    loop: ServingLoop, tmp_path: Path
+) -> None:
+    """What another thread submits does not run there, and a busy model is not entered."""
+    interpreter = InlineInterpreter("front-0", front_loop=loop)
+    interpreter.start()
+    model = interpreter.load(package(tmp_path, Scale()))
+    running = ask(model, {"x": floats((0.2, 1))}, "slow")
+    until(lambda: not interpreter.stats().num_queued, "the call's begin")
+    behind = ask_on(loop, model, 1, "serving_default")
+    assert not running.is_there
+    for answer in (running, behind):
+        answer.outputs()
+        assert answer.thread_name == "front-0"
+    model.unload()
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:
+    """It is on the caller's thread: the interpreter's need not even run."""
+    interpreter = InlineInterpreter("rehearsing")
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", {"x": floats((1, 2))}, 30.0)
+    assert model.rehearse("fail", {"x": floats((1, 2))}, 30.0)
+    interpreter.start()
+    answer = ask(model, {"x": floats((1, 2))}, "count")
+    assert values(answer.outputs()["y"]) == [[2, 2]]
+    interpreter.close()
+    assert not model.rehearse("count", {"x": floats((1, 2))}, 30.0)

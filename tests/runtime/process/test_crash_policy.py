@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, describe_status
+
+
+@pytest.mark.parametrize(
+    ("times_s", "now_s", "too_many", "delay_s"),
+    [
+        ((), 0.0, False, 0.0),
+        ((0.0,), 0.0, False, 0.0),
+        ((0.0, 1.0), 1.0, False, 0.0),
+        ((0.0, 1.0, 2.0), 2.0, True, 0.1),
+        ((0.0, 1.0, 2.0, 3.0), 3.0, True, 0.2),
+        (tuple(range(10)), 10.0, True, 5.0),
+        ((0.0, 1.0, 2.0), 60.5, False, 0.0),  # the first has left the window
+        ((0.0, 1.0, 2.0), 1000.0, False, 0.0),
+    ],
+)
+def test_crashes_within_the_window_count(
+    times_s: tuple[float, ...], now_s: float, too_many: bool, delay_s: float
+) -> None:
+    """The first deaths are repaired at once, more after a pause; old ones are forgotten."""
+    history = CrashHistory(CrashPolicy(max_crashes=3, window_s=60.0, max_delay_s=5.0))
+    for time_s in times_s:
+        history.add(time_s)
+    assert history.is_too_many(now_s) is too_many
+    assert history.respawn_delay_s(now_s) == pytest.approx(delay_s)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_crashes": 0}, {"window_s": 0.0}, {"max_delay_s": -1.0}]
+)
+def test_a_policy_that_means_nothing_is_refused(wrong: dict[str, float]) -> None:
+    """Options are checked when they are made."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        CrashPolicy(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (None, "ended"),
+        (0, "exited with status 0"),
+        (3 << 8, "exited with status 3"),
+        (int(signal.SIGSEGV), "SIGSEGV"),
+        (int(signal.SIGSEGV) | 0x80, "SIGSEGV"),  # with a core dump
+        (int(signal.SIGKILL), "SIGKILL"),
+        (40, "signal 40"),
+    ],
+)
+def test_the_way_a_process_ended_is_said_in_words(
+    status: int | None, text: str
+) -> None:
+    """Callers read the signal's name and what it tends to mean."""
+    assert text in describe_status(status)

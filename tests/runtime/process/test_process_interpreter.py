@@ -1,0 +1,660 @@
+"""What only processes promise: crashes contained, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from tests.runtime.answers import ask
+from tests.runtime.packaged import (
+    floats,
+    package,
+    signature,
+    values,
+)
+from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
+from tests.runtime.zoo import DiesWhenLoaded, Hoarder, Scale, Weighted
+from tfs.core.dtype import FLOAT32
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.servable import CancelToken
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.worker_state import WorkerState
+
+X = {"x": floats((1, 2))}
+
+
+def pid_of(interpreter: ProcessInterpreter) -> int:
+    until(lambda: interpreter.state is WorkerState.READY, "a ready worker")
+    pid = interpreter.pid
+    assert pid is not None
+    return pid
+
+
+def open_files() -> list[str]:
+    """What this process holds open, without what listing takes."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(found)
+
+
+def mapped_bytes(pid: int, name: str) -> dict[str, int]:
+    """Memory of the process's mappings of a file, by the kinds of smaps."""
+    found: dict[str, int] = {}
+    inside = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if "-" in key.split()[0]:
+            inside = name in line
+        elif inside and rest.endswith("kB"):
+            found[key] = found.get(key, 0) + (int(rest.split()[0]) << 10)
+    return found
+
+
+def test_workers_compete_with_the_server_by_their_priority(host: ProcessHost) -> None:
+    """Systems that share processors out by session would give a load half of one.
+
+    The zygote has a process group of its own, as Ctrl-C is the server's to handle.
+    """
+    interpreter = host.interpreter()
+    interpreter.hold()
+    pid = pid_of(interpreter)
+    zygote_pid = psutil.Process(pid).ppid()
+    interpreter.let_go()
+    assert os.getsid(zygote_pid) == os.getsid(0)
+    assert os.getpgid(zygote_pid) == zygote_pid
+
+
+def test_a_rehearsal_is_a_call_that_nobody_hears_of(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """It warms the process up; what goes wrong shows when the model is called again."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", X, 30.0)
+    assert values(ask(model, X, "count").outputs()["y"]) == [[2, 2]]
+    assert model.rehearse("fail", X, 30.0)
+    first_pid = pid_of(interpreter)
+    assert model.rehearse("crash", {"x": floats((-1, 0))}, 30.0)
+    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_rehearsal_that_hangs_takes_its_worker_along(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Nothing may still run in the model when it serves."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    first_pid = pid_of(interpreter)
+    assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01)
+    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_crash_fails_the_call_that_crashed_and_no_other(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """INTERNAL names the model and the signal; what waited is answered afterwards."""
+    interpreter = host.interpreter()
+    crashing = interpreter.load(package(tmp_path, Scale(), name="crashing"))
+    bystander = interpreter.load(package(tmp_path, Scale(3.0), name="bystander"))
+    first_pid = pid_of(interpreter)
+    before = [ask(bystander, X) for _ in range(3)]
+    victim = ask(crashing, {"x": floats((-1, 0))}, "crash")
+    after = [ask(model, X) for model in (bystander, crashing, bystander)]
+    error = victim.error()
+    assert isinstance(error, Internal)
+    assert "crashing/1" in error.message
+    assert "SIGSEGV" in error.message
+    for answer in before:
+        assert values(answer.outputs()["y"]) == [[3, 6]]
+    assert [values(answer.outputs()["y"]) for answer in after] == [
+        [[3, 6]],
+        [[2, 4]],
+        [[3, 6]],
+    ]
+    assert interpreter.stats().num_restarts == 1
+    assert pid_of(interpreter) != first_pid
+    assert is_gone(first_pid)
+
+
+def test_other_interpreters_do_not_notice_a_crash(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """A call that runs elsewhere at that moment ends well, in the same process."""
+    source = package(tmp_path, Scale())
+    first, second = host.interpreter(), host.interpreter()
+    one, two = first.load(source), second.load(source)
+    pid = pid_of(second)
+    running = ask(two, {"x": floats((0.2, 1))}, "slow")
+    assert isinstance(ask(one, {"x": floats((-1, 0))}, "crash").error(), Internal)
+    running.outputs()
+    assert pid_of(second) == pid
+    assert second.stats().num_restarts == 0
+
+
+def test_a_worker_killed_in_a_call_is_replaced(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """SIGKILL, as the kernel sends when memory runs out, is a crash like any other."""
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    running = ask(loaded, {"x": floats((30, 0))}, "slow")
+    until(lambda: bool(interpreter.num_pending), "the call")
+    os.kill(pid_of(interpreter), signal.SIGKILL)
+    error = running.error()
+    assert isinstance(error, Internal)
+    assert "scale/1" in error.message
+    assert "SIGKILL" in error.message
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_worker_killed_while_idle_is_replaced_unseen(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Nobody gets an error when nobody was in a call."""
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    pid = pid_of(interpreter)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: interpreter.stats().num_restarts == 1, "the death")
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    assert pid_of(interpreter) != pid
+
+
+@pytest.mark.parametrize("num_calls", [0, 100])
+def test_a_kill_from_outside_is_no_crash_of_a_model_that_worked_well(
+    host: ProcessHost, tmp_path: Path, num_calls: int
+) -> None:
+    """Whoever is killed again before it has done anything, is."""
+    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    for _ in range(num_calls):
+        ask(loaded, X).outputs()
+    running = ask(loaded, {"x": floats((60, 0))}, "slow")
+    until(lambda: interpreter.num_pending == 1, "the call")
+    os.kill(pid_of(interpreter), signal.SIGKILL)
+    assert isinstance(running.error(), Internal)
+    if num_calls:
+        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    else:
+        assert isinstance(ask(loaded, X).error(), FailedPrecondition)
+
+
+def test_a_version_that_keeps_crashing_is_quarantined_alone(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Its callers get FAILED_PRECONDITION with the reason; its neighbour serves on."""
+    told: list[tuple[ServableId, str]] = []
+    interpreter = host.interpreter(
+        ProcessOptions(
+            crashes=CrashPolicy(max_crashes=2),
+            on_quarantine=lambda servable, why: told.append((servable, why)),
+        )
+    )
+    crashing = interpreter.load(package(tmp_path, Scale(), name="crashing"))
+    bystander = interpreter.load(package(tmp_path, Scale(), name="bystander"))
+    for _ in range(2):
+        error = ask(crashing, {"x": floats((-1, 0))}, "crash").error()
+        assert isinstance(error, Internal)
+    refused = ask(crashing, X).error()
+    assert isinstance(refused, FailedPrecondition)
+    assert "crashing/1 is quarantined" in refused.message
+    assert "SIGSEGV" in refused.message
+    assert [str(servable) for servable, _ in told] == ["{name: crashing version: 1}"]
+    assert "crashed 2 times" in told[0][1]
+    assert values(ask(bystander, X).outputs()["y"]) == [[2, 4]]
+    crashing.unload()
+    assert values(ask(bystander, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_call_that_never_ends_is_ended(host: ProcessHost, tmp_path: Path) -> None:
+    """Past the call timeout the interpreter is replaced and the caller told why."""
+    interpreter = host.interpreter(ProcessOptions(call_timeout_s=0.2))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    error = ask(loaded, {"x": floats((60, 0))}, "slow").error()
+    assert isinstance(error, Internal)
+    assert "a call took over" in error.message
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_deadlines_of_clients_end_nothing(host: ProcessHost, tmp_path: Path) -> None:
+    """1,000 tasks with 1 ms deadlines against a 20 ms model: no restart, others served.
+
+    Half of them are cancelled as the server does it, half only expire.
+    """
+    interpreter = host.interpreter(ProcessOptions(max_queued=2000))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    pid = pid_of(interpreter)
+    slow = {"x": floats((0.02, 1))}
+    hopeless, patient, tokens = [], [], []
+    for index in range(1000):
+        token = CancelToken()
+        deadline_s = time.monotonic() + 0.001
+        hopeless.append(ask(loaded, slow, "slow", deadline_s=deadline_s, cancel=token))
+        if index % 2:
+            tokens.append(token)
+        if index % 200 == 0:
+            patient.append(ask(loaded, slow, "slow"))
+    for token in tokens:
+        token.cancel(DeadlineExceeded("too late"))
+    for answer in patient:
+        assert values(answer.outputs()["y"])[0][1] == 2  # type: ignore[index]
+    outcomes = [answer.outcome() for answer in hopeless]
+    errors = [each for each in outcomes if isinstance(each, ServingError)]
+    assert all(isinstance(each, DeadlineExceeded) for each in errors)
+    assert len(errors) > 900
+    assert interpreter.stats().num_restarts == 0
+    assert pid_of(interpreter) == pid
+
+
+def test_tensors_larger_than_the_slab_pass(host: ProcessHost, tmp_path: Path) -> None:
+    """What no slot holds travels in a memfd, and nothing of it stays open."""
+    interpreter = host.interpreter(
+        ProcessOptions(worker=WorkerOptions(slab_bytes=1 << 20))
+    )
+    wide = TensorSpec(FLOAT32, (-1, 1 << 18))
+    signatures = {
+        "serving_default": signature({"y": wide}, {"x": wide}),
+        "both": signature({"scaled": wide, "next": wide}, {"x": wide}),
+    }
+    loaded = interpreter.load(package(tmp_path, Scale(), signatures))
+    rows = torch.arange(2 << 18, dtype=torch.float32).view(2, -1)
+    large = TensorView(FLOAT32, (2, 1 << 18), rows.numpy().tobytes())
+    small = TensorView(FLOAT32, (0, 1 << 18), b"")
+    before = len(os.listdir("/proc/self/fd"))
+    worker_before = len(os.listdir(f"/proc/{pid_of(interpreter)}/fd"))
+    for _ in range(3):
+        assert (
+            ask(loaded, {"x": large}).outputs()["y"].data
+            == (rows * 2).numpy().tobytes()
+        )
+        both = ask(loaded, {"x": large}, "both").outputs()
+        assert both["next"].data == (rows + 1).numpy().tobytes()
+        assert ask(loaded, {"x": small}).outputs()["y"].shape == (0, 1 << 18)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir(f"/proc/{pid_of(interpreter)}/fd")) == worker_before
+
+
+def test_interpreters_hold_weights_once(host: ProcessHost, tmp_path: Path) -> None:
+    """The bytes of a model count once, whoever runs it, and only pages are private."""
+    num_bytes = 64 << 20
+    source = package(
+        tmp_path,
+        Weighted(num_bytes // 4),
+        {"serving_default": signature(), "total": signature()},
+    )
+    first = host.interpreter()
+    model = first.load(source)
+    others = [host.interpreter() for _ in range(2)]
+    models = [model, *(each.load(source, model.files) for each in others)]
+    for each in models:
+        ask(each, X, "total").outputs()
+    pids = [pid_of(each) for each in (first, *others)]
+    weights = [mapped_bytes(pid, "model.pt") for pid in pids]
+    assert all(each["Rss"] >= num_bytes for each in weights)
+    assert sum(each["Pss"] for each in weights) < 1.1 * num_bytes
+    assert all(each["Private_Dirty"] == 0 for each in weights)
+    private = [psutil.Process(pid).memory_full_info().uss for pid in pids]
+    assert max(private) < num_bytes // 2
+
+
+def test_unloading_the_last_model_ends_the_process(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """All memory is back at once; the next load gets a new process."""
+    source = package(tmp_path, Scale())
+    interpreter = host.interpreter()
+    one, two = interpreter.load(source), interpreter.load(source)
+    pid = pid_of(interpreter)
+    one.unload()
+    assert pid_of(interpreter) == pid
+    two.unload()
+    until(lambda: is_gone(pid), "the end of the process")
+    assert interpreter.pid is None
+    again = interpreter.load(source)
+    assert values(ask(again, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_model_that_writes_to_its_weights_is_reported_once(
+    host: ProcessHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator learns that interpreters drift apart, not once per call."""
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(12):
+            ask(loaded, X, "write_weights").outputs()
+        until(lambda: "weights_written" in caplog.text, "the report")
+    assert caplog.text.count("event=weights_written servable=scale/1") == 1
+
+
+def test_a_version_that_kills_its_loader_is_refused(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """The load fails by name; what the interpreter served before, it serves again."""
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    deadly = package(
+        tmp_path, DiesWhenLoaded(), {"serving_default": signature()}, name="deadly"
+    )
+    with pytest.raises(Internal, match=r"deadly/1.*SIGKILL"):
+        interpreter.load(deadly)
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    assert interpreter.stats().num_models == 1
+
+
+def test_a_version_that_never_loads_is_given_up(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Past the load timeout the load fails and its process goes."""
+    interpreter = host.interpreter(ProcessOptions(load_timeout_s=0.5))
+    endless = package(tmp_path, DiesWhenLoaded(60.0), {"serving_default": signature()})
+    with pytest.raises(Internal, match=r"scale/1.*loading took over"):
+        interpreter.load(endless)
+    until(lambda: interpreter.state is WorkerState.ABSENT, "the end of the process")
+    assert interpreter.stats().num_models == 0
+
+
+def test_a_worker_holds_its_own_descriptors_only(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Nothing of the server, the zygote or another worker is inherited."""
+    source = package(tmp_path, Scale())
+    first, second = host.interpreter(), host.interpreter()
+    model = first.load(source)
+    second.load(source)
+    ask(model, X).outputs()
+    for interpreter in (first, second):
+        pid = pid_of(interpreter)
+        kinds = sorted(
+            os.readlink(f"/proc/{pid}/fd/{fd}").partition(":")[0]
+            for fd in os.listdir(f"/proc/{pid}/fd")
+            if int(fd) > 2
+        )
+        # Slab and archive, each once more for its mapping and its reader.
+        assert [kind for kind in kinds if not kind.startswith("/memfd")] == [
+            "anon_inode",
+            "pipe",
+            "socket",
+            "socket",
+        ]
+        assert kinds.count("/memfd") <= 5
+        with open(f"/proc/{pid}/maps") as maps:
+            text = maps.read()
+        assert "grpc" not in text
+        assert "protobuf" not in text
+    zygote_pid = host.zygote.pid
+    assert zygote_pid is not None
+    assert len(os.listdir(f"/proc/{zygote_pid}/task")) == 1
+
+
+def test_closing_leaves_no_descriptor_and_no_process(tmp_path: Path) -> None:
+    """After the host closed everything it has what it had, and no children."""
+    # In a process of its own: in this one, other tests' gRPC channels still close.
+    code = (
+        "from pathlib import Path; "
+        "from tests.runtime.process.test_process_interpreter import check_nothing_is_left; "
+        f"check_nothing_is_left(Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_nothing_is_left(tmp_path: Path) -> None:
+    """Opens and closes a host; raises AssertionError for what stays."""
+
+    def serve(source: ModelSource) -> list[int]:
+        with process_host() as host:
+            interpreter = host.interpreter()
+            ask(interpreter.load(source), X).outputs()
+            assert host.zygote.pid is not None
+            return [pid_of(interpreter), host.zygote.pid]
+
+    source = package(tmp_path, Scale())
+    gc.collect()
+    before = open_files()
+    for pid in serve(source):
+        until(lambda pid=pid: is_gone(pid), "the end of the processes")  # type: ignore[misc]
+
+    def is_as_before() -> bool:
+        gc.collect()  # the loop's wake-up goes with its last reference, a thread's
+        return open_files() == before
+
+    until(is_as_before, "the end of the loop")
+
+
+def test_a_zygote_without_users_is_ended(tmp_path: Path) -> None:
+    """It goes after its time, and the next load brings another."""
+    source = package(tmp_path, Scale())
+    with process_host(linger_s=0.05) as host:
+        interpreter = host.interpreter()
+        loaded = interpreter.load(source)
+        first = host.zygote.pid
+        assert first is not None
+        loaded.unload()
+        until(lambda: is_gone(first), "the end of the zygote")
+        again = interpreter.load(source)
+        assert values(ask(again, X).outputs()["y"]) == [[2, 4]]
+        assert host.zygote.pid != first
+
+
+def test_workers_end_with_the_zygote_and_come_back(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """The death of the zygote is repaired like that of a worker."""
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    pid, zygote_pid = pid_of(interpreter), host.zygote.pid
+    assert zygote_pid is not None
+    os.kill(zygote_pid, signal.SIGKILL)
+    until(lambda: interpreter.stats().num_restarts == 1, "the death")
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    assert is_gone(pid)
+
+
+def test_the_end_of_the_zygote_is_no_crash_of_the_model(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """A model that ran when its worker's parent was killed is not quarantined."""
+    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    running = ask(loaded, {"x": floats((60, 0))}, "slow")
+    until(lambda: interpreter.num_pending == 1, "the call")
+    assert host.zygote.pid is not None
+    os.kill(host.zygote.pid, signal.SIGKILL)
+    error = running.error()
+    assert isinstance(error, Internal)
+    assert "ended with the zygote" in error.message
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
+HOST_PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from tests.runtime.answers import ask
+from tests.runtime.packaged import SCALE_SIGNATURES, floats
+from tests.runtime.process_host import process_host
+from tfs.core.servable_id import ServableId
+from tfs.runtime.process import zygote_client
+from tfs.runtime.model_source import ModelSource
+
+zygote_client._STANDBY_PAUSE_S = 0.0
+source = ModelSource(
+    ServableId("scale", 1), sys.argv[1], "torch_package",
+    {"methods": {"slow": "slow"}}, {k: SCALE_SIGNATURES[k] for k in ("serving_default", "slow")},
+)
+with process_host(keeps_standby=True) as host:
+    interpreter = host.interpreter()
+    model = interpreter.load(source)
+    ask(model, {"x": floats((60, 0))}, "slow")
+    while not interpreter.num_pending or not host.zygote.standby_pid:
+        time.sleep(0.001)
+    print(interpreter.pid, host.zygote.pid, host.zygote.standby_pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_its_host(tmp_path: Path, end: signal.Signals) -> None:
+    """A host that is killed takes zygotes and worker along, also out of a call."""
+    source = package(tmp_path, Scale())
+    with subprocess.Popen(
+        [sys.executable, "-c", HOST_PROGRAM, source.path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["."])},
+        text=True,
+    ) as program:
+        try:
+            assert program.stdout is not None
+            pids = [int(pid) for pid in program.stdout.readline().split()]
+            assert len(pids) == 3
+            assert not any(is_gone(pid) for pid in pids)
+            program.send_signal(end)
+            for pid in pids:
+                until(lambda pid=pid: is_gone(pid), "the end of the orphans")  # type: ignore[misc]
+        finally:
+            program.kill()
+
+
+def test_a_call_that_takes_too_much_memory_fails_alone(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """The limit is on what a worker adds; the next call works in the same process."""
+    interpreter = host.interpreter(
+        ProcessOptions(worker=WorkerOptions(memory_limit_bytes=256 << 20))
+    )
+    loaded = interpreter.load(
+        package(tmp_path, Hoarder(), {"serving_default": signature()}, name="hoarder")
+    )
+    pid = pid_of(interpreter)
+    error = ask(loaded, {"x": floats((1024, 0))}).error()
+    assert isinstance(error, Internal)
+    assert "hoarder/1" in error.message
+    assert values(ask(loaded, {"x": floats((1, 0))}).outputs()["y"]) == [[1, 0]]
+    assert pid_of(interpreter) == pid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_worker_can_run_without_privileges(host: ProcessHost, tmp_path: Path) -> None:
+    """It becomes another user at lower priority, and still loads and dies with us."""
+    nobody = 65534
+    interpreter = host.interpreter(
+        ProcessOptions(worker=WorkerOptions(nice=5, user_id=nobody, group_id=nobody))
+    )
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    worker = psutil.Process(pid_of(interpreter))
+    assert worker.nice() == min(19, psutil.Process().nice() + 5)
+    assert set(worker.uids()) == {nobody}
+    assert set(worker.gids()) == {nobody}
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: interpreter.stats().num_restarts == 1, "the death")
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_spinning_worker_answers_alike(host: ProcessHost, tmp_path: Path) -> None:
+    """Looking before sleeping changes latency, nothing else."""
+    interpreter = host.interpreter(ProcessOptions(worker=WorkerOptions(spin_us=200)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    for value in range(50):
+        outputs = ask(loaded, {"x": floats((value, 1))}).outputs()
+        assert values(outputs["y"]) == [[2 * value, 2]]
+
+
+@pytest.mark.parametrize("spin_us", [0, 200])
+def test_many_short_calls_keep_their_order_and_rows(
+    host: ProcessHost, tmp_path: Path, spin_us: int
+) -> None:
+    """Two calls may lie in the slab at once; each answer is its own."""
+    interpreter = host.interpreter(
+        ProcessOptions(worker=WorkerOptions(spin_us=spin_us), max_queued=1000)
+    )
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    answers = [ask(loaded, {"x": floats((value, 1))}) for value in range(500)]
+    for value, answer in enumerate(answers):
+        assert values(answer.outputs()["y"]) == [[2 * value, 2]]
+
+
+def test_calls_behind_a_crash_are_not_lost(host: ProcessHost, tmp_path: Path) -> None:
+    """A call that lay in the slab and had not begun is run by the next worker."""
+    interpreter = host.interpreter(ProcessOptions(max_queued=1000))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    for _ in range(20):
+        ask(loaded, X, "crash").outputs()  # so that two may lie in the slab
+    answers = [ask(loaded, X, "crash") for _ in range(10)]
+    crash = ask(loaded, {"x": floats((-1, 0))}, "crash")
+    answers += [ask(loaded, X, "crash") for _ in range(10)]
+    assert isinstance(crash.error(), Internal)
+    for answer in answers:
+        assert values(answer.outputs()["y"]) == [[2, 4]]
+
+
+def test_closing_mid_call_answers_unavailable(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Past its deadline close no longer waits for a call."""
+    interpreter = host.interpreter()
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    running = ask(loaded, {"x": floats((60, 0))}, "slow")
+    interpreter.close(time.monotonic() + 0.1)
+    assert isinstance(running.error(), Unavailable)
+    token = CancelToken()
+    token.cancel(Cancelled("gone"))
+    assert isinstance(ask(loaded, X, cancel=token).error(), Unavailable)
+
+
+@pytest.mark.parametrize(("is_urgent", "added"), [(False, 19), (True, 0)])
+def test_loads_make_way_unless_they_are_urgent(
+    host: ProcessHost, tmp_path: Path, is_urgent: bool, added: int
+) -> None:
+    """While a server starts there is nobody to make way for, but other programs."""
+    (tmp_path / "servable.py").write_text(
+        "import os, threading\n"
+        "NICE = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
+        "class Servable:\n"
+        "    def predict(self, x):\n"
+        "        return x * 0 + NICE\n"
+    )
+    interpreter = host.interpreter(ProcessOptions(is_urgent=lambda: is_urgent))
+    source = ModelSource(
+        id=ServableId("nice", 1),
+        path=str(tmp_path),
+        platform="python",
+        entry={},
+        signatures={"serving_default": signature()},
+    )
+    loaded = interpreter.load(source)
+    (row,) = values(ask(loaded, X).outputs()["y"])
+    nice = min(19, psutil.Process().nice() + added)
+    assert row == [nice, nice]

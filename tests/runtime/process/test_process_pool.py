@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.packaged import floats, package, signature, values
+from tests.runtime.process_host import until
+from tests.runtime.zoo import (
+    DiesWhenLoaded,
+    FailsAgain,
+    LeavesAFileAndFails,
+    MeetsWhenLoaded,
+    Scale,
+    SeesImports,
+    WaitsWhenLoaded,
+)
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_backend import ProcessBackend
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.servables.inside import processes_of
+
+X = {"x": floats((1, 2))}
+QUARANTINED: list[ServableId] = []
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[ProcessBackend]:
+    loop = ServingLoop(name="pool-loop")
+    loop.start()
+    backend = ProcessBackend(
+        loop,
+        ProcessOptions(
+            crashes=CrashPolicy(max_crashes=3),
+            on_quarantine=lambda servable, _: QUARANTINED.append(servable),
+        ),
+    )
+    yield backend
+    backend.close(time.monotonic() + WAIT_S)
+    loop.close(time.monotonic() + WAIT_S)
+    assert loop.num_failures == 0
+
+
+def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None:
+    """As many at once as there are interpreters, each in a process of its own."""
+    pool = backend.pool(2)
+    model = pool.load(package(tmp_path, Scale()))
+    slow = [ask(model, {"x": floats((0.2, 0))}, "slow") for _ in range(2)]
+    until(lambda: all(each.num_pending for each in pool.interpreters), "both busy")
+    for answer in slow:
+        answer.outputs()
+    pids = {each.pid for each in pool.interpreters}
+    assert len(pids) == 2
+    assert pool.stats().num_models == 1
+    assert pool in backend.pools()
+    model.unload()
+    assert isinstance(ask(model, X).error(), Unavailable)
+    assert all(each.pid is None for each in pool.interpreters)
+    assert pool not in backend.pools()
+
+
+def test_a_rehearsal_is_everywhere(backend: ProcessBackend, tmp_path: Path) -> None:
+    """Whichever interpreter gets the first call, it is warm."""
+    pool = backend.pool(2)
+    model = pool.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", X, 30.0)
+    for _, member in model.members:
+        assert values(ask(member, X, "count").outputs()["y"]) == [[2, 2]]
+    model.unload()
+
+
+def test_a_crash_in_one_leaves_the_others_serving(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """While one comes back, the next call goes elsewhere or waits, and succeeds."""
+    pool = backend.pool(2)
+    model = pool.load(package(tmp_path, Scale()))
+    crash = ask(model, {"x": floats((-1, 0))}, "crash")
+    answers = [ask(model, X) for _ in range(20)]
+    assert isinstance(crash.error(), Internal)
+    for answer in answers:
+        assert values(answer.outputs()["y"]) == [[2, 4]]
+    assert pool.stats().num_restarts == 1
+    processes = processes_of(model)
+    assert processes is not None
+    assert processes.num_deaths == 1
+    assert processes.last_death
+    assert pool.interpreters[1].pid in processes.pids
+    model.unload()
+
+
+def test_crashes_of_a_version_count_together(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """Whichever interpreter they happen in, the third quarantines all; said once."""
+    QUARANTINED.clear()
+    pool = backend.pool(2)
+    model = pool.load(package(tmp_path, Scale(), name="crashing"))
+    for _ in range(3):
+        assert isinstance(ask(model, {"x": floats((-1, 0))}, "crash").error(), Internal)
+    for _ in range(4):
+        assert isinstance(ask(model, X).error(), FailedPrecondition)
+    assert [ServableId("crashing", 1)] == QUARANTINED
+    model.unload()
+
+
+def test_a_load_that_fails_in_one_leaves_none(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """The version is on all interpreters or on none."""
+    pool = backend.pool(2)
+    deadly = package(tmp_path, DiesWhenLoaded(), {"serving_default": signature()})
+    with pytest.raises(Internal, match="scale/1"):
+        pool.load(deadly)
+    until(lambda: pool.is_spent, "the end of all processes")
+
+
+def test_all_but_the_first_load_at_once(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """Each of the two others waits, while it is unpickled, for the third to be there."""
+    pool = backend.pool(3)
+    meeting = MeetsWhenLoaded(str(tmp_path / "here"))
+    model = pool.load(package(tmp_path, meeting, {"serving_default": signature()}))
+    assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
+    assert len(list((tmp_path / "here").iterdir())) == 3
+    model.unload()
+
+
+def test_a_slow_load_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    """While the first is still unpickled, the others load too: it waits for them."""
+    loop = ServingLoop(name="slow-loop")
+    loop.start()
+    backend = ProcessBackend(loop, ProcessOptions(slow_load_s=0.01))
+    try:
+        waiting = WaitsWhenLoaded(str(tmp_path / "here"))
+        source = package(tmp_path, waiting, {"serving_default": signature()})
+        pool = backend.pool(3)
+        model = pool.load(source)
+        assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
+        assert len(list((tmp_path / "here").iterdir())) == 3
+        assert model.members[0][0] is pool.interpreters[0]
+        model.unload()
+        until(lambda: pool.is_spent, "the end of all processes")
+    finally:
+        backend.close(time.monotonic() + WAIT_S)
+        loop.close(time.monotonic() + WAIT_S)
+
+
+def test_a_load_that_fails_at_once_is_tried_in_one_only(tmp_path: Path) -> None:
+    """What crashes while it is loaded does so once, however many interpreters wait."""
+    loop = ServingLoop(name="failing-loop")
+    loop.start()
+    backend = ProcessBackend(loop, ProcessOptions(slow_load_s=WAIT_S))
+    try:
+        failing = LeavesAFileAndFails(str(tmp_path / "here"))
+        source = package(tmp_path, failing, {"serving_default": signature()})
+        pool = backend.pool(3)
+        with pytest.raises(ServingError, match="scale/1"):
+            pool.load(source)
+        assert len(list((tmp_path / "here").iterdir())) == 1
+        until(lambda: pool.is_spent, "the end of all processes")
+    finally:
+        backend.close(time.monotonic() + WAIT_S)
+        loop.close(time.monotonic() + WAIT_S)
+
+
+def test_a_load_that_fails_in_a_later_one_leaves_none(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """The first is unloaded again."""
+    pool = backend.pool(3)
+    source = package(
+        tmp_path, FailsAgain(str(tmp_path / "one")), {"serving_default": signature()}
+    )
+    with pytest.raises(ServingError, match="scale/1"):
+        pool.load(source)
+    until(lambda: pool.is_spent, "the end of all processes")
+
+
+def test_a_worker_has_imported_what_model_authors_do(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """A module that exports its own model loads as fast; of the servers nothing."""
+    pool = backend.pool(1)
+    model = pool.load(
+        package(tmp_path, SeesImports(), {"serving_default": signature()})
+    )
+    assert values(ask(model, X).outputs()["y"]) == [[1, 0]]
+    model.unload()
+
+
+def test_a_pool_needs_an_interpreter(backend: ProcessBackend) -> None:
+    """None would answer nothing."""
+    with pytest.raises(ValueError, match="interpreter"):
+        backend.pool(0)
+    assert backend.is_available()

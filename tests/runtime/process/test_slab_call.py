@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime.packaged import SCALE_SIGNATURES, SHOUT_SIGNATURES, floats
+from tfs.core.dtype import FLOAT32, STRING
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable import InferenceTask
+from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.slab import (
+    DTYPE_CODES,
+    MAX_WORDS,
+    REPLY_WORDS,
+    REQUEST_WORDS,
+    Slab,
+    Slot,
+    pack_strings,
+    unpack_strings,
+)
+from tfs.runtime.process.slab_call import (
+    CorruptReply,
+    RequestPlans,
+    read_reply,
+    write_request,
+)
+
+F32 = DTYPE_CODES[FLOAT32]
+SIGNATURE = SCALE_SIGNATURES["serving_default"]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    slab = Slab.create(1 << 20)
+    yield slab
+    slab.close()
+
+
+def task(signature: Signature, **inputs: TensorView) -> InferenceTask:
+    return InferenceTask(
+        "serving_default", signature, inputs, lambda _: None, num_rows=1
+    )
+
+
+def reply(slab: Slab, words: tuple[int, ...]) -> Slot:
+    slot = slab.slots[0]
+    slab.write_words(slot.reply_word, words)
+    return slot
+
+
+def test_a_request_is_written_as_described(slab: Slab) -> None:
+    """The words are model, signature, rows, overflow, count, then the input."""
+    slot = slab.slots[1]
+    view = floats((1, 2))
+    assert write_request(slab, slot, 7, 3, task(SIGNATURE, x=view)) is None
+    words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+    assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
+    assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
+
+
+def test_requests_of_one_form_are_written_alike(slab: Slab) -> None:
+    """Each slot has words of its own, each request elements of its own."""
+    plans: RequestPlans = {}
+    for slot in (*slab.slots, *slab.slots):
+        for value in (1.0, 2.0):
+            view = floats((1.0, value))
+            written = task(SIGNATURE, x=view)
+            assert write_request(slab, slot, 7, 3, written, plans) is None
+            words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+            assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
+            assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
+    assert len(plans) == len(slab.slots)
+
+
+def test_requests_of_other_forms_have_other_words(slab: Slab) -> None:
+    """Rows, dtypes and shapes tell them apart, strings are always measured anew."""
+    plans: RequestPlans = {}
+    slot = slab.slots[0]
+    for shape in ((1, 2), (2, 1), (1, 3), (1, 2)):
+        view = TensorView(FLOAT32, shape, bytes(4 * math.prod(shape)))
+        write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
+        words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+        assert words[8:] == [len(view.data), 2, *shape]
+    for text in (b"a", b"abc"):
+        view = TensorView(STRING, (1, 1), (text,))
+        write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
+        words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+        assert words[8] == 8 + len(text)
+    assert len(plans) == 3
+
+
+def test_inputs_larger_than_a_slot_are_measured_each_time(slab: Slab) -> None:
+    """Their memfd is a new one for each request."""
+    plans: RequestPlans = {}
+    view = TensorView(FLOAT32, (1, 1 << 18), bytes(1 << 20))
+    for _ in range(2):
+        fd = write_request(slab, slab.slots[0], 0, 0, task(SIGNATURE, x=view), plans)
+        assert fd is not None
+        os.close(fd)
+    assert not plans
+
+
+def test_slots_and_their_areas_do_not_overlap(slab: Slab) -> None:
+    """Every part of a slot begins where the one before has ended."""
+    first, second = slab.slots
+    assert first.input_offset + first.area_bytes == first.output_offset
+    assert first.output_offset + first.area_bytes <= second.request_word * 8
+    assert second.output_offset + second.area_bytes <= len(slab.map)
+    assert all(slot.input_offset % 64 == 0 for slot in slab.slots)
+
+
+def test_inputs_that_do_not_fit_go_into_a_memfd(slab: Slab) -> None:
+    """Offsets then count from the memfd's start."""
+    data = bytes(range(256)) * 4096
+    view = TensorView(FLOAT32, (1, len(data) // 4), memoryview(data))
+    slot = slab.slots[0]
+    fd = write_request(slab, slot, 0, 0, task(SIGNATURE, x=view))
+    assert fd is not None
+    words = slab.read_words(slot.request_word, REQUEST_WORDS + 3)
+    assert words[3] == len(data)
+    assert words[7] == 0
+    assert os.pread(fd, len(data), 0) == data
+    os.close(fd)
+
+
+def test_too_many_inputs_are_refused(slab: Slab) -> None:
+    """A descriptor has its size; nothing is written past it."""
+    names = [f"x{index}" for index in range(MAX_WORDS // 6)]
+    spec = TensorSpec(FLOAT32, (-1,))
+    signature = Signature(Method.PREDICT, dict.fromkeys(names, spec), {"y": spec})
+    view = TensorView(FLOAT32, (0,), b"")
+    with pytest.raises(InvalidArgument, match="too many inputs"):
+        write_request(
+            slab, slab.slots[0], 0, 0, task(signature, **dict.fromkeys(names, view))
+        )
+
+
+def test_strings_are_packed_and_unpacked() -> None:
+    """Empty strings and no strings included."""
+    for items in ((b"ab", b"", b"c"), (), (b"",)):
+        assert unpack_strings(pack_strings(items), len(items)) == items
+
+
+@pytest.mark.parametrize(
+    ("packed", "num"),
+    [
+        (b"", 1),
+        (pack_strings((b"ab",)), 2),
+        (pack_strings((b"ab",))[:-1], 1),
+        (pack_strings((b"ab",)) + b"x", 1),
+        ((-8).to_bytes(8, "little", signed=True), 1),
+    ],
+)
+def test_strings_that_do_not_fill_their_place_are_refused(
+    packed: bytes, num: int
+) -> None:
+    """Lengths from a worker are not believed."""
+    with pytest.raises(ValueError, match="string"):
+        unpack_strings(packed, num)
+
+
+def good_words(slab: Slab) -> tuple[int, ...]:
+    return (0, 1000, 0, 6, F32, slab.slots[0].output_offset, 8, 2, 1, 2)
+
+
+def test_a_good_reply_is_read(slab: Slab) -> None:
+    """Outputs by name, copied, with the seconds the call took."""
+    slot = reply(slab, good_words(slab))
+    outcome, call_s = read_reply(slab, slot, "m/1", SIGNATURE, None)
+    assert outcome == {"y": TensorView(FLOAT32, (1, 2), bytes(8))}
+    assert call_s == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, 99),  # status
+        (2, 8),  # overflow without a memfd
+        (3, -1),  # words
+        (3, 1 << 40),
+        (3, 3),  # cut short
+        (3, 5),
+        (4, -1),  # dtype
+        (4, 99),
+        (5, 0),  # offset before the area
+        (5, 1 << 60),
+        (6, -8),  # size
+        (6, 1 << 60),
+        (6, 4),
+        (7, -1),  # rank
+        (7, 65),
+        (7, 1 << 40),
+        (8, -1),  # dimension
+        (8, 1 << 62),
+        (4, DTYPE_CODES[STRING]),
+    ],
+)
+def test_a_reply_that_makes_no_sense_is_refused(
+    slab: Slab, position: int, value: int
+) -> None:
+    """No number a worker writes can make the host read elsewhere or run out of memory."""
+    words = list(good_words(slab))
+    words[position] = value
+    slot = reply(slab, tuple(words))
+    with pytest.raises(CorruptReply):
+        read_reply(slab, slot, "m/1", SIGNATURE, None)
+
+
+def test_an_error_reply_keeps_its_code_and_text(slab: Slab) -> None:
+    """The guest's error is the caller's, text that is no text included."""
+    slot = reply(slab, (3, 0, 0, 5))
+    slab.write_text(slot.reply_word + REPLY_WORDS, b"no \xff!")
+    error, _ = read_reply(slab, slot, "m/1", SIGNATURE, None)
+    assert isinstance(error, InvalidArgument)
+    assert error.message == "no \ufffd!"
+    slot = reply(slab, (3, 0, 0, 1 << 40))
+    with pytest.raises(CorruptReply):
+        read_reply(slab, slot, "m/1", SIGNATURE, None)
+
+
+def test_outputs_in_a_memfd_are_read_within_it(slab: Slab) -> None:
+    """Offsets are checked against the memfd's real size."""
+    fd = os.memfd_create("outputs")
+    os.write(fd, bytes(12))
+    slot = reply(slab, (0, 0, 12, 6, F32, 4, 8, 2, 1, 2))
+    outcome, _ = read_reply(slab, slot, "m/1", SIGNATURE, fd)
+    assert outcome == {"y": TensorView(FLOAT32, (1, 2), bytes(8))}
+    slot = reply(slab, (0, 0, 12, 6, F32, 8, 8, 2, 1, 2))
+    with pytest.raises(CorruptReply):
+        read_reply(slab, slot, "m/1", SIGNATURE, fd)
+    os.close(fd)
+
+
+def test_string_inputs_take_their_place(slab: Slab) -> None:
+    """Strings lie packed where a tensor's bytes would."""
+    view = TensorView(STRING, (2,), (b"ab", b"c"))
+    slot = slab.slots[0]
+    signature = SHOUT_SIGNATURES["serving_default"]
+    assert write_request(slab, slot, 0, 0, task(signature, text=view)) is None
+    size_bytes = slab.read_words(slot.request_word + REQUEST_WORDS, 4)[3]
+    packed = slab.map[slot.input_offset : slot.input_offset + size_bytes]
+    assert unpack_strings(packed, 2) == (b"ab", b"c")

@@ -1,0 +1,148 @@
+"""tfs.server.canary.change."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.config.test_running_config import PLATFORMS, base
+from tests.server.environment import model
+from tfs.core.errors import FailedPrecondition, NotFound
+from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.canary.change import (
+    canary_override,
+    promotion,
+    rollback_target,
+    with_traffic,
+)
+from tfs.server.config.running_config import RunningConfig, first_running, with_override
+
+
+def running(extra: str = "") -> RunningConfig:
+    """Returns a config of one model."""
+    return first_running(base(model("a", "", extra)), {}, PLATFORMS)
+
+
+CANARY = model_config_pb2.Canary(version=2, tee_fraction=0.5)
+ON_TRIAL = "traffic { primary: 1 canary { version: 2 } }"
+
+
+def test_a_trial_leaves_the_primary_alone() -> None:
+    """Explicit or by default."""
+    override = canary_override(running("traffic { primary: 1 }"), "a", CANARY, 5.0)
+    assert (override.config.traffic.primary, override.made_by) == (1, "canary")
+    override = canary_override(running(), "a", CANARY, 5.0)
+    assert not override.config.traffic.HasField("primary")
+    assert override.config.traffic.canary == CANARY
+    assert not override.config.base_path
+
+
+def test_the_end_of_a_trial_in_the_base_is_an_override_too() -> None:
+    """An empty traffic replaces the base's."""
+    now = running("traffic { canary { version: 2 } }")
+    override = canary_override(now, "a", None, 5.0)
+    assert override.config.HasField("traffic")
+    now = with_override(now, "a", override, PLATFORMS)
+    assert now.effective.models["a"].canary is None
+
+
+def test_the_end_of_a_trial_an_override_made_drops_it() -> None:
+    """What is left is what the base says."""
+    now = running()
+    now = with_override(now, "a", canary_override(now, "a", CANARY, 5.0), PLATFORMS)
+    assert now.effective.models["a"].canary is not None
+    # An empty traffic message and none at all are not equal; what they mean is.
+    now = with_override(now, "a", canary_override(now, "a", None, 6.0), PLATFORMS)
+    assert now.effective.models["a"].canary is None
+    assert not now.overrides
+
+
+def test_there_must_be_a_trial_to_end() -> None:
+    """And a model to try."""
+    with pytest.raises(FailedPrecondition, match="no canary"):
+        canary_override(running(), "a", None, 5.0)
+    with pytest.raises(NotFound):
+        canary_override(running(), "b", CANARY, 5.0)
+
+
+def test_other_fields_of_an_override_stay() -> None:
+    """Somebody may have written them into the file by hand."""
+    now = running()
+    by_hand = with_traffic(now, "a", model_config_pb2.Traffic(primary=1), "x", 1.0)
+    by_hand.config.transition = model_config_pb2.RESOURCE_PRESERVING
+    now = with_override(now, "a", by_hand, PLATFORMS)
+    override = canary_override(now, "a", CANARY, 5.0)
+    assert override.config.transition == model_config_pb2.RESOURCE_PRESERVING
+
+
+@pytest.mark.parametrize(
+    ("extra", "version", "rejected", "force", "expected"),
+    [
+        (ON_TRIAL, None, "", False, 2),
+        (ON_TRIAL, 1, "", False, 1),
+        (ON_TRIAL, None, "guard", True, 2),
+        (ON_TRIAL, 1, "guard", False, 1),
+        ("", 2, "", False, 2),
+        (ON_TRIAL, None, "guard", False, "rejected"),
+        (ON_TRIAL, 2, "guard", False, "rejected"),
+        ("", None, "", False, "no canary"),
+        ("", 9, "", False, "not available"),
+        ("", 9, "", True, "not available"),
+    ],
+)
+def test_what_may_be_promoted(
+    extra: str, version: int | None, rejected: str, force: bool, expected: int | str
+) -> None:
+    """The version on trial or the one named; available; rejected ones by force."""
+    now = running(extra)
+    if isinstance(expected, int):
+        chosen = promotion(now, "a", version, rejected, {1, 2}, force=force)
+        assert chosen == expected
+        return
+    with pytest.raises(FailedPrecondition, match=expected):
+        promotion(now, "a", version, rejected, {1, 2}, force=force)
+
+
+@pytest.mark.parametrize(
+    ("version", "primary", "at_hand", "available", "known", "expected"),
+    [
+        (None, 3, {1, 2, 3}, {3}, {3}, 2),
+        # The newest version's files are gone; it still serves from memory.
+        (None, 3, {1, 2}, {3}, {3}, 2),
+        # The newest version is damaged and nothing serves.
+        (None, None, {1, 2, 3}, set(), {3}, 2),
+        (None, None, {1, 2}, set(), {3}, 2),
+        (None, 3, set(), {2, 3}, {2, 3}, 2),
+        (1, 3, {1, 2, 3}, {3}, {3}, 1),
+        (4, 3, {3, 4}, {3}, {3}, 4),
+        (None, 1, {1, 2}, {1}, {1}, None),
+        (None, None, set(), set(), set(), None),
+        (7, 3, {1, 2, 3}, {3}, {3}, None),
+    ],
+)
+def test_where_a_rollback_goes(
+    version: int | None,
+    primary: int | None,
+    at_hand: set[int],
+    available: set[int],
+    known: set[int],
+    expected: int | None,
+) -> None:
+    """To the version named, or the one before what answers; never into nothing."""
+    if expected is None:
+        with pytest.raises(FailedPrecondition):
+            rollback_target("a", version, primary, at_hand, available, known)
+        return
+    target = rollback_target("a", version, primary, at_hand, available, known)
+    assert target == expected
+
+
+def test_a_rollback_of_what_never_had_a_version_says_so() -> None:
+    """There is no version to be before."""
+    with pytest.raises(FailedPrecondition, match="a has no version at all"):
+        rollback_target("a", None, None, (), (), ())
+
+
+def test_a_refused_rollback_lists_the_newest_versions_only() -> None:
+    """A base path may hold thousands; a message is for people."""
+    with pytest.raises(FailedPrecondition, match=r"990 older ones, 991, .*, 1000$"):
+        rollback_target("a", 5000, 1000, range(1, 1001), (), ())

@@ -1,0 +1,203 @@
+"""tfs.server.canary.difference, canary_comparison and canary_guard."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from tfs.core.dtype import BFLOAT16, STRING, dtype
+from tfs.core.tensor_view import TensorView
+from tfs.server.canary.comparison import Figures, Tally, figures_of
+from tfs.server.canary.difference import Difference, difference
+from tfs.server.canary.guard import judge, rejection
+from tfs.server.model_settings import GuardSettings
+
+
+def tensor(values: object, kind: str = "float32") -> TensorView:
+    """Returns an array as a view."""
+    array = np.array(values, dtype=kind)
+    return TensorView(dtype(kind), array.shape, array.tobytes())
+
+
+def strings(*values: bytes) -> TensorView:
+    """Returns a row of strings each."""
+    return TensorView(STRING, (len(values),), values)
+
+
+def test_equal_answers_do_not_differ() -> None:
+    """Bytes decide first: nothing is decoded for equal tensors."""
+    scores = tensor([[0.1, 0.9], [0.8, 0.2]])
+    assert difference({"y": scores}, {"y": scores}) == Difference(2, 0, 4, 0.0, 0.0)
+
+
+def test_numbers_are_compared_element_by_element() -> None:
+    """Sum and maximum over all outputs."""
+    one = {"y": tensor([1.0, 2.0]), "z": tensor([[0]], "int32")}
+    other = {"y": tensor([1.5, 2.0]), "z": tensor([[3]], "int32")}
+    found = difference(one, other)
+    assert found == Difference(0, 0, 3, 3.5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "num_disagreeing"),
+    [
+        (tensor([[0.1, 0.9], [0.8, 0.2]]), tensor([[0.2, 0.8], [0.3, 0.7]]), 1),
+        (tensor([3, 4], "int64"), tensor([3, 5], "int64"), 1),
+        (strings(b"cat", b"dog"), strings(b"cat", b"cow"), 1),
+        (tensor([0.1, 0.9]), tensor([0.9, 0.1]), None),  # no classes: a regression
+        (tensor([[1, 2]], "int64"), tensor([[2, 1]], "int64"), None),
+    ],
+)
+def test_a_rows_class_is_its_highest_score(
+    one: TensorView, other: TensorView, num_disagreeing: int | None
+) -> None:
+    """Scores [rows, classes] of floats; labels and whole numbers stand for themselves."""
+    found = difference({"y": one}, {"y": other})
+    assert found is not None
+    if num_disagreeing is None:
+        assert found.num_rows == 0
+    else:
+        assert (found.num_rows, found.num_disagreeing) == (2, num_disagreeing)
+
+
+def test_a_row_disagrees_once_however_many_outputs_do() -> None:
+    """The unit is the row."""
+    one = {"a": strings(b"x", b"y"), "b": tensor([1, 2], "int64")}
+    other = {"a": strings(b"x", b"z"), "b": tensor([1, 3], "int64")}
+    found = difference(one, other)
+    assert found is not None
+    assert (found.num_rows, found.num_disagreeing) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"z": tensor([1.0])},
+        {"y": tensor([1.0]), "z": tensor([1.0])},
+        {"y": tensor([1.0], "float64")},
+        {"y": tensor([[1.0]])},
+        {},
+    ],
+)
+def test_another_form_cannot_be_compared(other: dict[str, TensorView]) -> None:
+    """Names, dtypes and shapes must be the same."""
+    assert difference({"y": tensor([1.0])}, other) is None
+
+
+def test_only_what_was_asked_for_is_compared() -> None:
+    """A servable may return more than the filter names."""
+    one = {"y": tensor([1.0]), "more": tensor([1.0])}
+    other = {"y": tensor([1.0]), "less": tensor([1.0])}
+    assert difference(one, other, ("y",)) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (math.nan, math.nan, 0.0),
+        (math.inf, math.inf, 0.0),
+        (math.nan, 1.0, math.inf),
+        (-math.inf, math.inf, math.inf),
+    ],
+)
+def test_not_a_number_is_far_from_any(
+    one: float, other: float, expected: float
+) -> None:
+    """Equal oddities are equal; different ones exceed every limit."""
+    found = difference({"y": tensor([one, 0.0])}, {"y": tensor([other, 1.0])})
+    assert found is not None
+    assert found.max_abs_diff == max(expected, 1.0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["float16", "float64", "int8", "uint64", "bool", "complex64"]
+)
+def test_every_dtype_is_compared(kind: str) -> None:
+    """In double precision."""
+    found = difference({"y": tensor([0, 1], kind)}, {"y": tensor([1, 1], kind)})
+    assert found is not None
+    assert found.max_abs_diff == 1.0
+
+
+def test_bfloat16_is_compared_by_value() -> None:
+    """numpy does not know it; its bits are the upper half of a float32."""
+
+    def view(value: float) -> TensorView:
+        return TensorView(BFLOAT16, (1,), struct.pack("<f", value)[2:])
+
+    found = difference({"y": view(1.0)}, {"y": view(1.5)})
+    assert found is not None
+    assert found.max_abs_diff == 0.5
+
+
+def test_a_tally_adds_up() -> None:
+    """Means over elements, disagreement over rows, errors over requests."""
+    tally = Tally(num_primary=4, num_canary=4, num_canary_errors=2, num_canary_faults=1)
+    tally.add_pair(2, Difference(2, 1, 4, 2.0, 1.5))
+    tally.add_pair(2, None)
+    tally.primary_s.observe(0.25)
+    tally.canary_s.observe(0.5)
+    figures = figures_of([tally, Tally()])
+    assert figures.num_pairs == 2
+    assert figures.num_rows == 4
+    assert figures.num_incomparable == 1
+    assert figures.mean_abs_diff == 0.5
+    assert figures.max_abs_diff == 1.5
+    assert figures.top1_disagreement == 0.75  # one row, and both that have no equal
+    assert figures.canary_error_rate == 0.5
+    assert figures.canary_fault_rate == 0.25
+    assert figures.primary_error_rate == 0.0
+    assert figures.latency_ratio == 2.0
+
+
+def test_nothing_measured_is_no_figure() -> None:
+    """Zero would look like perfection."""
+    figures = figures_of({})
+    assert figures.max_abs_diff is None
+    assert figures.latency_ratio is None
+    assert figures.canary_error_rate is None
+
+
+@pytest.mark.parametrize(
+    ("guard", "figures", "exceeded"),
+    [
+        (None, Figures(num_samples=9), []),
+        (GuardSettings(), Figures(num_samples=9, mean_abs_diff=9.0), []),
+        (
+            GuardSettings(max_mean_abs_diff=0.5),
+            Figures(num_samples=1, mean_abs_diff=0.5),
+            [],
+        ),
+        (
+            GuardSettings(max_mean_abs_diff=0.5),
+            Figures(num_samples=1, mean_abs_diff=0.6),
+            ["max_mean_abs_diff"],
+        ),
+        (
+            GuardSettings(min_samples=2, max_mean_abs_diff=0.5),
+            Figures(num_samples=1, mean_abs_diff=0.6),
+            [],
+        ),
+        (
+            GuardSettings(max_mean_abs_diff=0.5),
+            Figures(num_samples=1, mean_abs_diff=math.nan),
+            ["max_mean_abs_diff"],
+        ),
+        (
+            GuardSettings(max_error_rate=0.0, max_latency_ratio=1.5),
+            Figures(num_samples=1, canary_fault_rate=0.1, latency_ratio=1.6),
+            ["max_latency_ratio", "max_error_rate"],
+        ),
+        (GuardSettings(max_top1_disagreement=0.1), Figures(num_samples=1), []),
+    ],
+)
+def test_a_limit_counts_with_samples_enough(
+    guard: GuardSettings | None, figures: Figures, exceeded: list[str]
+) -> None:
+    """What was not measured exceeds nothing; what is not a number exceeds all."""
+    limits = judge(guard, figures)
+    assert [each.name for each in limits if each.is_exceeded] == exceeded
+    assert bool(rejection(limits, figures)) is bool(exceeded)

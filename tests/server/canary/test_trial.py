@@ -1,0 +1,235 @@
+"""tfs.server.canary.trial: copies, comparison, guards."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.environment import Environment, config, model
+from tests.server.puppet import floats
+from tfs.core.errors import Internal, InvalidArgument, ServingError
+from tfs.core.signature import Signature
+from tfs.server.canary.trial import MAX_QUEUED, TrialRecord
+
+ALL = "model_version_policy { all {} }"
+
+
+def on_trial(fields: str) -> Environment:
+    """Returns a core with version 1 the primary and version 2 on trial."""
+    env = Environment()
+    for version in (1, 2):
+        env.add_version("a", version)
+    env.start(config(with_canary(fields)))
+    return env
+
+
+def with_canary(fields: str) -> str:
+    """Returns a model whose version 2 is on trial against version 1."""
+    return model(
+        "a", "", f"{ALL} traffic {{ primary: 1 canary {{ version: 2 {fields} }} }}"
+    )
+
+
+def record(env: Environment) -> TrialRecord:
+    """Returns the record of the only trial."""
+    found = env.core.served.trial("a")
+    assert found is not None
+    return found
+
+
+def test_a_copy_is_compared_and_thrown_away() -> None:
+    """The caller gets the primary's answer; the report has the difference."""
+    env = on_trial("tee_fraction: 1")
+    assert env.request("a") == 1
+    (outcome,) = env.outcomes
+    assert not isinstance(outcome, ServingError)
+    assert outcome["y"] == floats((1.0, 2.0))
+    found = record(env)
+    assert (found.num_teed, found.num_dropped) == (1, 0)
+    total = found.by_signature["serving_default"]
+    # x = [1, 2]; y is x at the primary and 2x at the canary.
+    assert (total.num_pairs, total.num_rows) == (1, 1)
+    assert (total.max_abs_diff, total.mean_abs_diff) == (2.0, 1.5)
+    assert total.top1_disagreement == 0.0
+    assert (total.primary_error_rate, total.canary_error_rate) == (0.0, 0.0)
+
+
+def test_a_copy_gives_way_to_requests() -> None:
+    """It has the lowest priority in the canary's queue and on its device."""
+    env = on_trial("tee_fraction: 1")
+    env.request("a")
+    (asked,), (copied,) = env.puppet("a", 1).tasks, env.puppet("a", 2).tasks
+    assert (asked.is_low, copied.is_low) == (False, True)
+
+
+def test_only_the_sampled_share_is_copied() -> None:
+    """By lot, request by request."""
+    env = on_trial("tee_fraction: 0.5")
+    numbers = iter([0.4, 0.6, 0.1, 0.9])
+    env.core.served._rng = lambda: next(numbers)
+    env.core.served.refresh("a")
+    for _ in range(4):
+        env.request("a")
+    assert record(env).num_teed == 2
+
+
+def test_named_versions_are_not_copied() -> None:
+    """Tee touches only requests that name neither version nor label."""
+    env = on_trial("tee_fraction: 1")
+    env.request("a", version=1)
+    assert record(env).num_teed == 0
+
+
+def test_the_caller_has_its_answer_before_the_copy_runs() -> None:
+    """A canary that hangs delays nobody."""
+    env = on_trial("tee_fraction: 1")
+    env.puppet("a", 2).is_holding = True
+    for _ in range(3):
+        env.request("a")
+    assert len(env.outcomes) == 3
+    assert len(env.puppet("a", 2).held) == 1  # one at a time
+    env.puppet("a", 2).is_holding = False
+    env.puppet("a", 2).release()
+    env.settle()
+    assert record(env).total.num_pairs == 3
+
+
+def test_copies_beyond_the_queue_are_dropped_and_counted() -> None:
+    """The queue is small, and the primary never waits for it."""
+    env = on_trial("tee_fraction: 1")
+    env.puppet("a", 2).is_holding = True
+    for _ in range(MAX_QUEUED + 4):
+        env.request("a")
+    found = record(env)
+    assert found.num_teed == MAX_QUEUED + 1  # those that wait, and the one that runs
+    assert found.num_dropped == 3
+    assert len(env.outcomes) == MAX_QUEUED + 4
+
+
+def test_a_canary_that_fails_alone_is_at_fault() -> None:
+    """Errors of both are the callers'; errors of one are its own."""
+    env = on_trial("tee_fraction: 1")
+    env.puppet("a", 1).error = env.puppet("a", 2).error = InvalidArgument("bad row")
+    env.request("a")
+    assert record(env).total.canary_fault_rate == 0.0
+    assert record(env).total.canary_error_rate == 1.0
+    env.puppet("a", 1).error = None
+    env.request("a")
+    assert record(env).total.canary_fault_rate == 0.5
+    assert record(env).total.primary_error_rate == 0.5
+
+
+def test_a_canary_without_the_signature_fails() -> None:
+    """It cannot answer what the primary does."""
+    env = on_trial("tee_fraction: 1")
+    env.puppet("a", 2).signatures = dict[str, Signature]()
+    env.request("a")
+    assert record(env).total.canary_fault_rate == 1.0
+
+
+def test_latencies_are_compared() -> None:
+    """The canary's mean over the primary's."""
+    env = on_trial("tee_fraction: 1")
+    env.puppet("a", 1).is_holding = env.puppet("a", 2).is_holding = True
+    env.request("a")
+    env.clock.advance(0.1)
+    env.puppet("a", 1).release()
+    env.settle()
+    env.clock.advance(0.3)
+    env.puppet("a", 2).release()
+    env.settle()
+    ratio = record(env).total.latency_ratio
+    assert ratio == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("guard", "words"),
+    [
+        ("max_mean_abs_diff: 0.5", "mean_abs_diff 1.5 > 0.5"),
+        ("max_error_rate: 0.1", "error_rate 1 > 0.1"),
+    ],
+)
+def test_a_guard_ends_the_trial_with_its_numbers(guard: str, words: str) -> None:
+    """Tee and split stop; the reason says what was over which limit."""
+    env = on_trial(
+        f"tee_fraction: 1 split_fraction: 0 guard {{ min_samples: 3 {guard} }}"
+    )
+    if "error" in guard:
+        env.puppet("a", 2).error = Internal("broken")
+    for _ in range(2):
+        env.request("a")
+    assert record(env).rejected == ""
+    env.request("a")
+    found = record(env)
+    assert words in found.rejected
+    assert "after 3 requests" in found.rejected
+    assert [limit.is_exceeded for limit in found.limits] == [True]
+    env.request("a")
+    assert record(env).num_teed == 3
+
+
+def test_a_guard_watches_a_split_as_well() -> None:
+    """Callers of a failing canary go back to the primary."""
+    env = on_trial("split_fraction: 1 guard { min_samples: 2 max_error_rate: 0.4 }")
+    env.puppet("a", 2).error = Internal("broken")
+    assert [env.request("a", "key") for _ in range(4)] == [2, 2, 1, 1]
+    assert "error_rate 1 > 0.4" in record(env).rejected
+
+
+def test_a_callers_mistake_is_not_the_canarys_fault() -> None:
+    """In a split there is no second opinion; the code of the error has to do."""
+    env = on_trial("split_fraction: 1 guard { max_error_rate: 0 }")
+    env.puppet("a", 2).error = InvalidArgument("bad row")
+    assert env.request("a", "key") == 2
+    assert record(env).rejected == ""
+
+
+def test_a_canary_that_refuses_what_the_primary_takes_is_at_fault() -> None:
+    """A changed signature fails its share of a split before anything runs."""
+    env = on_trial("split_fraction: 0.5 guard { min_samples: 8 max_error_rate: 0.1 }")
+    numbers = iter([0.1, 0.9, 0.9] * 20)  # to the canary; to the primary, no copy
+    env.core.served._rng = lambda: next(numbers)
+    env.core.served.refresh("a")
+    for _ in range(4):
+        env.refuse("a")  # callers' mistakes, with either version
+        env.refuse("a")
+    assert record(env).rejected == ""
+    assert record(env).total.canary_error_rate == 1.0
+    assert record(env).total.primary_error_rate == 1.0
+    for _ in range(4):
+        env.refuse("a")
+        assert env.request("a") == 1
+    assert "error_rate" in record(env).rejected
+
+
+def test_a_rejection_outlives_a_reload_of_the_same_trial() -> None:
+    """Applying the same config again is no pardon; changing the trial is."""
+    fields = "tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }"
+    env = on_trial(fields)
+    env.request("a")
+    assert record(env).rejected
+    env.apply(with_canary(fields), model("b"))
+    assert record(env).rejected
+    env.apply(with_canary("tee_fraction: 1 guard { max_mean_abs_diff: 9 }"))
+    assert record(env).rejected == ""
+    assert record(env).num_teed == 0
+
+
+def test_a_rejected_trial_can_be_started_anew() -> None:
+    """By an operator who says so."""
+    env = on_trial("tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }")
+    env.request("a")
+    env.core.served.restart_trial("a")
+    assert record(env).rejected == ""
+    env.request("a")
+    assert record(env).num_teed == 1
+
+
+def test_pins_are_given_back() -> None:
+    """Neither copies nor splits keep a version from unloading."""
+    env = on_trial("tee_fraction: 1 split_fraction: 0.5")
+    for index in range(20):
+        env.request("a", f"key-{index}")
+    for version in (1, 2):
+        handle = env.core.served.acquire("a", version, None)
+        assert handle.num_pins == 1
+        handle.release()

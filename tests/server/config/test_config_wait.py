@@ -1,0 +1,84 @@
+"""tfs.server.config.config_wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.core.errors import DataLoss
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.server.config.config_wait import error_of, failure_of
+
+LOST = DataLoss("model.pt is damaged")
+
+
+def state(
+    version: int, manager_state: ManagerState, error: DataLoss | None = None
+) -> ServableState:
+    return ServableState(ServableId("digits", version), manager_state, error)
+
+
+@pytest.mark.parametrize(
+    ("states", "problems", "expected"),
+    [
+        ([], [], None),
+        ([], ["base path /x does not exist"], "{base path /x does not exist}"),
+        ([state(1, ManagerState.LOADING)], ["base path is gone"], None),
+        ([state(1, ManagerState.AVAILABLE)], [], ""),
+        ([state(2, ManagerState.END, LOST), state(1, ManagerState.AVAILABLE)], [], ""),
+        ([state(2, ManagerState.END, LOST), state(1, ManagerState.LOADING)], [], None),
+        (
+            [state(2, ManagerState.END, LOST), state(1, ManagerState.END, LOST)],
+            [],
+            "{{name: digits version: 2} due to error: DATA_LOSS: model.pt is damaged}",
+        ),
+    ],
+)
+def test_a_model_settles_when_nothing_more_can_happen(
+    states: list[ServableState], problems: list[str], expected: str | None
+) -> None:
+    """One available version is success; failure is when nothing is moving any more."""
+    assert failure_of(states, problems) == expected
+
+
+ENDED = state(2, ManagerState.END, LOST)
+BLAME = "{{name: digits version: 2} due to error: DATA_LOSS: model.pt is damaged}"
+
+
+@pytest.mark.parametrize(
+    ("states", "problems", "stale", "is_current", "expected"),
+    [
+        ([ENDED], [], [], False, BLAME),
+        ([ENDED], [], [ENDED], False, None),
+        ([ENDED], [], [ENDED], True, BLAME),
+        ([ENDED], ["no version"], [ENDED], False, None),
+        ([ENDED], ["no version"], [ENDED], True, "{no version}"),
+        ([ENDED], ["no version"], [], True, BLAME),
+        ([], ["no version"], [], False, None),
+        ([ENDED, state(1, ManagerState.START)], [], [ENDED], True, None),
+        ([ENDED, state(1, ManagerState.AVAILABLE)], [], [ENDED], False, ""),
+        ([state(1, ManagerState.END)], [], [], True, None),
+    ],
+)
+def test_what_ended_before_the_config_counts_last(
+    states: list[ServableState],
+    problems: list[str],
+    stale: list[ServableState],
+    is_current: bool,
+    expected: str | None,
+) -> None:
+    """An old failure is an answer only once the config has had its effect."""
+    assert failure_of(states, problems, stale, is_current=is_current) == expected
+
+
+def test_no_failure_is_no_error() -> None:
+    """A reload whose models are all available succeeds."""
+    assert error_of({"digits": ""}) is None
+
+
+def test_failures_are_listed_as_upstream_does() -> None:
+    """The message counts the models and says of each what went wrong."""
+    error = error_of({"a": "{bad}", "b": "", "c": "{worse}"})
+    assert str(error) == (
+        "UNKNOWN: 2 model(s) did not become available: {{bad}, {worse}, }"
+    )

@@ -1,0 +1,173 @@
+"""tfs.server.config.overrides and tfs.server.config.overrides_file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.environment import message, model
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.server.config.overrides import (
+    ModelConfig,
+    Override,
+    changed_fields,
+    lay_over,
+    overrides_text,
+    read_overrides,
+)
+from tfs.server.config.overrides_file import OverridesFile
+from tfs.server.config.server_config import Message, config_text
+
+
+def config_of(name: str, extra: str = "", base_path: str = "") -> ModelConfig:
+    """Returns one model's config."""
+    (found,) = message(model(name, base_path, extra)).model_config_list.config
+    return found
+
+
+def override(name: str, extra: str) -> Override:
+    """Returns an override of the fields in ``extra``."""
+    config = config_of(name, extra)
+    config.ClearField("base_path")
+    return Override(config, "rollback", 12.5)
+
+
+BASE = (
+    'traffic { primary: 1 canary { version: 2 } } version_labels { key: "x" value: 1 }'
+)
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        (
+            "traffic { primary: 3 }",
+            'traffic { primary: 3 } version_labels { key: "x" value: 1 }',
+        ),
+        ("traffic { }", 'traffic { } version_labels { key: "x" value: 1 }'),
+        (
+            'version_labels { key: "y" value: 2 }',
+            'traffic { primary: 1 canary { version: 2 } } version_labels { key: "y" value: 2 }',
+        ),
+        ("transition: RESOURCE_PRESERVING", f"{BASE} transition: RESOURCE_PRESERVING"),
+    ],
+)
+def test_a_set_field_replaces_the_bases_whole(extra: str, expected: str) -> None:
+    """Nothing of the base's field is left, and nothing of its other fields is lost."""
+    base = message(model("a", "", BASE), model("b"))
+    laid = lay_over(base, {"a": override("a", extra)})
+    assert laid.message == message(model("a", "", expected), model("b"))
+    assert set(laid.active) == {"a"}
+    assert base == message(model("a", "", BASE), model("b"))
+
+
+def test_an_override_equal_to_the_base_is_redundant() -> None:
+    """Once the file says the same, the override has done its work."""
+    base = message(model("a", "", "traffic { primary: 1 }"))
+    laid = lay_over(base, {"a": override("a", "traffic { primary: 1 }")})
+    assert laid.redundant == {"a"}
+    assert laid.active == {}
+    assert laid.message == base
+
+
+def test_an_override_without_its_model_is_kept() -> None:
+    """It does nothing, and is there when the model comes back."""
+    laid = lay_over(message(model("b")), {"a": override("a", "traffic { }")})
+    assert set(laid.inactive) == {"a"}
+    assert laid.redundant == set()
+
+
+def test_the_fields_that_differ_are_named() -> None:
+    """Top-level fields, in the order of the message."""
+    old = config_of("a", "traffic { primary: 1 }")
+    new = config_of("a", "transition: RESOURCE_PRESERVING", "/other")
+    assert changed_fields(old, new) == ("base_path", "traffic", "transition")
+    assert changed_fields(old, old) == ()
+
+
+def test_the_file_reads_back_equal() -> None:
+    """Fields, maker and time survive; the text is a ModelServerConfig."""
+    kept = {
+        "a": override("a", "traffic { primary: 1 }"),
+        "b": override("b", "traffic {}"),
+    }
+    text = overrides_text(kept)
+    assert read_overrides(text, "test") == kept
+    assert read_overrides(overrides_text({}), "test") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_config_list { config {",
+        "\x00\x01",
+        config_text(Message()) + "custom_model_config {}",
+        "model_config_list { config { base_path: '/m' } }",
+        "model_config_list { config { name: 'a' } config { name: 'a' } }",
+    ],
+)
+def test_damage_is_told(text: str) -> None:
+    """Half of the overrides would be worse than none."""
+    with pytest.raises(InvalidArgument):
+        read_overrides(text, "overrides.pbtxt")
+
+
+def test_damaged_comments_cost_only_themselves() -> None:
+    """Who made it is nice to know; what it says matters."""
+    text = overrides_text({"a": override("a", "traffic { primary: 1 }")})
+    text = text.replace('"made_by": "rollback"', '"made_by"')
+    (read,) = read_overrides(text, "test").values()
+    assert (read.made_by, read.since_s) == ("", 0.0)
+    assert read.config.traffic.primary == 1
+
+
+def test_nothing_kept_reads_as_nothing(tmp_path: Path) -> None:
+    """The first start has no file; without a directory there is never one."""
+    assert OverridesFile(str(tmp_path / "new")).read() == {}
+    memory = OverridesFile("")
+    memory.write({"a": override("a", "traffic {}")})
+    assert (memory.path, memory.read()) == ("", {})
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """Across restarts; the directory is made, nothing else is left in it."""
+    kept = {"a": override("a", "traffic { primary: 1 }")}
+    state_dir = tmp_path / "new" / "state"
+    OverridesFile(str(state_dir)).write(kept)
+    assert OverridesFile(str(state_dir)).read() == kept
+    assert [path.name for path in state_dir.iterdir()] == ["overrides.pbtxt"]
+
+
+def test_a_damaged_file_stays_until_it_is_replaced(tmp_path: Path) -> None:
+    """Every start says so again; the first new override moves it aside."""
+    path = tmp_path / "overrides.pbtxt"
+    path.write_text("damaged {")
+    for _ in range(2):
+        file = OverridesFile(str(tmp_path))
+        assert file.read() == {}
+        assert str(path) in file.problem
+    file.write({})
+    assert file.problem == ""
+    assert (tmp_path / "overrides.pbtxt.unreadable").read_text() == "damaged {"
+    assert OverridesFile(str(tmp_path)).read() == {}
+
+
+def test_a_directory_that_cannot_be_written_is_told_at_the_start(
+    tmp_path: Path,
+) -> None:
+    """Whoever relies on it hears of it before the first rollback."""
+    (tmp_path / "state").write_text("a file")
+    file = OverridesFile(str(tmp_path / "state"))
+    assert file.read() == {}
+    assert file.obstacle == f"nothing can be kept in {tmp_path / 'state'}: File exists"
+    fine = OverridesFile(str(tmp_path / "fine"))
+    assert fine.read() == {}
+    assert fine.obstacle == ""
+
+
+def test_a_directory_that_cannot_be_written_refuses_the_change(tmp_path: Path) -> None:
+    """A change that would not last is not made silently."""
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(FailedPrecondition, match="nothing was changed"):
+        OverridesFile(str(tmp_path / "state")).write({})

@@ -1,0 +1,194 @@
+"""tfs.server.config.server_config."""
+
+from __future__ import annotations
+
+import pytest
+
+from sources.version_policy import All, Latest, Specific
+from tests.server.environment import config, model
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.server.config.server_config import (
+    config_text,
+    parse_config_text,
+    read_config_text,
+    single_model,
+)
+from tfs.server.model_settings import (
+    Backend,
+    CanarySettings,
+    GuardSettings,
+    LoggingSettings,
+    ModelSettings,
+    RuntimeSettings,
+    TaskSampling,
+)
+
+
+def settings(extra: str) -> ModelSettings:
+    """Reads the config of one model."""
+    return read_config_text(config(model("a", "", extra)), "test").models["a"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("", {"policy": Latest(1), "primary": None, "canary": None}),
+        ("model_version_policy { latest { num_versions: 3 } }", {"policy": Latest(3)}),
+        ("model_version_policy { latest { } }", {"policy": Latest(1)}),
+        ("model_version_policy { all {} }", {"policy": All()}),
+        (
+            "model_version_policy { specific { versions: 2 versions: 1 } }",
+            {"policy": Specific((2, 1))},
+        ),
+        ('version_labels { key: "x" value: 0 }', {"labels": {"x": 0}}),
+        ("traffic { primary: 0 }", {"primary": 0}),
+        ("transition: RESOURCE_PRESERVING", {"keeps_resources": True}),
+        ("transition: AVAILABILITY_PRESERVING", {"keeps_resources": False}),
+        ("traffic { canary { version: 2 } }", {"canary": CanarySettings(2)}),
+        (
+            "traffic { primary: 1 canary { version: 2 tee_fraction: 0.5 "
+            "split_fraction: 0.25 guard { min_samples: 9 max_error_rate: 0.5 } } }",
+            {
+                "primary": 1,
+                "canary": CanarySettings(
+                    2, 0.5, 0.25, GuardSettings(9, max_error_rate=0.5)
+                ),
+            },
+        ),
+        ("runtime { backend: INLINE }", {"runtime": RuntimeSettings(Backend.INLINE)}),
+        ('runtime { device: "cpu" }', {"runtime": RuntimeSettings()}),
+        (
+            "runtime { backend: PROCESS isolation: REQUIRED num_interpreters: 2 }",
+            {"runtime": RuntimeSettings(Backend.PROCESS, True, 2)},
+        ),
+    ],
+)
+def test_fields_are_read(extra: str, expected: dict[str, object]) -> None:
+    """Each field means what docs/configuration.md says."""
+    read = settings(extra)
+    assert {name: getattr(read, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("traffic { primary: -1 }", "traffic.primary"),
+        ("traffic { canary { } }", "canary.version is required"),
+        ("traffic { canary { version: -2 } }", "canary.version"),
+        ("traffic { primary: 2 canary { version: 2 } }", "is the primary"),
+        ("traffic { canary { version: 2 tee_fraction: 1.5 } }", "tee_fraction"),
+        ("traffic { canary { version: 2 split_fraction: nan } }", "split_fraction"),
+        ("traffic { canary { version: 2 guard { min_samples: 0 } } }", "min_samples"),
+        (
+            "traffic { canary { version: 2 guard { max_error_rate: 2 } } }",
+            "max_error_rate",
+        ),
+        (
+            "traffic { canary { version: 2 guard { max_latency_ratio: -1 } } }",
+            "max_latency_ratio",
+        ),
+        ('version_labels { key: "" value: 1 }', "label ''"),
+        ('version_labels { key: "x" value: -1 }', "label 'x'"),
+        ("model_version_policy { specific { versions: -1 } }", "specific"),
+        ('runtime { device: "tpu" }', "device"),
+        ("runtime { backend: INLINE isolation: REQUIRED }", "isolation REQUIRED"),
+        ("runtime { num_interpreters: 5000 }", "num_interpreters"),
+        ("runtime { isolation: 7 }", "runtime.isolation"),
+        ("runtime { backend: 77 }", "runtime.backend"),
+        ("transition: 7", "transition: 7; it is AVAILABILITY_PRESERVING or"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_place(extra: str, words: str) -> None:
+    """The message names the model and the field."""
+    with pytest.raises(InvalidArgument) as caught:
+        settings(extra)
+    assert words in caught.value.message
+    assert "model a" in caught.value.message
+
+
+def test_request_logging_is_read() -> None:
+    """Where, how many, and for which servers: as upstream's LoggingConfig says."""
+    read = settings(
+        'logging_config { log_collector_config { type: "file" '
+        'filename_prefix: "/logs/a" } sampling_config { sampling_rate: 0.25 '
+        'per_task_sampling_configs { dc: "x" task_index: 3 sampling_rate: 1 } } }'
+    ).logging
+    assert read == LoggingSettings(
+        "/logs/a", 0.25, (TaskSampling(1.0, "x", 3),), "file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("log_collector_config { type: 'x' }", "Cannot find LogCollector::Factory"),
+        ("log_collector_config { filename_prefix: 'logs' }", "absolute path"),
+        (
+            "log_collector_config { filename_prefix: '/l' } "
+            "sampling_config { sampling_rate: 1.5 }",
+            "sampling_rate must be in 0..1",
+        ),
+        ("custom_logging_config { type_url: 'x' }", "custom_logging_config"),
+        (
+            "log_collector_config { filename_prefix: '/l' } "
+            "sampling_config { attributes: 1 }",
+            "attributes",
+        ),
+    ],
+)
+def test_bad_request_logging_is_refused(fields: str, words: str) -> None:
+    """What cannot be logged as asked is refused by name, never ignored."""
+    with pytest.raises(ServingError) as caught:
+        settings(f"logging_config {{ {fields} }}")
+    assert words in caught.value.message
+    assert "model a" in caught.value.message
+
+
+def test_private_pythons_are_for_the_cpu() -> None:
+    """Running a model elsewhere than asked for would be worse than refusing it."""
+    assert settings("runtime { backend: DLMOPEN }").runtime.backend is Backend.DLMOPEN
+    with pytest.raises(InvalidArgument, match=r"model a: runtime.*CPU only"):
+        settings('runtime { backend: DLMOPEN device: "cuda" }')
+
+
+def test_a_canary_does_not_cost_the_primary_its_place() -> None:
+    """With the canary the newest, latest(1) still keeps the version before it."""
+    assert settings("traffic { canary { version: 2 } }").aspired_policy == Latest(2)
+    explicit = settings("traffic { primary: 1 canary { version: 2 } }")
+    assert explicit.aspired_policy == Latest(1)
+    assert explicit.pinned_versions == {1, 2}
+
+
+@pytest.mark.parametrize("text", ["", "model_config_list {", "nonsense: 1"])
+def test_what_is_no_config_is_refused(text: str) -> None:
+    """Empty, cut off or unknown: the reader says so."""
+    with pytest.raises(ServingError):
+        read_config_text(text, "test")
+
+
+def test_a_syntax_error_does_not_quote_the_whole_file() -> None:
+    """What is told of a file of noise is one line, and harmless to a terminal."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse_config_text("\x1b\x00" * 100_000, "models.config")
+    assert len(caught.value.message) < 1000
+    assert caught.value.message.isprintable()
+    assert "1:1" in caught.value.message
+
+
+def test_an_empty_list_is_a_config() -> None:
+    """Serving nothing can be said, in so many words."""
+    assert read_config_text("model_config_list {}", "test").models == {}
+
+
+def test_the_text_form_reads_back_equal() -> None:
+    """What is written can be loaded."""
+    text = config(
+        model("a", "", "traffic { primary: 1 } transition: AVAILABILITY_PRESERVING")
+    )
+    parsed = parse_config_text(text, "test")
+    assert parse_config_text(config_text(parsed), "test") == parsed
+
+
+def test_single_model_mode_is_a_config_of_one() -> None:
+    """--model_name and --model_base_path are a short way of saying it."""
+    assert single_model("a", "/m").models["a"].base_path == "/m"

@@ -1,0 +1,134 @@
+"""malloc's thresholds: what is set, what an operator's word is worth, what returns."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfs.server.memory.malloc import THRESHOLDS, set_thresholds
+
+ROOT = Path(__file__).resolve().parents[3]
+needs_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="needs glibc"
+)
+
+UNLOAD = """
+import re
+from pathlib import Path
+import torch
+from managers.memory import release_to_system
+from tfs.server.memory.malloc import THRESHOLDS, set_thresholds
+
+assert set_thresholds() == THRESHOLDS
+
+def resident_kb():
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\\s*(\\d+)", status)[1])
+
+torch.zeros(1) + 1
+before_kb = resident_kb()
+# A model's weights, smaller and larger than any threshold, with small things that
+# stay in between, as loading leaves them.
+kept, weights = [], []
+for size_kb in [64, 512, 4096, 20480] * 10 + [65536]:
+    weights.append(torch.ones(size_kb << 8))
+    kept.append(bytearray(3000))
+loaded_kb = resident_kb() - before_kb
+weights.clear()
+release_to_system()
+left_kb = resident_kb() - before_kb
+print(loaded_kb, left_kb)
+"""
+
+LARGE = """
+import resource
+from tfs.server.memory.malloc import set_thresholds
+import sys
+
+if sys.argv[1] == "set":
+    set_thresholds()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    requests = [b"x" * (10 << 20) for _ in range(6)]
+    del requests
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def run(script: str, *arguments: str) -> list[int]:
+    """Runs `script` in a process of its own; returns the numbers it printed."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return [int(word) for word in result.stdout.split()]
+
+
+class Mallopt:
+    """Records what is set; refuses nothing, or everything."""
+
+    def __init__(self, answer: int = 1) -> None:
+        self._answer = answer
+        self.sizes: dict[int, int] = {}
+
+    def __call__(self, parameter: int, value: int) -> int:
+        self.sizes[parameter] = value
+        return self._answer
+
+
+def test_every_threshold_is_set() -> None:
+    """Mapped from 32 MiB, trimmed from 256 MiB, grown by 64 MiB."""
+    mallopt = Mallopt()
+    assert set_thresholds(mallopt, {}) == THRESHOLDS
+    assert mallopt.sizes == {-3: 32 << 20, -1: 256 << 20, -2: 1 << 20}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"MALLOC_TOP_PAD_": "0"},
+        {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.malloc.top_pad=0"},
+    ],
+)
+def test_what_the_operator_set_stays(environment: dict[str, str]) -> None:
+    """The environment comes first, each threshold by itself."""
+    mallopt = Mallopt()
+    set_thresholds(mallopt, environment)
+    assert mallopt.sizes == {-3: 32 << 20, -1: 256 << 20}
+
+
+def test_a_refusal_is_reported() -> None:
+    """What glibc did not take is not among what is in force."""
+    assert set_thresholds(Mallopt(answer=0), {}) == ()
+
+
+@needs_glibc
+def test_large_blocks_are_not_mapped_again_and_again() -> None:
+    """Six messages of 10 MB cost their page faults once, not every time."""
+    (given_back,) = run(LARGE, "unset")
+    (kept,) = run(LARGE, "set")
+    assert kept < given_back / 4
+
+
+@needs_glibc
+def test_unloading_returns_the_memory() -> None:
+    """Of what a model's weights took, at least 95 % go back to the system."""
+    loaded_kb, left_kb = run(UNLOAD)
+    assert loaded_kb > 250_000
+    assert left_kb <= 0.05 * loaded_kb

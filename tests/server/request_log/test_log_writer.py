@@ -1,0 +1,198 @@
+"""tfs.server.request_log.log_writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfs.codec.tfrecord import read_records
+from tfs.core.errors import InvalidArgument
+from tfs.core.stats import Stats
+from tfs.server.request_log.log_collector import file_collectors
+from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
+from tfs.testing.fake_clock import FakeClock
+
+START = "20231114-221320"  # the fake clock's wall time
+
+
+class Written:
+    """A writer without a thread, and what it wrote."""
+
+    def __init__(self, folder: Path, options: LogWriterOptions | None = None) -> None:
+        self.folder = folder
+        self.stats = Stats()
+        self.writer = LogWriter(FakeClock(), self.stats, options)
+        self.file = self.writer.open(str(folder / "deep" / "log"))
+
+    def submit(self, record: bytes) -> bool:
+        return self.writer.submit(self.file, len(record), lambda: record)
+
+    def files(self) -> dict[str, list[bytes]]:
+        found = {}
+        for path in sorted(self.folder.glob("deep/*")):
+            with path.open("rb") as file:
+                found[path.name] = list(read_records(file))
+        return found
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.stats.counter(name, **labels).value
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Written]:
+    made = Written(tmp_path)
+    yield made
+    made.writer.close()
+
+
+def test_records_are_written_in_order_and_whole(written: Written) -> None:
+    """What was submitted is in the file once the writer had its turn."""
+    assert written.submit(b"one")
+    assert written.submit(b"two")
+    assert written.files() == {}
+    written.writer.write_pending()
+    assert written.files() == {f"log-{START}-0.tfrecord": [b"one", b"two"]}
+    assert written.counted("request_log_records") == 2
+
+
+def test_a_full_file_is_followed_by_the_next(tmp_path: Path) -> None:
+    """Files are rotated by size; none is overwritten."""
+    written = Written(tmp_path, LogWriterOptions(max_file_bytes=10))
+    for record in (b"one", b"two"):
+        written.submit(record)
+    written.writer.close()
+    assert list(written.files().values()) == [[b"one"], [b"two"]]
+
+
+def test_the_oldest_files_make_room(tmp_path: Path) -> None:
+    """No more files than asked for, whoever wrote them; others' files are not touched."""
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    strangers = ["log-x.tfrecord", f"log2-{START}-0.tfrecord", f"log-{START}-0.txt"]
+    for name in [*strangers, "log-20200101-000000-10.tfrecord"]:
+        (folder / name).touch()
+    (folder / "log-20200101-000000-9.tfrecord").touch()
+    written = Written(tmp_path, LogWriterOptions(max_file_bytes=10, max_files=3))
+    for record in (b"one", b"two"):
+        written.submit(record)
+    written.writer.write_pending()
+    kept = {path.name for path in folder.iterdir()} - set(strangers)
+    assert kept == {
+        "log-20200101-000000-10.tfrecord",
+        f"log-{START}-0.tfrecord",
+        f"log-{START}-1.tfrecord",
+    }
+    for record in (b"three", b"four", b"five"):
+        written.submit(record)
+    written.writer.close()
+    kept = {path.name for path in folder.iterdir()} - set(strangers)
+    assert kept == {f"log-{START}-{index}.tfrecord" for index in (2, 3, 4)}
+
+
+def test_the_files_take_no_more_than_asked_for(tmp_path: Path) -> None:
+    """Files are smaller where the bound is, so that a part of the log goes at a time."""
+    bound = 400
+    written = Written(tmp_path, LogWriterOptions(max_total_bytes=bound))
+    for _ in range(100):
+        written.submit(b"x" * 34)  # 50 with its frame
+        written.writer.write_pending()
+        taken = [path.stat().st_size for path in (tmp_path / "deep").iterdir()]
+        assert sum(taken) <= bound
+    assert len(taken) > 2
+    assert sum(taken) > bound // 2
+    written.writer.close()
+
+
+def test_a_clock_set_back_deletes_no_file_that_is_written(tmp_path: Path) -> None:
+    """By its name it is the oldest; the records in it are the newest."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "log-20990101-000000-0.tfrecord").touch()
+    written = Written(tmp_path, LogWriterOptions(max_files=1))
+    written.submit(b"one")
+    written.writer.close()
+    assert written.files() == {f"log-{START}-0.tfrecord": [b"one"]}
+
+
+def test_a_file_that_cannot_be_deleted_costs_no_record(tmp_path: Path) -> None:
+    """The bound is broken, and the log says so."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "log-20200101-000000-0.tfrecord").mkdir()
+    written = Written(tmp_path, LogWriterOptions(max_files=1))
+    written.submit(b"one")
+    written.writer.write_pending()
+    assert (tmp_path / "deep" / f"log-{START}-0.tfrecord").read_bytes()
+    assert written.counted("request_log_dropped", reason="disk") == 0
+    written.writer.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [LogWriterOptions(max_queued_records=2), LogWriterOptions(max_queued_bytes=7)],
+    ids=["records", "bytes"],
+)
+def test_what_does_not_fit_is_dropped_and_counted(
+    tmp_path: Path, options: LogWriterOptions
+) -> None:
+    """A slow disk costs log lines; the queue is bounded by number and by size."""
+    written = Written(tmp_path, options)
+    assert [written.submit(b"abc") for _ in range(3)] == [True, True, False]
+    assert written.counted("request_log_dropped", reason="queue") == 1
+    written.writer.write_pending()
+    assert written.submit(b"abc")  # and what was written has made room
+    written.writer.close()
+
+
+def test_a_disk_that_fails_is_told_once(
+    written: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records that cannot be written are counted; writing goes on when it can."""
+    (tmp_path / "deep").write_text("a file where the folder should be")
+    for _ in range(3):
+        written.submit(b"abc")
+    written.writer.write_pending()
+    assert written.counted("request_log_dropped", reason="disk") == 3
+    assert caplog.text.count("request_log_unwritable") == 1
+    (tmp_path / "deep").unlink()
+    written.submit(b"abc")
+    written.writer.write_pending()
+    assert list(written.files().values()) == [[b"abc"]]
+
+
+def test_a_record_that_cannot_be_made_costs_itself_only(written: Written) -> None:
+    """An exception of one record loses neither the thread nor the others."""
+
+    def broken() -> bytes:
+        raise ValueError("broken")
+
+    written.writer.submit(written.file, 1, broken)
+    written.submit(b"abc")
+    written.writer.write_pending()
+    assert list(written.files().values()) == [[b"abc"]]
+
+
+def test_closing_writes_what_is_queued(written: Written) -> None:
+    """The thread ends after the last record; later ones are dropped."""
+    written.submit(b"one")
+    written.writer.start()
+    written.writer.close()
+    assert list(written.files().values()) == [[b"one"]]
+    assert not written.submit(b"two")
+
+
+def test_a_collector_writes_and_closes_its_file(
+    written: Written, tmp_path: Path
+) -> None:
+    """The kind of collector that is built in goes through the writer."""
+    collector = file_collectors(written.writer).create("file", str(tmp_path / "deep/x"))
+    assert collector.collect(3, lambda: b"abc")
+    collector.close()
+    written.writer.write_pending()
+    assert written.files() == {f"x-{START}-0.tfrecord": [b"abc"]}
+
+
+def test_senseless_options_are_refused() -> None:
+    """A queue of nothing would drop everything."""
+    with pytest.raises(InvalidArgument, match="max_queued_records"):
+        LogWriterOptions(max_queued_records=0)

@@ -1,0 +1,1 @@
+"""Backend ``dlmopen``: private CPythons within the server process."""

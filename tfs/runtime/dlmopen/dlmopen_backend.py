@@ -1,0 +1,125 @@
+"""The dlmopen backend as a server has it: a fixed number of private CPythons.
+
+Versions share them, because a CPython cannot be given back: each version is loaded on
+as many as it asks for, those with the fewest models first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from tfs.core.clock import Clock
+from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.spread_model import SpreadModel, summed
+
+
+class DlmopenBackend:
+    """Owns the interpreters. Thread-safe.
+
+    Args:
+        num_interpreters: At most so many; made when something is loaded on them.
+        max_queued: Calls that may wait for one.
+        clock: Deadlines go by it.
+        call_timeout_s: When a call counts as hung, and its interpreter takes no more.
+
+    """
+
+    def __init__(
+        self,
+        num_interpreters: int,
+        *,
+        max_queued: int = 256,
+        clock: Clock | None = None,
+        call_timeout_s: float | None = None,
+    ) -> None:
+        self._interpreters = tuple(
+            DlmopenInterpreter(
+                f"dlmopen-{index}",
+                max_queued=max_queued,
+                clock=clock,
+                call_timeout_s=call_timeout_s,
+            )
+            for index in range(num_interpreters)
+        )
+
+    def group(self, num_interpreters: int = 0) -> DlmopenGroup:
+        """Returns the interpreters for one version: so many, or all there are."""
+        num = min(num_interpreters, len(self._interpreters)) or len(self._interpreters)
+        by_load = sorted(self._interpreters, key=lambda each: each.stats().num_models)
+        return DlmopenGroup(by_load[:num], len(self._interpreters))
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Ends their use; their memory stays with the process. Blocks."""
+        for interpreter in self._interpreters:
+            interpreter.close(deadline_s)
+
+
+class DlmopenGroup:
+    """Interpreters that load the same versions, from one copy of their bytes.
+
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, but for the
+    order of tasks, which holds per interpreter only. ``close`` leaves the interpreters
+    to their backend.
+    """
+
+    def __init__(
+        self, interpreters: Sequence[DlmopenInterpreter], num_in_process: int
+    ) -> None:
+        self._interpreters = tuple(interpreters)
+        self._num_in_process = num_in_process
+        # Guards the list; leaf.
+        self._lock = threading.Lock()
+        self._models: list[SpreadModel[DlmopenInterpreter, DlmopenModel]] = []
+
+    @property
+    def name(self) -> str:
+        return "dlmopen"
+
+    def start(self) -> None:
+        for interpreter in self._interpreters:
+            interpreter.start()
+
+    def load(
+        self, source: ModelSource
+    ) -> SpreadModel[DlmopenInterpreter, DlmopenModel]:
+        """Loads a version on every interpreter. Blocks, the first time for seconds.
+
+        Raises:
+            FailedPrecondition: The host cannot run this backend; says why.
+            ServingError: The version does not load; nothing is left of it.
+
+        """
+        dlmopen_probe.require(self._num_in_process)
+        loaded: list[tuple[DlmopenInterpreter, DlmopenModel]] = []
+        files = VersionFiles.stage(source)
+        try:
+            loaded.extend(
+                (interpreter, interpreter.load(source, files))
+                for interpreter in self._interpreters
+            )
+        except BaseException:
+            for _, model in loaded:
+                model.unload()
+            raise
+        finally:
+            files.close()
+        spread = SpreadModel(loaded)
+        with self._lock:
+            self._models.append(spread)
+        return spread
+
+    def stats(self) -> InterpreterStats:
+        """Returns the sums; of the models, one interpreter's number."""
+        return summed(interpreter.stats() for interpreter in self._interpreters)
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Unloads what was loaded here."""
+        with self._lock:
+            models, self._models = self._models, []
+        for model in models:
+            model.unload()

@@ -1,0 +1,253 @@
+"""Backend ``dlmopen``: a private CPython of this process, with a GIL of its own.
+
+The paper's interpreters on stock wheels: nothing is serialised but descriptions of
+tensors, no process is woken, and the weights of a version lie in memory once. For
+Linux with glibc, models on the CPU, and operators who ask for it. Nothing is contained:
+what crashes a call crashes the process, what hangs holds its interpreter, and an
+interpreter takes some 145 MB that only the end of the process gives back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from tfs.core.clock import Clock
+from tfs.core.errors import FailedPrecondition
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.dlmopen import dlmopen_namespace
+from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
+from tfs.runtime.dlmopen.namespace_model import NamespaceModel
+from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.shared_tensors import describe_value, value_at
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.task_outcome import closed, unloaded
+
+log = logging.getLogger(__name__)
+
+_MANY = 1 << 30  # tasks, so that a group prefers every other interpreter
+_MIN_FREE_KEYS = 4  # a library that finds none left may end the process
+
+
+class DlmopenModel:
+    """A version on a :class:`DlmopenInterpreter`. Thread-safe.
+
+    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`.
+    """
+
+    def __init__(
+        self, interpreter: DlmopenInterpreter, model: InlineModel, guest: NamespaceModel
+    ) -> None:
+        self._interpreter = interpreter
+        self._model = model
+        self._guest = guest
+
+    @property
+    def source(self) -> ModelSource:
+        return self._model.source
+
+    @property
+    def pid(self) -> int:
+        """The server's own process."""
+        return self._model.pid
+
+    @property
+    def import_s(self) -> float | None:
+        """Seconds that importing and unpickling took."""
+        return self._guest.import_s
+
+    @property
+    def process_changes(self) -> str:
+        return ""  # nobody looks
+
+    @property
+    def load_memory(self) -> LoadMemory:
+        """Unknown: others allocate in this process, too."""
+        return self._model.load_memory
+
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds the last call took there; None before the first."""
+        return self._guest.last_call_s
+
+    def submit(self, task: InferenceTask) -> None:
+        self._model.submit(task)
+
+    def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
+        """Runs a signature on the calling thread; blocks behind other calls.
+
+        Without the way over the interpreter's thread, and without its queue.
+
+        Raises:
+            ServingError: The model failed or is unloaded.
+
+        """
+        if self._model.guest is None:
+            raise unloaded(self.source.id)
+        return self._guest.call(signature_name, inputs)
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the namespace measure it; see ``MeasurableModel``."""
+        return self._guest.two_thread_scaling(signature_name, inputs, duration_s)
+
+    def unload(self) -> None:
+        self._model.unload()
+
+
+class DlmopenInterpreter:
+    """One private CPython and the thread that calls it. Thread-safe.
+
+    Implements :class:`~tfs.runtime.interpreter.Interpreter` and, for the library,
+    :class:`~tfs.runtime.session_channel.DirectChannel`. The CPython is made at the
+    first load or session, which takes seconds, and kept for others after ``close``.
+
+    Args:
+        name: Names the thread.
+        max_queued: Tasks that may wait; one more is answered Unavailable.
+        clock: Deadlines go by it.
+        call_timeout_s: When a call counts as hung: it goes on, and others are refused
+            with the reason. None waits.
+
+    """
+
+    def __init__(
+        self,
+        name: str = "dlmopen-0",
+        *,
+        max_queued: int = 256,
+        clock: Clock | None = None,
+        call_timeout_s: float | None = None,
+    ) -> None:
+        self._name = name
+        # Queue, deadlines and unloading are those of a thread of this process; what
+        # differs is where it takes a call.
+        self._thread = InlineInterpreter(
+            name,
+            max_queued=max_queued,
+            clock=clock,
+            load_model=self._load_model,
+            takes_several=False,
+            call_timeout_s=call_timeout_s,
+        )
+        # Held while anything but a load runs in the namespace. Rank: after the
+        # thread's locks; no callback runs under it.
+        self._calling = threading.Lock()
+        # Guards the fields below; held while a namespace opens. Rank: before
+        # _calling.
+        self._lock = threading.Lock()
+        self._namespace: Namespace | None = None
+        self._is_closed = False
+        self._num_closings = 0
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def generation(self) -> int:
+        """Changes when what sessions left here is gone."""
+        return self._num_closings
+
+    @property
+    def num_pending(self) -> int:
+        """Tasks that wait or run; where one hangs, more than anywhere else."""
+        return _MANY if self._thread.is_hung else self._thread.num_pending
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def load(
+        self, source: ModelSource, files: VersionFiles | None = None
+    ) -> DlmopenModel:
+        """Loads a version, from ``files`` if they are there already; see the protocol."""
+        if source.device != "cpu":
+            raise FailedPrecondition(
+                f"{source.id.slashed}: backend 'dlmopen' computes on the CPU only, not "
+                f"on {source.device}; use inline or process"
+            )
+        model = self._thread.load(source, files)
+        guest = model.guest
+        assert isinstance(guest, NamespaceModel)
+        return DlmopenModel(self, model, guest)
+
+    def stats(self) -> InterpreterStats:
+        return self._thread.stats()
+
+    def close(self, deadline_s: float | None = None) -> None:
+        self._thread.close(deadline_s)
+        with self._lock:
+            self._is_closed = True
+        self.let_go()
+
+    # -- sessions, on the callers' threads -----------------------------------------------
+
+    def hold(self) -> None:
+        """Makes the CPython. Blocks for seconds if none is idle."""
+        self._ready()
+
+    def let_go(self) -> None:
+        """Drops what sessions left, and the CPython if nothing is loaded there."""
+        with self._lock:
+            namespace = self._namespace
+            if namespace is None:
+                return
+            if not self._calling.acquire(blocking=False):
+                log.warning("event=interpreter_hangs interpreter=%s", self._name)
+                return
+            try:
+                namespace.call(("end_sessions",))
+            finally:
+                self._calling.release()
+            self._num_closings += 1
+            if not self._thread.stats().num_models:
+                self._namespace = None
+                dlmopen_namespace.give_back(namespace)
+
+    def exchange(
+        self, request: bytes, fds: tuple[int, ...] = ()
+    ) -> tuple[bytes, list[int]]:
+        namespace = self._ready()
+        with self._calling:
+            reply: tuple[bytes, list[int]] = namespace.call(
+                ("session", request, list(fds))
+            )
+        return reply
+
+    def run(
+        self, movable: int, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        """Calls a movable object; tensors are read where they lie."""
+        namespace = self._namespace or self._ready()
+        kept: list[torch.Tensor] = []
+        request = (
+            "run",
+            movable,
+            describe_value(args, kept),
+            describe_value(kwargs, kept),
+        )
+        with self._calling:
+            return value_at(namespace.call(request))
+
+    def _load_model(self, source: ModelSource, files: VersionFiles) -> GuestModel:
+        namespace = self._ready()
+        model = NamespaceModel(namespace, self._calling, source, files)
+        if namespace.num_free_keys() < _MIN_FREE_KEYS:
+            log.warning("event=thread_local_keys_used_up interpreter=%s", self._name)
+        return model
+
+    def _ready(self) -> Namespace:
+        with self._lock:
+            if self._is_closed:
+                raise closed(self._name)
+            if self._namespace is None:
+                self._namespace = dlmopen_namespace.take()
+            return self._namespace

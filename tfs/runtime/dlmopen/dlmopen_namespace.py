@@ -1,0 +1,395 @@
+"""A private CPython in this process: its own libc, libpython and torch, loaded anew.
+
+``dlmopen`` loads a shared library and all it needs into a link namespace of its own, so
+that nothing in it meets what the process has loaded already: another copy of Python
+with another GIL. glibc meant this for audit libraries; what follows from that for a
+whole Python, and the cure for each, is said where it is cured:
+
+1. loading anything with RTLD_GLOBAL there crashes the loader: :mod:`the guest's boot
+   code <tfs.runtime.guest.namespace_boot>` takes the flag away;
+2. thread-local keys: every libc numbers them for itself, and all keep the values in one
+   table per thread: :class:`_Keys`;
+3. a thread of one libc is unknown to another: :meth:`Namespace._enter`;
+4. each copy of libc needs static thread-local storage, of which there is little:
+   :data:`MORE_ROOM` says how to get more;
+5. stacks of threads that ended are kept in one list, with memory that only the
+   process's own libc can free: :func:`_want_larger_stacks`, :mod:`the guest's threads
+   <tfs.runtime.guest.namespace_threads>`;
+6. no namespace can be unloaded, because torch cannot: they are kept for the next user
+   (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
+
+Whatever crashes in a namespace ends the process. Nothing here works with libraries that
+use CUDA.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import sys
+import threading
+from typing import Any, Final
+
+from tfs.core.errors import (
+    BY_CODE,
+    Code,
+    FailedPrecondition,
+    InvalidItems,
+    ServingError,
+)
+from tfs.runtime.dlmopen.libpython import find_libpython
+from tfs.runtime.process.zygote_process import import_path
+
+MORE_ROOM: Final = "GLIBC_TUNABLES=glibc.rtld.nns=16"
+"""In a process's environment before it starts: room for 15 namespaces instead of 6."""
+
+_ADVICE: Final = (
+    f"start the process with {MORE_ROOM} in its environment, or use fewer interpreters"
+)
+
+_LM_ID_NEWLM: Final = -1
+_RTLD_DI_LMID: Final = 1
+_LIBC: Final = b"libc.so.6"
+_BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
+_NUM_KEYS: Final = 1024  # PTHREAD_KEYS_MAX
+_BLOCK_KEYS: Final = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
+_NUM_BLOCKS: Final = 2  # 62 keys: Python, torch and gRPC together use 14
+_MORE_STACK_BYTES: Final = 1 << 20  # address space only
+_BUFFER_BYTES: Final = 64 << 10  # what is larger travels in memory of its own
+
+# Memory a model used last is used again by its next call, not given back and faulted
+# in anew; unloading gives it back. As for process interpreters.
+_MALLOPT: Final = ((-1, 256 << 20), (-2, 16 << 20), (-3, 32 << 20))
+
+_ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
+_FAULT_BYTES: Final = 1024
+_BOOT: Final = """
+import sys
+sys.path[:] = {path!r}
+try:
+    from tfs.runtime.guest.namespace_boot import boot
+    boot({entry}, {free}, {environment!r})
+except BaseException as error:
+    import ctypes
+    text = f"{{type(error).__name__}}: {{error}}".encode()[:{fault_bytes} - 1]
+    ctypes.memmove({fault}, text, len(text))
+"""
+
+# One namespace opens at a time, because they share the loader's tables; also guards the
+# list. Held while Python starts and imports torch, which takes seconds.
+_opening = threading.Lock()
+_idle: list[Namespace] = []
+_all: list[Namespace] = []  # what other threads left there must not be freed
+
+
+def take() -> Namespace:
+    """Returns a namespace nobody uses: an idle one, or a new one. Blocks for seconds.
+
+    Raises:
+        FailedPrecondition: None can be opened any more.
+
+    """
+    with _opening:
+        if _idle:
+            return _idle.pop()
+        namespace = Namespace(len(_all))
+        _all.append(namespace)
+        return namespace
+
+
+def give_back(namespace: Namespace) -> None:
+    """Keeps a namespace for the next user; nothing of the last one may be left."""
+    with _opening:
+        _idle.append(namespace)
+
+
+class Namespace:
+    """One private CPython. Thread-safe: any thread of the process may call it.
+
+    Best called by threads that live long: what the namespace's libc allocated for a
+    thread (some 2 KB) stays when the thread ends.
+
+    Raises:
+        FailedPrecondition: It cannot be opened; what was loaded of it stays.
+
+    """
+
+    def __init__(self, number: int) -> None:
+        self._host = _host()
+        self._python, self._libc = _load(self._host)
+        self._keys = _Keys(self._host, self._libc)
+        self._ctype_init = self._libc["__ctype_init"]
+        for parameter, value in _MALLOPT:
+            self._libc.mallopt(parameter, value)
+        _want_larger_stacks(self._libc)
+        self._own = _PerThread()
+        self._program = ctypes.create_unicode_buffer(sys.executable)
+        self._entry: Any = None
+        booted = threading.Event()
+        faults: list[str] = []
+        # Python takes the thread that starts it for its main thread, and libraries
+        # leave their state in that thread's memory: it stays as long as they do.
+        threading.Thread(
+            target=self._live,
+            args=(booted, faults),
+            name=f"dlmopen-main-{number}",
+            daemon=True,
+        ).start()
+        booted.wait()
+        if faults:
+            raise _not_started(faults[0])
+
+    def call(self, request: Any) -> Any:
+        """Asks the guest; returns its answer. Blocks for as long as it works.
+
+        The request is a tuple, it and the answer are of what ``marshal`` takes; see
+        :class:`~tfs.runtime.guest.namespace_guest.NamespaceGuest`.
+
+        Raises:
+            ServingError: The guest's.
+
+        """
+        visit = self._own.visit
+        if visit is None:
+            visit = self._own.visit = self._enter()
+        data = marshal.dumps(request)
+        size = len(data)
+        if size <= _BUFFER_BYTES:
+            visit.buffer[:size] = data
+            size = self._entry(visit.address, _BUFFER_BYTES)
+        else:
+            size = self._entry_with(data, visit)
+        reply: memoryview | bytearray = visit.buffer
+        if size > _BUFFER_BYTES:
+            reply = bytearray(size)
+            anchor = ctypes.c_char.from_buffer(reply)
+            self._entry(ctypes.addressof(anchor), -size)
+            del anchor
+        code, value = marshal.loads(reply)
+        if code:
+            raise _error(code, *value)
+        return value
+
+    def num_free_keys(self) -> int:
+        """Returns how many thread-local keys its libraries may still make."""
+        return self._keys.num_free()
+
+    def _entry_with(self, data: bytes, visit: _Visit) -> int:
+        """Passes a request too large for the buffer; the reply comes into it."""
+        name = marshal.dumps(("large", id(data) + _BYTES_OFFSET, len(data)))
+        visit.buffer[: len(name)] = name
+        size: int = self._entry(visit.address, _BUFFER_BYTES)
+        return size
+
+    # -- threads -----------------------------------------------------------------------
+
+    def _enter(self) -> _Visit:
+        """Makes the calling thread known to the namespace's libc and Python."""
+        self._keys.adopt_thread()
+        # glibc makes what isalpha() and strtod() look into when it starts a thread; for
+        # a thread of another libc nobody did.
+        self._ctype_init()
+        return _Visit(self._python)
+
+    def _live(self, booted: threading.Event, faults: list[str]) -> None:
+        try:
+            self._boot()
+        except Exception as error:
+            faults.append(str(error))
+        finally:
+            booted.set()
+        threading.Event().wait()
+
+    def _boot(self) -> None:
+        self._keys.adopt_thread()
+        self._ctype_init()
+        python = self._python
+        version = python.Py_GetVersion().decode()
+        if version != sys.version:
+            raise RuntimeError(f"the library is of Python {version}, not {sys.version}")
+        python.Py_SetProgramName(self._program)  # read as long as Python lives
+        python.Py_InitializeEx(0)  # 0: signals stay the process's own
+        entry = ctypes.c_uint64()
+        fault = ctypes.create_string_buffer(_FAULT_BYTES)
+        code = _BOOT.format(
+            path=import_path(),
+            environment=dict(os.environ),
+            entry=ctypes.addressof(entry),
+            free=ctypes.cast(self._host.free, ctypes.c_void_p).value,
+            fault=ctypes.addressof(fault),
+            fault_bytes=_FAULT_BYTES,
+        )
+        python.PyRun_SimpleString(code.encode())
+        python.PyEval_SaveThread()
+        if not entry.value:
+            raise RuntimeError(
+                fault.value.decode(errors="replace") or "no reason known"
+            )
+        self._entry = _ENTRY(entry.value)
+
+
+class _PerThread(threading.local):
+    """What a namespace knows of the calling thread."""
+
+    visit: _Visit | None = None
+
+
+class _Visit:
+    """A host thread's state in a namespace's Python, from its first call to its end."""
+
+    def __init__(self, python: ctypes.CDLL) -> None:
+        self._python = python
+        memory = bytearray(_BUFFER_BYTES)
+        self.buffer = memoryview(memory)  # of requests, then of their replies
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        # Python keeps a state per thread. Made here once, it would else be made and
+        # thrown away with every call.
+        python.PyGILState_Ensure()
+        self._state = python.PyEval_SaveThread()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._python.PyEval_RestoreThread(self._state)
+            self._python.PyGILState_Release(1)
+
+
+class _Keys:
+    """Keeps the thread-local keys of a namespace's libraries away from all others.
+
+    A libc numbers its keys from 0 up, and looks a key's value up in a table of the
+    thread, which all copies of libc share: two that give out the same number would
+    read each other's values. So numbers are reserved in the host's libc, and the
+    namespace's is left with those alone: it can neither meet others nor run over.
+
+    The table grows by blocks of 32, allocated by whichever libc needs one first and
+    freed by the one that ends the thread, the host's. One key per block therefore
+    gets a value in the host's libc before a thread enters.
+    """
+
+    def __init__(self, host: ctypes.CDLL, libc: ctypes.CDLL) -> None:
+        self._host = host
+        self._libc = libc
+        reserved = _reserve(host)
+        self._anchors = [
+            key for key in reserved if key % _BLOCK_KEYS == _BLOCK_KEYS - 1
+        ]
+        free = _make_keys(libc)
+        if len(free) != _NUM_KEYS:
+            raise FailedPrecondition(
+                "a private Python does not start: its C library has made thread-local "
+                "keys already"
+            )
+        for key in reserved:
+            if key not in self._anchors:
+                libc.pthread_key_delete(key)
+
+    def adopt_thread(self) -> None:
+        """Prepares the calling thread's table."""
+        for key in self._anchors:
+            self._host.pthread_setspecific(key, 1)
+
+    def num_free(self) -> int:
+        """Returns how many keys are left."""
+        free = _make_keys(self._libc)
+        for key in free:
+            self._libc.pthread_key_delete(key)
+        return len(free)
+
+
+def _want_larger_stacks(libc: ctypes.CDLL) -> None:
+    """Has the threads of a namespace pass over the stacks of others that ended."""
+    attributes = (ctypes.c_uint64 * 8)()  # pthread_attr_t: 56 bytes, 64 on some
+    size = ctypes.c_size_t()
+    libc.pthread_getattr_default_np(attributes)
+    libc.pthread_attr_getstacksize(attributes, ctypes.byref(size))
+    larger = ctypes.c_size_t(size.value + _MORE_STACK_BYTES)
+    libc.pthread_attr_setstacksize(attributes, larger)
+    libc.pthread_setattr_default_np(attributes)
+    libc.pthread_attr_destroy(attributes)
+
+
+def _reserve(host: ctypes.CDLL) -> list[int]:
+    """Makes whole neighbouring blocks of keys in the host's libc, for good."""
+    made: set[int] = set()
+    found: list[int] = []
+    key = ctypes.c_uint()
+    while not found and host.pthread_key_create(ctypes.byref(key), None) == 0:
+        made.add(key.value)
+        stop = key.value + 1
+        span = range(stop - _NUM_BLOCKS * _BLOCK_KEYS, stop)
+        if stop % _BLOCK_KEYS == 0 and made.issuperset(span):
+            found = list(span)
+    for number in made.difference(found):
+        host.pthread_key_delete(number)
+    if not found:
+        raise FailedPrecondition(
+            "a private Python does not start: the process has no thread-local keys left"
+        )
+    return found
+
+
+def _make_keys(libc: ctypes.CDLL) -> list[int]:
+    """Makes all keys that can be made."""
+    made = []
+    key = ctypes.c_uint()
+    while libc.pthread_key_create(ctypes.byref(key), None) == 0:
+        made.append(key.value)
+    return made
+
+
+def _host() -> ctypes.CDLL:
+    host = ctypes.CDLL(None)
+    host.dlmopen.restype = ctypes.c_void_p
+    host.dlmopen.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_int]
+    host.dlerror.restype = ctypes.c_char_p
+    host.dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    host.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
+    return host
+
+
+def _load(host: ctypes.CDLL) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    """Loads libpython, and libc with it, into a new namespace."""
+    path = find_libpython()
+    if path is None:
+        raise FailedPrecondition("this Python has no libpython to load once more")
+    mode = os.RTLD_NOW | os.RTLD_LOCAL
+    handle = host.dlmopen(_LM_ID_NEWLM, os.fsencode(path), mode)
+    if not handle:
+        raise _not_loaded(host)
+    namespace_id = ctypes.c_long()
+    host.dlinfo(handle, _RTLD_DI_LMID, ctypes.byref(namespace_id))
+    libc_handle = host.dlmopen(namespace_id.value, _LIBC, mode)
+    if not libc_handle:
+        raise _not_loaded(host)
+    python = ctypes.CDLL(path, handle=handle)
+    python.Py_GetVersion.restype = ctypes.c_char_p
+    python.Py_SetProgramName.argtypes = [ctypes.c_void_p]
+    python.PyEval_SaveThread.restype = ctypes.c_void_p
+    python.PyEval_RestoreThread.argtypes = [ctypes.c_void_p]
+    python.PyEval_RestoreThread.restype = None
+    python.PyGILState_Release.restype = None
+    return python, ctypes.CDLL("libc.so.6", handle=libc_handle)
+
+
+def _not_loaded(host: ctypes.CDLL) -> FailedPrecondition:
+    reason = (host.dlerror() or b"no reason given").decode(errors="replace")
+    return FailedPrecondition(
+        f"there is no room for another private Python: {reason}; {_ADVICE}"
+    )
+
+
+def _not_started(reason: str) -> FailedPrecondition:
+    # A library of torch's may be the first that finds no room.
+    advice = f"; {_ADVICE}" if "static TLS" in reason else ""
+    return FailedPrecondition(f"a private Python does not start: {reason}{advice}")
+
+
+def _error(
+    code: int, message: str, retry_after_s: float | None, items: bytes | None
+) -> ServingError:
+    if items is not None:
+        found = InvalidItems.from_bytes(items)
+        if found is not None:
+            return found
+    return BY_CODE[Code(code)](message, retry_after_s=retry_after_s)

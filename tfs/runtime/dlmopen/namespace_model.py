@@ -1,0 +1,200 @@
+"""A version loaded in a private CPython, as this Python sees it."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import pickle
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from tfs.core.errors import ServingError
+from tfs.core.servable import Tensors
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
+from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
+from tfs.runtime.guest.torch_callable import num_rows_of
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.model_source import ModelSource
+
+log = logging.getLogger(__name__)
+
+RELEASE_BYTES: Final = 1 << 20
+"""Answers larger than this are given up at once, smaller ones by the next call."""
+_BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
+
+_ids = itertools.count(1)
+
+
+class NamespaceModel:
+    """A :class:`~tfs.runtime.guest.guest_model.GuestModel` that computes elsewhere.
+
+    Any thread may call it, one at a time over all models of the namespace, which
+    ``calling`` sees to.
+
+    Args:
+        namespace: Where it computes.
+        calling: Held while something runs there.
+        source: The version.
+        files: Its bytes; the model maps them, the caller keeps them.
+
+    Raises:
+        ServingError: The version does not load; nothing is left of it.
+
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        calling: threading.Lock,
+        source: ModelSource,
+        files: VersionFiles,
+    ) -> None:
+        self._namespace = namespace
+        self._calling = calling
+        self._source = source
+        self._model_id = next(_ids)
+        self._told_of_writes = False
+        self._written_pages = 0
+        self.last_call_s: float | None = None
+        fds = {name: file.fd for name, file in files.files.items()}
+        self.import_s: float = namespace.call(
+            ("load", self._model_id, pickle.dumps(source), fds)
+        )
+
+    def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
+        """Runs a signature; its outputs are copied once, from there to here."""
+        signature = self._source.signatures[signature_name]
+        num_rows = num_rows_of(signature, inputs)
+        exports: list[_Export] = []
+        described = [
+            (name, (DTYPE_CODES[view.dtype], view.shape, _data(view.data, exports)))
+            for name, view in inputs.items()
+        ]
+        with self._calling:
+            outputs, ns, pages = self._namespace.call(
+                ("call", self._model_id, signature_name, num_rows, described)
+            )
+            total_bytes = 0
+            views: dict[str, TensorView] = {}
+            for name, (code, shape, data) in outputs:
+                dtype = DTYPE_OF_CODE[code]
+                if isinstance(data, int):
+                    size_bytes = dtype.item_bytes
+                    for size in shape:
+                        size_bytes *= size
+                    total_bytes += size_bytes
+                    data = ctypes.string_at(data, size_bytes)
+                views[name] = TensorView(dtype, shape, data)
+            if total_bytes > RELEASE_BYTES:
+                self._namespace.call(("release",))
+        del exports
+        self.last_call_s = ns / 1e9
+        if pages and not self._told_of_writes:
+            self._tell_of_writes(pages)
+        return views
+
+    def run(
+        self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
+    ) -> dict[str, Output]:
+        """Is not offered: tensors of this Python mean nothing to the other."""
+        raise NotImplementedError("a model in a namespace is called with views")
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the namespace measure it; see ``MeasurableModel``."""
+        own = {
+            name: TensorView(
+                view.dtype,
+                view.shape,
+                view.data if isinstance(view.data, tuple) else bytes(view.data),
+            )
+            for name, view in inputs.items()
+        }
+        with self._calling:
+            scaling: float | None = self._namespace.call(
+                ("scale", self._model_id, signature_name, pickle.dumps(own), duration_s)
+            )
+        return scaling
+
+    def num_written_pages(self) -> int:
+        """Returns how many pages of shared weights were seen to be its own."""
+        return self._written_pages
+
+    def close(self) -> None:
+        """Drops the model there, behind the call that runs; idempotent."""
+        with self._calling:
+            try:
+                self._namespace.call(("unload", self._model_id))
+            except ServingError as error:
+                log.warning(
+                    "event=unload_failed servable=%s error=%s",
+                    self._source.id.slashed,
+                    error,
+                )
+
+    def _tell_of_writes(self, num_pages: int) -> None:
+        self._told_of_writes = True
+        self._written_pages = num_pages
+        log.warning(
+            "event=weights_written servable=%s num_pages=%d "
+            "note='its interpreters differ from now on'",
+            self._source.id.slashed,
+            num_pages,
+        )
+
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's ``Py_buffer``."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.c_void_p]
+_release_buffer.restype = None
+
+
+class _Export:
+    """Keeps a buffer where it is as long as it lives."""
+
+    __slots__ = ("_buffer", "address")
+
+    def __init__(self, data: Buffer) -> None:
+        buffer = _PyBuffer()
+        _get_buffer(data, ctypes.addressof(buffer), 0)
+        self._buffer = buffer
+        self.address: int = buffer.buf or 0
+
+    def __del__(self) -> None:
+        _release_buffer(ctypes.addressof(self._buffer))
+
+
+def _data(
+    data: Buffer | tuple[bytes, ...], exports: list[_Export]
+) -> int | tuple[bytes, ...]:
+    """Returns the address of a tensor's elements; strings as they are."""
+    if type(data) is bytes:
+        return id(data) + _BYTES_OFFSET
+    if isinstance(data, tuple):
+        return data
+    exports.append(_Export(data))
+    return exports[-1].address

@@ -1,0 +1,1 @@
+"""Backend ``inline``: threads of the server process."""

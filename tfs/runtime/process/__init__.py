@@ -1,0 +1,1 @@
+"""Backend ``process``: interpreters beside the server, forked by a zygote."""

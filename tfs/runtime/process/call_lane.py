@@ -1,0 +1,179 @@
+"""The calls of one interpreter: those that wait, and those its worker has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
+from tfs.runtime.process.call import Call, send_request, take_reply
+from tfs.runtime.process.call_channel import CallChannel
+from tfs.runtime.process.lane import Lane
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.slab_call import CorruptReply
+from tfs.runtime.task_outcome import finish
+
+
+class CallLane(Lane):
+    """Hands tasks to a worker one after the other. Loop-confined.
+
+    Args:
+        loop: Whose clock deadlines go by.
+        max_queued: Tasks that may wait.
+        call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
+        on_unusable: Called with the reason when the worker hangs or answers nonsense;
+            it is to be killed.
+        spin_s: How long the loop looks for a reply that is due within that time,
+            rather than to sleep.
+
+    Attributes:
+        channel: The worker that takes calls, None while none does.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        max_queued: int,
+        call_timeout_s: float,
+        on_unusable: Callable[[str], None],
+        spin_s: float = 0.0,
+    ) -> None:
+        super().__init__(loop, max_queued, call_timeout_s, on_unusable)
+        self._spin_s = spin_s
+        self._calls: deque[Call] = deque()
+        self._sequence = 0  # requests written to the present worker
+        self._head_begun_s = 0.0
+        self.channel: CallChannel | None = None
+
+    @property
+    def num_running(self) -> int:
+        return len(self._calls)
+
+    def open(self, channel: CallChannel) -> None:
+        """Starts handing tasks to a new worker."""
+        self.channel = channel
+        self._sequence = 0
+        self._pump()
+
+    def read_replies(self, num_replies: int) -> None:
+        """Answers as many calls as the worker has, the oldest first."""
+        channel, calls = self.channel, self._calls
+        if channel is None:
+            return
+        done: list[tuple[InferenceTask, Outcome]] = []
+        for _ in range(num_replies):
+            if not calls:
+                break
+            call = calls[0]
+            slot = channel.slab.slots[call.sequence % NUM_SLOTS]
+            try:
+                outcome, call_s = take_reply(channel, slot, call)
+            except CorruptReply as error:
+                self._on_unusable(f"was ended: it corrupted its memory ({error})")
+                break
+            calls.popleft()
+            self._count(outcome, call_s)
+            done.append((call.task, outcome))
+            if calls:
+                self._head_begun_s = self._now()
+        # The worker first: it computes while the answers are handed out.
+        if self._queue:
+            self._pump()
+        if not calls and self._spin_s:
+            self._loop.look_until(0.0)
+        for task, outcome in done:
+            finish(task, outcome)
+        self.tell_idle()
+
+    def close(self, num_started: int) -> list[Call]:
+        """Stops handing out tasks: the worker is gone.
+
+        Calls it had not begun wait again, in their place.
+
+        Args:
+            num_started: How many calls it said it had begun.
+
+        Returns:
+            Those it was in, oldest first; the caller answers them.
+
+        """
+        self.channel = None
+        self._cancel_timer()
+        failed: list[Call] = []
+        while self._calls:
+            # Calls run in order: the first may have been running whatever the worker
+            # said, the next only if it said so.
+            if failed and self._calls[0].sequence >= num_started:
+                break
+            failed.append(self._calls.popleft())
+        self._put_back(self._calls)
+        self._calls.clear()
+        return failed
+
+    def _calls_of(self, model: ProcessModel | None) -> bool:
+        return any(model is None or call.model is model for call in self._calls)
+
+    def _pump(self) -> None:
+        channel, calls = self.channel, self._calls
+        while self._queue and channel is not None:
+            if calls and (len(calls) >= NUM_SLOTS or not self._head_is_short()):
+                return
+            now_s = self._now()
+            following = self._next(now_s)
+            if following is not None:
+                self._write(channel, *following, now_s)
+
+    def _head_is_short(self) -> bool:
+        head = self._calls[0]
+        return head.model.times.is_short(head.signature_index, head.task.num_rows)
+
+    def _write(
+        self,
+        channel: CallChannel,
+        model: ProcessModel,
+        task: InferenceTask,
+        now_s: float,
+    ) -> None:
+        index = model.signature_indexes[task.signature_name]
+        sequence = self._sequence
+        slot = channel.slab.slots[sequence % NUM_SLOTS]
+        error = send_request(channel, slot, model, index, task)
+        if error is not None:
+            finish(task, error)
+            return
+        self._calls.append(Call(model, task, index, sequence))
+        self._sequence = sequence = sequence + 1
+        channel.slab.words[REQUESTS] = sequence
+        channel.ring()
+        if len(self._calls) == 1:
+            self._head_begun_s = now_s
+            if self._timer is None:
+                self._arm_timer()
+        if self._spin_s and model.times.is_within(index, task.num_rows, self._spin_s):
+            self._loop.look_until(now_s + self._spin_s)
+
+    # One timer serves many calls: it is armed anew only when it fires, and looks then
+    # which call runs.
+
+    def _arm_timer(self) -> None:
+        when_s = self._head_begun_s + self._head_limit_s()
+        self._timer = self._loop.call_at(when_s, self._check_head)
+
+    def _check_head(self) -> None:
+        self._timer = None
+        if not self._calls:
+            return
+        limit_s = self._head_limit_s()
+        if self._now() < self._head_begun_s + limit_s:
+            self._arm_timer()
+        else:
+            self._on_unusable(f"was ended because a call took over {limit_s:.1f} s")
+
+    def _head_limit_s(self) -> float:
+        head = self._calls[0]
+        return head.model.times.limit_s(
+            head.signature_index, head.task.num_rows, self._call_timeout_s
+        )

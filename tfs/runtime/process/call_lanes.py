@@ -1,0 +1,143 @@
+"""All calls of one interpreter: its common lane, and those that models have alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tfs.core.errors import ServingError
+from tfs.core.servable import InferenceTask
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.process.call import Call
+from tfs.runtime.process.call_channel import CallChannel
+from tfs.runtime.process.call_lane import CallLane
+from tfs.runtime.process.lane import Lane
+from tfs.runtime.process.overlapping_lane import OverlappingLane
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.spread_model import summed
+
+
+class CallLanes:
+    """Knows which lane a model's calls take. Loop-confined, but for what is read.
+
+    Args:
+        loop: Whose clock deadlines go by.
+        max_queued: Tasks that may wait in a lane.
+        call_timeout_s: When a call counts as hung.
+        on_unusable: Called with the reason when the worker is to be killed.
+        spin_s: How long the loop looks for a reply that is due, rather than to sleep.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        max_queued: int,
+        call_timeout_s: float,
+        on_unusable: Callable[[str], None],
+        spin_s: float = 0.0,
+    ) -> None:
+        self._loop = loop
+        self._max_queued = max_queued
+        self._call_timeout_s = call_timeout_s
+        self._on_unusable = on_unusable
+        self._common = CallLane(loop, max_queued, call_timeout_s, on_unusable, spin_s)
+        # Of models that take several calls at once, by their number.
+        self._own: dict[int, OverlappingLane] = {}
+        self._past = InterpreterStats()  # of models' own lanes that are gone
+
+    @property
+    def num_pending(self) -> int:
+        """Tasks that wait or run. Thread-safe."""
+        num = self._common.num_pending
+        if self._own:
+            num += sum(lane.num_pending for lane in list(self._own.values()))
+        return num
+
+    def stats(self) -> InterpreterStats:
+        """Returns the counters of calls. Thread-safe."""
+        return summed([self._past, *(lane.stats() for lane in self._all())])
+
+    def open(self, channel: CallChannel) -> None:
+        """Starts handing tasks to a new worker."""
+        self._common.open(channel)
+
+    def open_own(self, model: ProcessModel, channel: CallChannel) -> None:
+        """Starts handing a model's tasks to a new worker; takes the channel over."""
+        lane = self._own.get(model.model_id)
+        if lane is None:
+            lane = self._own[model.model_id] = OverlappingLane(
+                self._loop,
+                self._max_queued,
+                self._call_timeout_s,
+                self._on_unusable,
+            )
+        lane.open(channel)
+
+    def add(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Queues a task, or answers it at once."""
+        lane = self._own.get(model.model_id) if self._own else None
+        if lane is not None:
+            lane.add(model, task)
+        else:
+            self._common.add(model, task)
+
+    def read_replies(self, num_replies: int) -> None:
+        """Answers calls of the common lane; models' own see to themselves."""
+        self._common.read_replies(num_replies)
+
+    def close(self) -> list[Call]:
+        """Stops handing out tasks: the worker is gone. What it had not begun waits.
+
+        Returns:
+            The calls it was in; the caller answers them.
+
+        """
+        channel = self._common.channel
+        failed = self._common.close(channel.num_started() if channel is not None else 0)
+        for lane in self._own.values():
+            failed += lane.close()
+        return failed
+
+    def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
+        """Answers what waits (for ``model``) with ``error``."""
+        self._common.refuse(error, model)
+        for model_id, lane in list(self._own.items()):
+            if model is None or model.model_id == model_id:
+                lane.refuse(error)
+
+    def after_calls(
+        self, then: Callable[[], None], model: ProcessModel | None = None
+    ) -> None:
+        """Runs ``then`` once no call (of ``model``) is with the worker."""
+        if model is not None:
+            lane = self._own.get(model.model_id)
+            if lane is not None:
+                lane.after_calls(then)
+            else:
+                self._common.after_calls(then, model)
+            return
+        for lane in self._own.values():
+            then = _after(lane, then)
+        self._common.after_calls(then)
+
+    def tell_idle(self) -> None:
+        """Looks whether somebody waits for calls that are gone."""
+        for lane in self._all():
+            lane.tell_idle()
+
+    def forget(self, model: ProcessModel) -> None:
+        """Closes a model's own lane, if it has one; keeps its counters."""
+        lane = self._own.pop(model.model_id, None)
+        if lane is None:
+            return
+        lane.close()
+        self._past = replace(summed([self._past, lane.stats()]), num_queued=0)
+
+    def _all(self) -> list[Lane]:
+        return [self._common, *list(self._own.values())]
+
+
+def _after(lane: Lane, then: Callable[[], None]) -> Callable[[], None]:
+    return lambda: lane.after_calls(then)

@@ -1,0 +1,158 @@
+"""What every lane of calls is: a queue before a worker, and who waits for its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.process.call import Call
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+
+
+class Lane(ABC):
+    """Takes tasks in, and has them answered when they cannot run. Loop-confined.
+
+    How calls are handed to the worker, and its replies read, is the subclass's. What is
+    read from other threads: ``num_queued``, ``num_pending``, ``stats``.
+
+    Args:
+        loop: Whose clock deadlines go by.
+        max_queued: Tasks that may wait.
+        call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
+        on_unusable: Called with the reason when the worker hangs or answers nonsense;
+            it is to be killed.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        max_queued: int,
+        call_timeout_s: float,
+        on_unusable: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._now: Final = loop.clock.now
+        self._max_queued = max_queued
+        self._call_timeout_s = call_timeout_s
+        self._on_unusable = on_unusable
+        self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
+        self._timer: Timer | None = None  # looks for a call that hangs
+        self._when_idle: list[Callable[[], None]] = []
+        self._num_calls = 0
+        self._num_dropped = 0
+        self._num_failed = 0
+        self._busy_s = 0.0
+
+    @property
+    @abstractmethod
+    def num_running(self) -> int:
+        """Calls that are with the worker."""
+
+    @abstractmethod
+    def _pump(self) -> None:
+        """Hands waiting tasks to the worker as long as it takes them."""
+
+    @abstractmethod
+    def _calls_of(self, model: ProcessModel | None) -> bool:
+        """Whether a call (of ``model``) is with the worker."""
+
+    @property
+    def num_queued(self) -> int:
+        """Tasks that wait."""
+        return len(self._queue)
+
+    @property
+    def num_pending(self) -> int:
+        """Tasks that wait or run."""
+        return len(self._queue) + self.num_running
+
+    def stats(self) -> InterpreterStats:
+        """Returns the counters of calls."""
+        return InterpreterStats(
+            num_queued=len(self._queue),
+            num_calls=self._num_calls,
+            num_dropped=self._num_dropped,
+            num_failed=self._num_failed,
+            busy_s=self._busy_s,
+        )
+
+    def add(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Queues a task, or answers it at once."""
+        refused = model.refusal()
+        if refused is not None:
+            finish(task, refused)
+        elif len(self._queue) >= self._max_queued:
+            finish(task, queue_full(model.source.id, self._max_queued))
+        elif task.signature_name not in model.signature_indexes:
+            text = f"{model.who} has no signature {task.signature_name!r}"
+            finish(task, FailedPrecondition(text))
+        else:
+            self._queue.append((model, task))
+            self._pump()
+
+    def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
+        """Answers what waits (for ``model``) with ``error``."""
+        waiting, self._queue = self._queue, deque()
+        refused: list[InferenceTask] = []
+        for item in waiting:
+            if model is None or item[0] is model:
+                refused.append(item[1])
+            else:
+                self._queue.append(item)
+        for task in refused:
+            finish(task, error)
+
+    def after_calls(
+        self, then: Callable[[], None], model: ProcessModel | None = None
+    ) -> None:
+        """Runs ``then`` once no call (of ``model``) is with the worker."""
+
+        def check() -> None:
+            if self._calls_of(model):
+                self._when_idle.append(check)
+            else:
+                then()
+
+        check()
+
+    def tell_idle(self) -> None:
+        """Looks whether somebody waits for calls that are gone."""
+        if self._when_idle:
+            checks, self._when_idle = self._when_idle, []
+            for check in checks:
+                check()
+
+    def _next(self, now_s: float) -> tuple[ProcessModel, InferenceTask] | None:
+        """Takes a task that waits; None if it is not to run any more, and was answered.
+
+        Only one: whoever is answered may add tasks, and have them handed over.
+        """
+        model, task = self._queue.popleft()
+        refused = why_not_run(task, now_s) or model.refusal()
+        if refused is None:
+            return model, task
+        self._num_dropped += 1
+        finish(task, refused)
+        return None
+
+    def _put_back(self, calls: Iterable[Call]) -> None:
+        """Has calls that the worker had not begun wait again, in their order."""
+        self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
+
+    def _count(self, outcome: Outcome, call_s: float) -> None:
+        self._num_calls += 1
+        self._busy_s += call_s
+        self._num_failed += isinstance(outcome, ServingError)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,87 @@
+"""Getting a model onto a worker: loaded, and with a lane of its own if it asks for one."""
+
+from __future__ import annotations
+
+from tfs.core.errors import Code
+from tfs.runtime.process.call_channel import CallChannel
+from tfs.runtime.process.call_lanes import CallLanes
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.worker_conversation import (
+    OnReply,
+    WorkerConversation,
+    WorkerReply,
+)
+
+
+def install(
+    model: ProcessModel,
+    conversation: WorkerConversation,
+    lanes: CallLanes,
+    slab_bytes: int,
+    on_reply: OnReply,
+    *,
+    background: bool,
+) -> None:
+    """Has a worker load a model from its files. On the loop.
+
+    Args:
+        model: Which one; its calls may be handed over once it is there.
+        conversation: With the worker.
+        lanes: Get the model's own, where it takes several calls at once.
+        slab_bytes: The size of that lane's slab.
+        on_reply: Takes what the worker said of the load, an error after which nothing
+            is left there, or None if it died over it.
+        background: Whether the load gives way to everything else.
+
+    """
+
+    def on_loaded(reply: WorkerReply | None) -> None:
+        if reply is None or reply.error() is not None or model.source.concurrency == 1:
+            on_reply(reply)
+        else:
+            _open_lane(model, conversation, lanes, slab_bytes, reply, on_reply)
+
+    fields = {
+        "source": model.source,
+        "model": model.model_id,
+        "files": list(model.files.files),
+    }
+    conversation.send("load", fields, model.files.fds, on_loaded, background=background)
+
+
+def _open_lane(
+    model: ProcessModel,
+    conversation: WorkerConversation,
+    lanes: CallLanes,
+    slab_bytes: int,
+    loaded: WorkerReply,
+    on_reply: OnReply,
+) -> None:
+    number = {"model": model.model_id}
+
+    def give_up(error: WorkerReply) -> None:
+        conversation.send(
+            "unload", number, (), lambda _: on_reply(error), background=False
+        )
+
+    try:
+        channel = CallChannel(slab_bytes, model.source.concurrency)
+    except OSError as error:
+        text = f"{model.who}: no memory for its calls: {error}"
+        fields = {"code": int(Code.INTERNAL), "message": text}
+        give_up(WorkerReply(fields, b"", []))
+        return
+
+    def on_open(reply: WorkerReply | None) -> None:
+        if reply is None or reply.error() is not None:
+            channel.close()
+            if reply is None:
+                on_reply(None)
+            else:
+                give_up(reply)
+            return
+        lanes.open_own(model, channel)
+        on_reply(loaded)
+
+    conversation.send("open", number, channel.remote_fds, on_open, background=False)
+    channel.detach()

@@ -1,0 +1,160 @@
+"""A version loaded in a process, and the health all its interpreters share."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.interpreter import LoadMemory
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.call_times import CallTimes
+from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
+from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
+
+
+class VersionHealth:
+    """How often a version crashed, wherever it runs. Loop-confined.
+
+    Attributes:
+        crashes: Those of all its interpreters together.
+        quarantine: Why the version must not run any more, None while it may.
+        num_deaths: How often an interpreter that held it died, whoever's fault.
+        last_death: How the last one did, "" before the first.
+
+    """
+
+    def __init__(self, policy: CrashPolicy) -> None:
+        self.crashes = CrashHistory(policy)
+        self.quarantine: str | None = None
+        self.num_deaths = 0
+        self.last_death = ""
+
+    def note_death(self, how: str) -> None:
+        """Counts an interpreter that died."""
+        self.num_deaths += 1
+        self.last_death = how
+
+
+class ModelHost(Protocol):
+    """What a model asks of the interpreter it is on. Thread-safe."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None while there is none."""
+        ...
+
+    def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Starts a task. Never blocks, never raises."""
+        ...
+
+    def unload(self, model: ProcessModel) -> None:
+        """Frees the model. Blocks."""
+        ...
+
+    def two_thread_scaling(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        duration_s: float,
+    ) -> float | None:
+        """Has the worker call the model from two threads. Blocks."""
+        ...
+
+    def rehearse(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        timeout_s: float,
+    ) -> None:
+        """Has the worker call the model once in the background. Blocks."""
+        ...
+
+
+class ProcessModel:
+    """A version on a process interpreter.
+
+    Thread-safe, but for the plain attributes, which are the loop's.
+
+    Attributes:
+        who: The version, for messages.
+        request_plans: By signature, how requests for it were written.
+        reply_plans: By signature, what is known of the words of its replies.
+        import_s: Processor seconds the worker took to import and unpickle it; None
+            until then.
+        process_changes: What its code changed of the worker's process while it loaded.
+        load_memory: What the worker saw of its memory meanwhile.
+        last_call_s: Seconds the last call took in the worker; None before the first.
+
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        files: VersionFiles,
+        model_id: int,
+        health: VersionHealth,
+        host: ModelHost,
+    ) -> None:
+        self._source = source
+        self._host = host
+        self.who = source.id.slashed
+        self.files = files
+        self.model_id = model_id
+        self.health = health
+        self.signature_indexes = {
+            name: index for index, name in enumerate(source.signatures)
+        }
+        self.request_plans: list[RequestPlans] = [{} for _ in source.signatures]
+        self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
+        self.times = CallTimes()
+        self.unloading = False
+        self.told_of_writes = False
+        self.import_s: float | None = None
+        self.process_changes = ""
+        self.load_memory = LoadMemory()
+        self.last_call_s: float | None = None
+
+    @property
+    def source(self) -> ModelSource:
+        return self._source
+
+    @property
+    def pid(self) -> int:
+        """The worker's process, or ours while there is none."""
+        return self._host.pid or os.getpid()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process, None while there is none."""
+        return self._host.pid
+
+    def submit(self, task: InferenceTask) -> None:
+        self._host.enqueue(self, task)
+
+    def unload(self) -> None:
+        self._host.unload(self)
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Has the worker measure it; see ``MeasurableModel``."""
+        return self._host.two_thread_scaling(self, signature_name, inputs, duration_s)
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Has the worker call it in the background; see ``RehearsableModel``."""
+        self._host.rehearse(self, signature_name, inputs, timeout_s)
+        return True
+
+    def refusal(self) -> ServingError | None:
+        """Returns why its tasks must not run, None if they may."""
+        if self.health.quarantine is None:
+            return None
+        return FailedPrecondition(
+            f"{self._source.id.slashed} is quarantined: it {self.health.quarantine}; "
+            "deploy another version"
+        )

@@ -1,0 +1,57 @@
+"""How process interpreters behave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.process.crash_policy import CrashPolicy
+
+
+def _never() -> bool:
+    """Lets every load make way."""
+    return False
+
+
+def _ignore_quarantine(servable: ServableId, reason: str) -> None:
+    """Stands in where nobody wants to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """Immutable.
+
+    Attributes:
+        worker: How the processes run.
+        max_queued: Tasks that may wait per interpreter; one more is Unavailable.
+        call_timeout_s: A call that takes longer (or 10 times what calls of its size
+            took, if that is more) ends its interpreter.
+        load_timeout_s: The same for loading a version.
+        slow_load_s: When the first interpreter of a version has loaded it for so long,
+            the others begin to as well, instead of after it.
+        crashes: When a crash is one too many.
+        on_quarantine: Called on the loop, once, with a version and the reason.
+        keeps_spare: Whether one worker more than are used is kept ready, for some
+            15 MB, and a second zygote, for some 5.
+        is_urgent: Whether loads need not make way for what serves: while a server
+            starts. Called on the loop.
+
+    """
+
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    max_queued: int = 256
+    call_timeout_s: float = 30.0
+    load_timeout_s: float = 600.0
+    slow_load_s: float = 0.3
+    crashes: CrashPolicy = field(default_factory=CrashPolicy)
+    on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
+    keeps_spare: bool = False
+    is_urgent: Callable[[], bool] = _never
+
+    def __post_init__(self) -> None:
+        if self.max_queued < 1:
+            raise ValueError("max_queued must be >= 1")
+        if self.call_timeout_s <= 0 or self.load_timeout_s <= 0:
+            raise ValueError("timeouts must be > 0")

@@ -1,0 +1,152 @@
+"""Several processes for one version: the paper's one interpreter per core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_model import ProcessModel, VersionHealth
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.spread_model import SpreadModel, summed
+
+
+class ProcessPool:
+    """Interpreters that each load every version, from one copy of its bytes.
+
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, but for the
+    order of tasks. Made per version, as the server does, a version has its processes
+    for itself: loading disturbs nobody, unloading ends them, a crash is its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        interpreters: Sequence[ProcessInterpreter],
+        options: ProcessOptions,
+    ) -> None:
+        if not interpreters:
+            raise ValueError("a pool needs an interpreter")
+        self._name = name
+        self._interpreters = tuple(interpreters)
+        self._options = options
+        self._was_used = False
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it was used and holds nothing any more."""
+        return self._was_used and all(each.is_idle for each in self._interpreters)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def interpreters(self) -> Sequence[ProcessInterpreter]:
+        """Its members."""
+        return self._interpreters
+
+    def start(self) -> None:
+        for interpreter in self._interpreters:
+            interpreter.start()
+
+    def load(
+        self, source: ModelSource
+    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
+        """Loads on one interpreter, then from the same bytes on all others at once.
+
+        What crashes while it is loaded does so once. But what imports for seconds is
+        not to do so twice in a row: the others begin when the first has taken
+        ``slow_load_s``. Blocks until the version is on all interpreters, or on none.
+        """
+        health = VersionHealth(self._options.crashes)
+        first, *others = self._interpreters
+        if source.concurrency > 1:
+            others = []  # its requests are to meet in one interpreter
+        try:
+            if not others:
+                return SpreadModel([(first, first.load(source, None, health))])
+            first.hold(source.platform)
+            try:
+                files = first.stage(source)
+                try:
+                    return _Spread(source, files, health).load(
+                        first, others, self._options.slow_load_s
+                    )
+                finally:
+                    files.close()
+            finally:
+                first.let_go()
+        finally:
+            self._was_used = True
+
+    def stats(self) -> InterpreterStats:
+        """Returns the sums; of the models, one interpreter's number."""
+        return summed(interpreter.stats() for interpreter in self._interpreters)
+
+    def close(self, deadline_s: float | None = None) -> None:
+        for interpreter in self._interpreters:
+            interpreter.close(deadline_s)
+
+
+class _Spread:
+    """One version on its way to several interpreters. Confined to the loading thread.
+
+    Args:
+        source: The version.
+        files: Its bytes in memory; stay the caller's.
+        health: Shared by all interpreters.
+
+    """
+
+    def __init__(
+        self, source: ModelSource, files: VersionFiles, health: VersionHealth
+    ) -> None:
+        self._source = source
+        self._files = files
+        self._health = health
+        # Each written by the thread of its interpreter, read when that has ended.
+        self._loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
+
+    def load(
+        self,
+        first: ProcessInterpreter,
+        others: Sequence[ProcessInterpreter],
+        patience_s: float,
+    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
+        """Loads on each by a thread that waits for it; on all, or on none."""
+        threads = [self._begin(first)]
+        threads[0].join(patience_s)
+        # Undecided, or well: if it has failed already, the others need not try.
+        if not isinstance(self._loaded.get(first), Exception):
+            threads += [self._begin(each) for each in others]
+        for thread in threads:
+            thread.join()
+        outcomes = [(i, self._loaded[i]) for i in (first, *others) if i in self._loaded]
+        models = [
+            (i, model) for i, model in outcomes if isinstance(model, ProcessModel)
+        ]
+        errors = [error for _, error in outcomes if isinstance(error, Exception)]
+        if errors:
+            for _, model in models:
+                model.unload()
+            raise errors[0]
+        return SpreadModel(models)
+
+    def _begin(self, interpreter: ProcessInterpreter) -> threading.Thread:
+        thread = threading.Thread(
+            target=self._load_on, args=(interpreter,), name=f"load-{interpreter.name}"
+        )
+        thread.start()
+        return thread
+
+    def _load_on(self, interpreter: ProcessInterpreter) -> None:
+        try:
+            self._loaded[interpreter] = interpreter.load(
+                self._source, self._files, self._health
+            )
+        except Exception as error:
+            self._loaded[interpreter] = error

@@ -1,0 +1,153 @@
+"""One worker more than are wanted: forked and warm before anybody asks for it.
+
+A fork and the first load in a fresh process take milliseconds that are the same every
+time: page tables, Python objects and allocator pages that become the process's own.
+A spare has paid them. Whoever needs a worker, because one crashed or a version is
+loaded, takes it; the next spare is made when nobody asked for a worker for a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from typing import Final
+
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.process.worker_conversation import WorkerConversation, WorkerReply
+from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+
+log = logging.getLogger(__name__)
+
+_QUIET_S: Final = 1.0  # without use before the next one is made
+
+
+class SpareWorker:
+    """Keeps at most one spare; its memory is about that of a worker without a model.
+
+    Loop-confined, except the constructor. It makes its first spare after the first
+    worker was wanted, keeps the zygote from nothing (a spare ends with it), and does
+    nothing at all while nothing happens.
+
+    Args:
+        loop: Watches the spare.
+        zygote: Forks it.
+        options: Of the workers that will be asked for.
+
+    """
+
+    def __init__(
+        self, loop: ServingLoop, zygote: ZygoteClient, options: WorkerOptions
+    ) -> None:
+        self._loop = loop
+        self._zygote = zygote
+        self._options = options
+        self._link: WorkerLink | None = None
+        self._is_warm = False
+        self._last_use_s = 0.0
+        self._timer: Timer | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The spare's process once it is warm, else None."""
+        link = self._link
+        return link.pid if link is not None and self._is_warm else None
+
+    def take(self) -> WorkerLink | None:
+        """Returns the spare, None if there is no warm one; the caller owns it.
+
+        Either way a worker is wanted now, and the next spare is made later.
+        """
+        self._note_use()
+        link = self._link
+        if link is None or not self._is_warm:
+            return None
+        if _has_ended(link.pidfd):  # in this very round, with its zygote perhaps
+            self._drop()
+            return None
+        self._unwatch(link)
+        self._link = None
+        return link
+
+    def close(self) -> None:
+        """Ends the spare and makes no other; idempotent."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._drop()
+
+    def _note_use(self) -> None:
+        self._last_use_s = self._loop.clock.now()
+        if self._timer is None and not self._closed:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._timer = self._loop.call_at(
+            self._last_use_s + _QUIET_S, self._make_if_quiet
+        )
+
+    def _make_if_quiet(self) -> None:
+        self._timer = None
+        if not self._zygote.is_in_use or self._link is not None:
+            return
+        if not self._zygote.is_ready:
+            self._last_use_s = self._loop.clock.now()  # who waits for it comes first
+        if self._loop.clock.now() < self._last_use_s + _QUIET_S:
+            self._wait()
+        else:
+            self._make()
+
+    def _make(self) -> None:
+        try:
+            link = self._link = WorkerLink(self._options)
+        except OSError as error:
+            log.warning("event=no_spare_worker why=%r", error.strerror)
+            return
+        self._is_warm = False
+
+        def on_forked(outcome: Forked | str) -> None:
+            if isinstance(outcome, Forked):
+                link.attach(outcome.pid, outcome.pidfd, outcome.zygote_pid)
+            if link is not self._link:  # closed meanwhile
+                link.close()
+            elif isinstance(outcome, Forked):
+                self._watch(link)
+            else:
+                log.warning("event=no_spare_worker why=%r", outcome)
+                self._drop()
+
+        self._zygote.fork(self._options, link.remote_fds, on_forked, is_spare=True)
+
+    def _watch(self, link: WorkerLink) -> None:
+        conversation = WorkerConversation(link, self._on_event, lambda _: self._drop())
+        self._loop.watch(link.pidfd, lambda _: self._drop())
+        self._loop.watch(link.control.fileno(), lambda _: conversation.read())
+
+    def _on_event(self, event: WorkerReply) -> None:
+        if event.fields.get("event") == "warm":
+            self._is_warm = True
+            if (fault := event.fields.get("fault")) is not None:
+                log.warning("event=spare_worker_stays_cold why=%r", fault)
+
+    def _unwatch(self, link: WorkerLink) -> None:
+        if link.pidfd >= 0:
+            self._loop.unwatch(link.pidfd)
+            self._loop.unwatch(link.control.fileno())
+
+    def _drop(self) -> None:
+        """Lets go of a spare that is dead, or no longer wanted."""
+        link, self._link = self._link, None
+        self._is_warm = False
+        if link is None:
+            return
+        self._unwatch(link)
+        link.close()
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,384 @@
+"""The process of one interpreter, from its start to the next one's: a state machine.
+
+The states and the moves between them are the table in ``worker_state.py``; a move that
+is not in it raises. What models there are, and whose call a death ends, is the
+interpreter's to know: it is told by the methods of :class:`WorkerUser`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from tfs.core.errors import ServingError, Unavailable
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
+from tfs.runtime.process.crash_policy import CrashHistory, describe_status
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.worker_conversation import (
+    OnReply,
+    WorkerConversation,
+    WorkerReply,
+)
+from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.worker_state import WorkerState, transition
+from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+from tfs.runtime.task_outcome import closed
+
+log = logging.getLogger(__name__)
+
+_STATUS_WAIT_S: Final = 0.5  # for the zygote to say how a worker died; it may be busy
+_START_AGAIN_S: Final = 1.0  # after the zygote could not be started
+
+OnReady = Callable[["ServingError | None"], None]
+"""Takes None once a worker is ready, or why there is none."""
+
+
+class WorkerUser(Protocol):
+    """The interpreter whose worker it is. On the loop."""
+
+    @property
+    def has_models(self) -> bool:
+        """Whether anything is loaded: an empty worker is ended."""
+        ...
+
+    @property
+    def has_models_to_run(self) -> bool:
+        """Whether a worker that died is to be followed by another for their sake."""
+        ...
+
+    def move_in(self, conversation: WorkerConversation) -> None:
+        """Loads what there was on a new worker; calls ``settle`` when it is done."""
+        ...
+
+    def begin_calls(self, link: WorkerLink) -> None:
+        """Takes note of a ready worker."""
+        ...
+
+    def read_replies(self, link: WorkerLink) -> None:
+        """Answers the calls that the worker has finished."""
+        ...
+
+    def take_event(self, event: WorkerReply) -> None:
+        """Takes what the worker says unasked."""
+        ...
+
+    def stop_calls(self) -> None:
+        """Hands no more to a worker that is gone, while its slab can still be read."""
+        ...
+
+    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
+        """Takes note of how the worker ended, before another one is started.
+
+        Args:
+            how: For people.
+            is_innocent: Whether no model can have been the reason.
+            was_killed: Whether a SIGKILL that was not ours ended it.
+
+        """
+        ...
+
+    def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
+        """Answers whoever waited for the worker, after another one was started."""
+        ...
+
+    def refuse(self, error: ServingError) -> None:
+        """Answers what waits: there is no worker to be had."""
+        ...
+
+
+class WorkerLife:
+    """Starts a worker when one is wanted, and another when it dies. Loop-confined.
+
+    ``state``, ``pid``, ``num_deaths`` and ``last_end`` may be read from anywhere.
+
+    Args:
+        name: The interpreter's, for logs.
+        loop: Watches the worker.
+        zygote: Forks it.
+        options: See there.
+        spare: Has one ready, perhaps.
+        user: Whose it is.
+
+    Attributes:
+        state: Where it is in the table.
+        link: The worker there is, or is being forked.
+        conversation: With its control thread, while it lives.
+        platform: What was loaded last; decides what workers bring along.
+        num_deaths: How many workers died so far.
+        last_end: How the last one did, in words.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loop: ServingLoop,
+        zygote: ZygoteClient,
+        options: ProcessOptions,
+        spare: SpareWorker | None,
+        user: WorkerUser,
+    ) -> None:
+        self._name = name
+        self._loop = loop
+        self._zygote = zygote
+        self._options = options
+        self._spare = spare
+        self._user = user
+        self.state = WorkerState.ABSENT
+        self.link: WorkerLink | None = None
+        self.conversation: WorkerConversation | None = None
+        self.platform = ""
+        self.num_deaths = 0
+        self.last_end = "ended"
+        self._num_holds = 0
+        self._when_ready: list[OnReady] = []
+        self._respawn_timer: Timer | None = None
+        self._deaths = CrashHistory(options.crashes)
+        self._ended_for: str | None = None  # why we killed it, where we did
+        self._start_failed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while there is none."""
+        link = self.link
+        return link.pid if link is not None and link.pid > 0 else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody holds a worker, models or none."""
+        return self._num_holds > 0
+
+    # -- wanted, and no longer --------------------------------------------------------
+
+    def want(self, on_ready: OnReady) -> None:
+        """Calls ``on_ready`` once a worker is ready, or cannot be had."""
+        match self.state:
+            case WorkerState.READY:
+                on_ready(None)
+            case WorkerState.CLOSED:
+                on_ready(closed(self._name))
+            case WorkerState.ABSENT:
+                self._when_ready.append(on_ready)
+                self._zygote.acquire()
+                self._fork()
+            case _:
+                self._when_ready.append(on_ready)
+
+    def hold(self, on_ready: OnReady) -> None:
+        """As ``want``; the worker stays, models or none, until ``let_go``.
+
+        Where there is none to be had, nothing is held.
+        """
+        self._num_holds += 1
+
+        def told(error: ServingError | None) -> None:
+            if error is not None:
+                self._num_holds -= 1
+            on_ready(error)
+
+        self.want(told)
+
+    def let_go(self) -> None:
+        """Takes a ``hold`` back."""
+        self._num_holds -= 1
+        self.retire_if_empty()
+
+    def retire_if_empty(self) -> None:
+        """Ends the process when nothing is loaded: all its memory is back at once."""
+        if (
+            self.state is WorkerState.READY
+            and not self._user.has_models
+            and not self._num_holds
+            and not self._when_ready
+        ):
+            self._user.stop_calls()
+            self._drop_link()
+            self._move(WorkerState.ABSENT)
+            self._zygote.release()
+
+    def end(self, why: str | None) -> None:
+        """Kills the worker; its callers and the log are told why."""
+        if self.link is not None:
+            self._ended_for = self._ended_for or why
+            self._loop.unwatch(self.link.control.fileno())
+            self.link.kill()
+
+    def close(self) -> list[OnReply]:
+        """Ends everything for good; returns who still waits for the worker's answer."""
+        if self.state is not WorkerState.ABSENT:
+            self._zygote.release()
+        if self._respawn_timer is not None:
+            self._respawn_timer.cancel()
+        awaited = self.conversation.end() if self.conversation is not None else []
+        self._user.stop_calls()
+        if self.state is WorkerState.FORKING:
+            self.link = None  # closed when the zygote answers
+        else:
+            self._drop_link()
+        self._move(WorkerState.CLOSED)
+        self._tell_ready(closed(self._name))
+        return awaited
+
+    # -- from absent to ready ---------------------------------------------------------
+
+    def _move(self, state: WorkerState) -> None:
+        self.state = transition(self._name, self.state, state)
+
+    def _tell_ready(self, error: ServingError | None) -> None:
+        waiting, self._when_ready = self._when_ready, []
+        for on_ready in waiting:
+            on_ready(error)
+
+    def _fork(self) -> None:
+        self._move(WorkerState.FORKING)
+        # Where imports take long, a fork that has them is faster than a spare without.
+        is_common = self.platform not in SLOW_IMPORTS
+        spare = self._spare.take() if is_common and self._spare is not None else None
+        if spare is not None:
+            self.link = spare
+            self._on_forked(spare)
+            return
+        try:
+            link = self.link = WorkerLink(self._options.worker)
+        except OSError as error:
+            self._cannot_start(str(error.strerror))
+            return
+
+        def on_forked(outcome: Forked | str) -> None:
+            if isinstance(outcome, Forked):
+                link.attach(outcome.pid, outcome.pidfd, outcome.zygote_pid)
+            if link is not self.link:  # closed meanwhile
+                link.close()
+            elif isinstance(outcome, Forked):
+                self._on_forked(link)
+            else:
+                self.link = None
+                link.close()
+                self._cannot_start(outcome)
+
+        self._zygote.fork(
+            self._options.worker, link.remote_fds, on_forked, platform=self.platform
+        )
+
+    def _cannot_start(self, why: str) -> None:
+        """Answers whoever waits, and tries again later for the models there are."""
+        self._start_failed = True
+        self._move(WorkerState.DEAD)
+        log.error(
+            "event=interpreter_start_failed interpreter=%s why=%s", self._name, why
+        )
+        error = Unavailable(f"interpreter {self._name} cannot be started: {why}")
+        self._tell_ready(error)
+        self._user.refuse(error)
+        self._respawn()
+
+    def _on_forked(self, link: WorkerLink) -> None:
+        self._move(WorkerState.MAPPING)
+        self._start_failed = False
+        conversation = WorkerConversation(link, self._user.take_event, self.end)
+        self.conversation = conversation
+        loop = self._loop
+        loop.watch(link.calls.reply_fd, lambda _: self._user.read_replies(link))
+        loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
+        loop.watch(link.control.fileno(), lambda _: conversation.read())
+        self._user.move_in(conversation)
+
+    def settle(self) -> None:
+        """Makes the worker ready: it has the models it is to have."""
+        self._move(WorkerState.READY)
+        self._tell_ready(None)
+        if self.link is not None:
+            self._user.begin_calls(self.link)
+        self.retire_if_empty()
+
+    # -- from ready to dead, and back -------------------------------------------------
+
+    def _on_pidfd(self, link: WorkerLink) -> None:
+        """The process is gone; the zygote says how, or has a moment to do so."""
+        self._loop.unwatch(link.pidfd)
+        if self._ended_for is not None:
+            self._on_death(link, self._ended_for)
+            return
+
+        def on_status(status: int | None) -> None:
+            timer.cancel()
+            self._zygote.unwatch_death(link.pid)
+            if link is not self.link:
+                return
+            if status is None and self._zygote.pid != link.zygote_pid:
+                self._on_death(link, "ended with the zygote", is_innocent=True)
+            else:
+                was_killed = status is not None and os.WIFSIGNALED(status)
+                was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
+                self._on_death(link, describe_status(status), was_killed=was_killed)
+
+        when_s = self._loop.clock.now() + _STATUS_WAIT_S
+        timer = self._loop.call_at(when_s, lambda: on_status(None))
+        self._zygote.watch_death(link.pid, on_status)
+        if self._zygote.pid != link.zygote_pid:
+            on_status(None)  # there is nobody left to say it
+
+    def _on_death(
+        self,
+        link: WorkerLink,
+        how: str,
+        *,
+        is_innocent: bool = False,
+        was_killed: bool = False,
+    ) -> None:
+        """Fails what ran, blames the model for it unless innocent, and starts anew."""
+        self._user.read_replies(link)  # what it had finished is good
+        self.last_end = how
+        self.num_deaths += 1
+        self._deaths.add(self._loop.clock.now())
+        log.error(
+            "event=interpreter_died interpreter=%s pid=%d how=%r",
+            self._name,
+            link.pid,
+            how,
+        )
+        if is_innocent:
+            link.kill_group()
+        self._user.stop_calls()
+        awaited = self.conversation.end() if self.conversation is not None else []
+        self._drop_link()
+        self._move(WorkerState.DEAD)
+        self._user.blame(how, is_innocent=is_innocent, was_killed=was_killed)
+        self._respawn()
+        self._user.mourn(how, awaited)
+
+    def _respawn(self) -> None:
+        """Starts the next worker, now or after a pause, if anybody wants one."""
+        if self.state is not WorkerState.DEAD:
+            return
+        if not self._is_wanted():
+            self._move(WorkerState.ABSENT)
+            self._zygote.release()
+            return
+        now_s = self._loop.clock.now()
+        delay_s = self._deaths.respawn_delay_s(now_s)
+        if self._start_failed:
+            delay_s = max(delay_s, _START_AGAIN_S)
+        if delay_s == 0.0 or self._respawn_timer is not None:
+            self._respawn_timer = None
+            self._fork()
+        else:
+            self._respawn_timer = self._loop.call_at(now_s + delay_s, self._respawn)
+
+    def _is_wanted(self) -> bool:
+        return bool(self._num_holds or self._when_ready or self._user.has_models_to_run)
+
+    def _drop_link(self) -> None:
+        link, self.link = self.link, None
+        self.conversation = None
+        self._ended_for = None
+        if link is not None:
+            if link.pidfd >= 0:
+                for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):
+                    self._loop.unwatch(fd)
+            link.close()

@@ -1,0 +1,79 @@
+"""One worker process as its host holds it: its calls, its control channel, its pidfd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from tfs.core.thread_priority import LOWEST
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.process.call_channel import CallChannel
+
+
+class WorkerLink:
+    """Descriptors and memory shared with one worker. Loop-confined.
+
+    A link is made before its process, with the worker's ends in ``remote_fds``, and
+    outlives it by as much as it takes to read what it had finished.
+    """
+
+    def __init__(self, options: WorkerOptions) -> None:
+        with contextlib.ExitStack() as undo:
+            self.calls = CallChannel(options.slab_bytes, spins=bool(options.spin_us))
+            undo.callback(self.calls.close)
+            self.control, self._their_control = control_channel.pair()
+            undo.pop_all()
+        self.control.setblocking(False)
+        self.pid = -1
+        self.pidfd = -1
+        self.zygote_pid = -1
+        self._closed = False
+
+    @property
+    def remote_fds(self) -> tuple[int, ...]:
+        """What the worker gets, in its order."""
+        return (*self.calls.remote_fds, self._their_control.fileno())
+
+    def attach(self, pid: int, pidfd: int, zygote_pid: int) -> None:
+        """Takes the forked process over."""
+        self.pid = pid
+        self.pidfd = pidfd
+        self.zygote_pid = zygote_pid
+        self._their_control.close()
+        self.calls.detach()
+
+    def kill(self) -> None:
+        """Ends the process at once; idempotent.
+
+        At the lowest priority: giving back what it held takes the kernel 5 ms and more.
+        """
+        if self.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, 0)  # its number is its own yet
+                with contextlib.suppress(OSError):
+                    # Of all its threads; whichever is the last gives the memory back.
+                    os.setpriority(os.PRIO_PGRP, self.pid, LOWEST)
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def kill_group(self) -> None:
+        """Ends what the model started beside it, where the zygote no longer can.
+
+        For a worker that ended with its zygote: others are seen to by the zygote, while
+        their number cannot be anybody else's yet.
+        """
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kills the process and frees everything; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.kill()
+        self.control.close()
+        self._their_control.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        self.calls.close()

@@ -1,0 +1,162 @@
+"""What SetCanary, Promote and Rollback make of a model's config: pure functions.
+
+Each returns the override to lay over the base; whoever calls them commits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.config.overrides import ModelConfig, Override
+from tfs.server.config.running_config import RunningConfig, require_model
+
+CANARY = "canary"
+PROMOTE = "promote"
+ROLLBACK = "rollback"
+
+_MAX_LISTED: Final = 10
+
+
+def with_traffic(
+    running: RunningConfig,
+    name: str,
+    traffic: model_config_pb2.Traffic,
+    made_by: str,
+    now_s: float,
+) -> Override:
+    """Returns the model's override with its traffic replaced, all else as it is."""
+    config = ModelConfig(name=name)
+    before = running.overrides.get(name)
+    if before is not None:
+        config.CopyFrom(before.config)
+    config.ClearField("traffic")
+    config.traffic.CopyFrom(traffic)
+    config.traffic.SetInParent()
+    return Override(config, made_by, now_s)
+
+
+def canary_override(
+    running: RunningConfig,
+    name: str,
+    canary: model_config_pb2.Canary | None,
+    now_s: float,
+) -> Override:
+    """Returns the override that starts, changes or, with None, ends a trial.
+
+    The primary stays what it is.
+
+    Raises:
+        NotFound: The model is not configured.
+        FailedPrecondition: There is no trial to end.
+
+    """
+    model = require_model(running, name)
+    traffic = model_config_pb2.Traffic()
+    if model.traffic.HasField("primary"):
+        traffic.primary = model.traffic.primary
+    if canary is not None:
+        traffic.canary.CopyFrom(canary)
+    elif not model.traffic.HasField("canary"):
+        raise FailedPrecondition(f"{name} has no canary whose trial could end")
+    return with_traffic(running, name, traffic, CANARY, now_s)
+
+
+def promotion(
+    running: RunningConfig,
+    name: str,
+    version: int | None,
+    rejected: str,
+    available: Collection[int],
+    *,
+    force: bool,
+) -> int:
+    """Returns the version to promote.
+
+    Args:
+        running: The config.
+        name: The model.
+        version: As asked for; None is the version on trial.
+        rejected: Why the trial was rejected, "" if it was not.
+        available: Versions that can be requested.
+        force: Whether a rejected version may be promoted.
+
+    Raises:
+        NotFound: The model is not configured.
+        FailedPrecondition: Nothing is on trial, it was rejected, or cannot answer.
+
+    """
+    model = require_model(running, name)
+    on_trial = (
+        model.traffic.canary.version if model.traffic.HasField("canary") else None
+    )
+    wanted = on_trial if version is None else version
+    if wanted is None:
+        raise FailedPrecondition(
+            f"{name} has no canary to promote; say which version is to be the primary"
+        )
+    if rejected and wanted == on_trial and not force:
+        raise FailedPrecondition(
+            f"version {wanted} of {name} was rejected ({rejected}); force promotes it "
+            "all the same"
+        )
+    if wanted not in available:
+        raise FailedPrecondition(
+            f"version {wanted} of {name} is not available, so it cannot be the "
+            f"primary; available: {_listed(available)}"
+        )
+    return wanted
+
+
+def rollback_target(
+    name: str,
+    version: int | None,
+    primary: int | None,
+    at_hand: Collection[int],
+    available: Collection[int],
+    known: Collection[int],
+) -> int:
+    """Returns the version to return to.
+
+    Args:
+        name: The model.
+        version: As asked for; None is the one before the present primary.
+        primary: What answers now, None if nothing does.
+        at_hand: Versions whose files are there.
+        available: Versions that can be requested.
+        known: Versions the server has tried, failed ones too.
+
+    Raises:
+        FailedPrecondition: There is no such version; nothing to return to.
+
+    """
+    candidates = set(at_hand) | set(available)
+    if version is not None:
+        if version < 0:
+            raise InvalidArgument(f"no such version: {version}")
+        if version not in candidates:
+            raise FailedPrecondition(
+                f"version {version} of {name} is neither loaded nor on disk; there are: "
+                f"{_listed(candidates)}"
+            )
+        return version
+    # When nothing answers, what failed is to be left behind.
+    present = primary if primary is not None else max({*known, *at_hand}, default=None)
+    older = [each for each in candidates if present is not None and each < present]
+    if not candidates:
+        raise FailedPrecondition(f"{name} has no version at all")
+    if not older:
+        raise FailedPrecondition(
+            f"{name} has no version before {present}; there are: {_listed(candidates)}"
+        )
+    return max(older)
+
+
+def _listed(versions: Collection[int]) -> str:
+    """Returns the newest versions for a message: a directory may hold thousands."""
+    newest = sorted(versions)[-_MAX_LISTED:]
+    more = len(versions) - len(newest)
+    older = f"{more} older ones, " if more else ""
+    return older + ", ".join(map(str, newest)) if newest else "none"

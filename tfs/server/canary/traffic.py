@@ -1,0 +1,147 @@
+"""Sends the requests of one model where its trial says. On the serving loop.
+
+Only models with a canary come here; for every other one a request costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from tfs.core.call import Call
+from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.server.canary.trial import Trial
+from tfs.server.traffic import routing_key, share_of
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRoute:
+    """How a model's requests are divided right now. Immutable.
+
+    Attributes:
+        trial: Takes notes.
+        canary: The version, None while it is not available or was rejected.
+        tee_fraction: Share of the primary's requests that are copied.
+        split_fraction: Share of the callers the canary answers.
+        random: Returns a number in [0, 1).
+
+    """
+
+    trial: Trial
+    canary: int | None
+    tee_fraction: float
+    split_fraction: float
+    random: Callable[[], float]
+
+    def sends_to_canary(self, call: Call, client_id: bytes | None) -> bool:
+        """Whether the canary answers this call."""
+        if self.canary is None or not self.split_fraction:
+            return False
+        key = routing_key(call.metadata, client_id)
+        share = self.random() if key is None else share_of(self.trial.name, key)
+        return share < self.split_fraction
+
+    def observe(
+        self, handle: ServableHandle[Servable], is_canary: bool
+    ) -> ServableHandle[Servable]:
+        """Returns a handle on the same pin whose requests the trial sees.
+
+        The same handle if there is nothing to see.
+        """
+        is_split = self.canary is not None and self.split_fraction > 0
+        is_teed = (
+            not is_canary
+            and self.canary is not None
+            and handle.id.version != self.canary
+            and self.random() < self.tee_fraction
+        )
+        if not is_split and not is_teed:
+            return handle
+        servable = _Observed(handle.servable, self.trial, is_canary, is_teed, is_split)
+        # It has what a holder of a pin may use; the counter stays the manager's.
+        return _ObservedHandle(handle, servable)  # type: ignore[return-value]
+
+
+class _Observed:
+    """A servable whose tasks a trial sees. For one request; thread-safe."""
+
+    __slots__ = (
+        "_is_canary",
+        "_is_split",
+        "_is_submitted",
+        "_is_teed",
+        "_servable",
+        "_trial",
+    )
+
+    def __init__(
+        self,
+        servable: Servable,
+        trial: Trial,
+        is_canary: bool,
+        is_teed: bool,
+        is_split: bool,
+    ) -> None:
+        self._servable = servable
+        self._trial = trial
+        self._is_canary = is_canary
+        self._is_teed = is_teed
+        self._is_split = is_split
+        self._is_submitted = False
+
+    @property
+    def id(self) -> ServableId:
+        """The version that answers."""
+        return self._servable.id
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Those of the version that answers."""
+        return self._servable.signatures
+
+    def submit(self, task: InferenceTask) -> None:
+        """Submits the task and lets the trial see how it ends."""
+        self._is_submitted = True
+        self._trial.submit(
+            self._servable,
+            task,
+            is_canary=self._is_canary,
+            is_teed=self._is_teed,
+            is_split=self._is_split,
+        )
+
+    def note_released(self) -> None:
+        """Lets the trial see a request that was never submitted."""
+        if self._is_split and not self._is_submitted:
+            self._trial.note_refused(is_canary=self._is_canary)
+
+
+class _ObservedHandle:
+    """Somebody's pin, with an observed servable in its place. For one request."""
+
+    __slots__ = ("_handle", "id", "servable")
+
+    def __init__(self, handle: ServableHandle[Servable], servable: _Observed) -> None:
+        self._handle = handle
+        self.id = handle.id
+        self.servable = servable
+
+    def release(self) -> None:
+        """Takes the pin back."""
+        self._handle.release()
+        self.servable.note_released()
+
+    def __enter__(self) -> Servable:
+        return self.servable
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,0 +1,467 @@
+"""One version on trial: its copies of the primary's requests, and its record.
+
+The primary answers first. Its caller has the answer before the copy is looked at;
+copies wait in a small queue of their own, one is computed at a time, and what does
+not fit is dropped and counted: the primary never waits for the canary. Comparing is
+done on an executor, not on the serving loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.clock import Clock
+from tfs.core.errors import (
+    Cancelled,
+    InvalidArgument,
+    OutOfRange,
+    ServingError,
+    serving_error,
+)
+from tfs.core.executor import Executor
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.tensor_view import TensorView
+from tfs.server.canary.comparison import Figures, Tally, figures_of
+from tfs.server.canary.guard import Limit, judge
+from tfs.server.canary.guard import rejection as why_rejected
+from tfs.server.canary.rejections import Rejection
+from tfs.server.model_settings import CanarySettings
+
+log = logging.getLogger(__name__)
+
+MAX_QUEUED: Final = 16
+MAX_QUEUED_BYTES: Final = 64 << 20
+_COPY_DEADLINE_S: Final = 30.0  # a copy that waits longer in the canary is dropped
+
+Pin = Callable[[], ServableHandle[Servable]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialParts:
+    """What every trial needs of the server. Immutable.
+
+    Attributes:
+        post: Runs a function on the serving loop, soon.
+        executor: Runs comparisons.
+        clock: For latencies and phases.
+
+    """
+
+    post: Callable[[Callable[[], None]], None]
+    executor: Executor
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A trial at one moment. Immutable.
+
+    Attributes:
+        settings: As configured.
+        rejected: Why a guard ended it, "" if none did.
+        since_s: When it began or was rejected, seconds since the epoch.
+        total: Figures of all signatures together.
+        by_signature: Figures by signature name.
+        limits: The guard's, each with its figure.
+        num_teed: Copies taken.
+        num_dropped: Copies that found the queue full.
+        num_split_to_primary: Requests of a split the primary answered.
+        num_split_to_canary: Those the canary answered.
+
+    """
+
+    settings: CanarySettings
+    rejected: str
+    since_s: float
+    total: Figures
+    by_signature: dict[str, Figures]
+    limits: tuple[Limit, ...]
+    num_teed: int
+    num_dropped: int
+    num_split_to_primary: int
+    num_split_to_canary: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A request of the primary's and its outcome. Owns its bytes."""
+
+    signature_name: str
+    inputs: Tensors
+    output_filter: tuple[str, ...]
+    num_rows: int
+    size_bytes: int
+    outcome: Outcome | None = None
+    latency_s: float = 0.0
+
+
+class Trial:
+    """The trial of one version. Thread-safe; nothing in it blocks.
+
+    Args:
+        name: The model.
+        settings: What is tried, and how.
+        pin: Pins the canary; raises NotFound while it is not available.
+        parts: What the server lends.
+        on_rejected: Called once if a guard ends the trial, on any thread, with the
+            settings that it had then.
+        rejection: Why it was ended before it began: by a guard, before a restart.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: CanarySettings,
+        pin: Pin,
+        parts: TrialParts,
+        on_rejected: Callable[[CanarySettings, Rejection], None],
+        rejection: Rejection | None = None,
+    ) -> None:
+        self.name = name
+        self._pin = pin
+        self._parts = parts
+        self._on_rejected = on_rejected
+        # Guards every field below. Leaf: only arithmetic happens under it.
+        self._lock = threading.Lock()
+        self._settings = settings
+        self._tallies: dict[str, Tally] = {}
+        self._refused = Tally()  # of no signature in particular
+        self._queue: deque[_Copy] = deque()
+        self._queued_bytes = 0
+        self._is_busy = False
+        self._is_closed = False
+        self._rejected = "" if rejection is None else rejection.reason
+        self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
+        self._num_teed = 0
+        self._num_dropped = 0
+        self._num_split = [0, 0]
+
+    @property
+    def settings(self) -> CanarySettings:
+        """What is tried, and how."""
+        return self._settings
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether a guard ended it."""
+        return bool(self._rejected)
+
+    def update(self, settings: CanarySettings) -> None:
+        """Goes on with other fractions and limits; the figures stay."""
+        with self._lock:
+            self._settings = settings
+
+    def close(self) -> None:
+        """Ends it: no further copy is computed. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            self._queue.clear()
+            self._queued_bytes = 0
+
+    def record(self) -> TrialRecord:
+        """Returns what is known so far."""
+        with self._lock:
+            total = figures_of([*self._tallies.values(), self._refused])
+            return TrialRecord(
+                settings=self._settings,
+                rejected=self._rejected,
+                since_s=self._since_s,
+                total=total,
+                by_signature={
+                    name: figures_of([tally]) for name, tally in self._tallies.items()
+                },
+                limits=judge(self._settings.guard, total),
+                num_teed=self._num_teed,
+                num_dropped=self._num_dropped,
+                num_split_to_primary=self._num_split[False],
+                num_split_to_canary=self._num_split[True],
+            )
+
+    # -- requests --------------------------------------------------------------------
+
+    def submit(
+        self,
+        servable: Servable,
+        task: InferenceTask,
+        *,
+        is_canary: bool,
+        is_teed: bool,
+        is_split: bool,
+    ) -> None:
+        """Submits a caller's task, and notes how it ended.
+
+        Args:
+            servable: Who answers.
+            task: The caller's.
+            is_canary: Whether ``servable`` is the version on trial.
+            is_teed: Whether the canary gets a copy.
+            is_split: Whether the request was subject to a split.
+
+        """
+        clock = self._parts.clock
+        copied = self._copy_of(task) if is_teed else None
+        on_done = task.on_done
+        signature_name = task.signature_name
+        begun_s = clock.now()
+
+        def done(outcome: Outcome) -> None:
+            try:
+                latency_s = clock.now() - begun_s
+                if is_split:
+                    self._note_split(signature_name, outcome, latency_s, is_canary)
+                if copied is not None:
+                    self._offer(copied, outcome, latency_s)
+            except Exception:
+                log.exception("event=trial_failed servable=%s", self.name)
+            finally:
+                on_done(outcome)
+
+        task.on_done = done
+        servable.submit(task)
+
+    def _copy_of(self, task: InferenceTask) -> _Copy | None:
+        """Copies the inputs, whose buffers are valid only until the task is done."""
+        size_bytes = sum(view.size_bytes for view in task.inputs.values())
+        with self._lock:
+            if self._is_closed or self._rejected:
+                return None
+            if not self._has_room_locked(size_bytes):
+                self._num_dropped += 1
+                return None
+        return _Copy(
+            task.signature_name,
+            {name: _owned(view) for name, view in task.inputs.items()},
+            task.output_filter,
+            task.num_rows,
+            size_bytes,
+        )
+
+    def _has_room_locked(self, size_bytes: int) -> bool:
+        return (
+            len(self._queue) < MAX_QUEUED
+            and self._queued_bytes + size_bytes <= MAX_QUEUED_BYTES
+        )
+
+    def _note_split(
+        self, signature_name: str, outcome: Outcome, latency_s: float, is_canary: bool
+    ) -> None:
+        with self._lock:
+            self._num_split[is_canary] += 1
+            tally = self._tallies.setdefault(signature_name, Tally())
+            if is_canary:
+                _note_canary(tally, outcome, latency_s, _is_fault(outcome))
+            else:
+                _note_primary(tally, outcome, latency_s)
+        if is_canary:
+            self._judge()
+
+    def note_refused(self, *, is_canary: bool) -> None:
+        """Notes a request of a split that ended before it could be submitted.
+
+        It does not fit the signatures of the version that it was sent to.
+        """
+        with self._lock:
+            self._num_split[is_canary] += 1
+            if is_canary:
+                self._refused.num_canary_refused += 1
+            else:
+                self._refused.num_primary_refused += 1
+        if is_canary:
+            self._judge()
+
+    # -- copies ----------------------------------------------------------------------
+
+    def _offer(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+        if isinstance(outcome, Cancelled):
+            return
+        if not isinstance(outcome, ServingError):
+            names = copied.output_filter
+            outcome = {
+                name: _owned(view)
+                for name, view in outcome.items()
+                if not names or name in names
+            }
+            size_bytes = sum(view.size_bytes for view in outcome.values())
+        else:
+            size_bytes = 0
+        full = _Copy(
+            copied.signature_name,
+            copied.inputs,
+            copied.output_filter,
+            copied.num_rows,
+            copied.size_bytes + size_bytes,
+            outcome,
+            latency_s,
+        )
+        with self._lock:
+            if self._is_closed or self._rejected:
+                return
+            if not self._has_room_locked(full.size_bytes):
+                self._num_dropped += 1
+                return
+            self._num_teed += 1
+            self._queue.append(full)
+            self._queued_bytes += full.size_bytes
+            starts = not self._is_busy
+            self._is_busy = True
+        if starts:
+            self._parts.post(self._run_next)
+
+    def _run_next(self) -> None:
+        """Submits the oldest copy to the canary. On the serving loop."""
+        with self._lock:
+            if not self._queue or self._is_closed or self._rejected:
+                self._is_busy = False
+                return
+            copied = self._queue.popleft()
+            self._queued_bytes -= copied.size_bytes
+        try:
+            handle = self._pin()
+        except ServingError:
+            with self._lock:  # not loaded yet, or gone: nothing to compare with
+                self._num_dropped += 1
+                self._num_teed -= 1
+            self._parts.post(self._run_next)
+            return
+        clock = self._parts.clock
+        begun_s = clock.now()
+
+        def done(outcome: Outcome) -> None:
+            latency_s = clock.now() - begun_s
+            try:
+                if not isinstance(outcome, ServingError):
+                    outcome = {name: _owned(view) for name, view in outcome.items()}
+            except Exception as error:
+                outcome = serving_error(error, f"{self.name}: copying an answer")
+            finally:
+                handle.release()
+            self._finish_later(copied, outcome, latency_s)
+
+        try:
+            task = self._task(handle.servable, copied, done)
+        except ServingError as error:
+            done(error)
+            return
+        handle.servable.submit(task)
+
+    def _task(
+        self, servable: Servable, copied: _Copy, done: Callable[[Outcome], None]
+    ) -> InferenceTask:
+        signature = servable.signatures.get(copied.signature_name)
+        if signature is None:
+            raise InvalidArgument(f"the canary has no {copied.signature_name!r}")
+        inputs = copied.inputs
+        if signature.defaults:
+            inputs = signature.with_defaults(inputs)
+        num_rows = signature.check_inputs(inputs)
+        return InferenceTask(
+            copied.signature_name,
+            signature,
+            inputs,
+            done,
+            num_rows=num_rows,
+            output_filter=copied.output_filter,
+            deadline_s=self._parts.clock.now() + _COPY_DEADLINE_S,
+            is_low=True,
+        )
+
+    def _finish_later(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+        try:
+            self._parts.executor.submit(
+                lambda: self._finish(copied, outcome, latency_s)
+            )
+        except RuntimeError:  # the server is shutting down
+            self.close()
+
+    def _finish(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+        """Compares and notes. On the executor."""
+        try:
+            self._compare(copied, outcome, latency_s)
+            self._judge()
+        finally:
+            self._parts.post(self._run_next)
+
+    def _compare(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+        # With numpy, which a server without a canary does not wait for at its start.
+        from tfs.server.canary.difference import difference
+
+        before = copied.outcome
+        assert before is not None  # set when it was offered
+        both = not isinstance(before, ServingError) and not isinstance(
+            outcome, ServingError
+        )
+        found = (
+            difference(before, outcome, copied.output_filter)  # type: ignore[arg-type]
+            if both
+            else None
+        )
+        is_fault = isinstance(outcome, ServingError) and not isinstance(
+            before, ServingError
+        )
+        with self._lock:
+            tally = self._tallies.setdefault(copied.signature_name, Tally())
+            _note_primary(tally, before, copied.latency_s)
+            _note_canary(tally, outcome, latency_s, is_fault)
+            if both:
+                tally.add_pair(copied.num_rows, found)
+
+    def _judge(self) -> None:
+        with self._lock:
+            if self._rejected or self._is_closed or self._settings.guard is None:
+                return
+            figures = figures_of([*self._tallies.values(), self._refused])
+            limits = judge(self._settings.guard, figures)
+            self._rejected = why_rejected(limits, figures)
+            if not self._rejected:
+                return
+            self._since_s = self._parts.clock.wall_s()
+            settings = self._settings
+            self._queue.clear()
+            self._queued_bytes = 0
+        log.warning(
+            "event=canary_rejected servable=%s/%d reason=%r",
+            self.name,
+            settings.version,
+            self._rejected,
+        )
+        self._on_rejected(settings, Rejection(self._rejected, self._since_s))
+
+
+def _note_primary(tally: Tally, outcome: Outcome, latency_s: float) -> None:
+    tally.num_primary += 1
+    if isinstance(outcome, ServingError):
+        tally.num_primary_errors += 1
+    else:
+        tally.primary_s.observe(latency_s)
+
+
+def _note_canary(
+    tally: Tally, outcome: Outcome, latency_s: float, is_fault: bool
+) -> None:
+    tally.num_canary += 1
+    if isinstance(outcome, ServingError):
+        tally.num_canary_errors += 1
+        tally.num_canary_faults += is_fault
+    else:
+        tally.canary_s.observe(latency_s)
+
+
+def _is_fault(outcome: Outcome) -> bool:
+    """Whether a failure says something about the version rather than the caller."""
+    return isinstance(outcome, ServingError) and not isinstance(
+        outcome, InvalidArgument | OutOfRange | Cancelled
+    )
+
+
+def _owned(view: TensorView) -> TensorView:
+    data = view.data
+    if isinstance(data, bytes | tuple):
+        return view
+    return TensorView(view.dtype, view.shape, bytes(data))

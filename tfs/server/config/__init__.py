@@ -1,0 +1,1 @@
+"""What the server was told to serve: read, checked, laid over, waited for."""

@@ -1,0 +1,198 @@
+"""Who waits for a config to take effect, and what they are told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from managers.state_monitor import ServableStateMonitor
+from sources.file_system import FileSystemSource
+from tfs.core.clock import Clock
+from tfs.core.errors import Aborted, ServingError
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config.config_wait import error_of, failure_of, late_error, margin_s
+from tfs.server.config.running_config import Change, ModelChange
+
+OnOutcome = Callable[[ConfigOutcome], None]
+Schedule = Callable[[float, Callable[[], None]], None]
+
+_MOVING: Final = (ManagerState.START, ManagerState.LOADING)
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """Somebody who wants to know when a change has taken effect.
+
+    Attributes:
+        on_done: Takes the outcome, once, on any thread.
+        models: Those to wait for.
+        changes: What was changed, for the outcome.
+        stale: States that versions of its models had ended in before.
+        is_base: Whether the base was changed, or one model's override.
+        version: The only version to wait for; None takes any.
+        notes: For the outcome.
+        open: Whether nobody has told it yet; the waiters'.
+
+    """
+
+    on_done: OnOutcome
+    models: frozenset[str]
+    changes: tuple[ModelChange, ...]
+    stale: frozenset[ServableState]
+    is_base: bool
+    version: int | None = None
+    notes: tuple[str, ...] = ()
+    open: bool = field(default=True)
+
+    def supersedes(self, other: Waiter) -> bool:
+        """Tells whether the other's change is no longer what is waited for."""
+        if self.is_base:
+            return True
+        return not other.is_base and bool(
+            {each.name for each in self.changes} & {each.name for each in other.changes}
+        )
+
+
+class ConfigWaiters:
+    """Everybody who waits. Thread-safe; ``on_done`` is called outside every lock.
+
+    Args:
+        monitor: Knows the states of versions.
+        source: Knows what is wrong with base paths.
+        is_taken_in: Whether what a config asks for shows in what is managed.
+        clock: What deadlines go by.
+        schedule: Runs a function at a time; None leaves deadlines to the transport.
+
+    """
+
+    def __init__(
+        self,
+        monitor: ServableStateMonitor,
+        source: FileSystemSource,
+        is_taken_in: Callable[[], bool],
+        clock: Clock,
+        schedule: Schedule | None,
+    ) -> None:
+        self._monitor = monitor
+        self._source = source
+        self._is_taken_in = is_taken_in
+        self._clock = clock
+        self._schedule = schedule
+        # Guards _waiters; leaf. Their functions are called outside it.
+        self._lock = threading.Lock()
+        self._waiters: list[Waiter] = []
+        self._last_unsettled = ""
+
+    def add(self, waiter: Waiter, deadline_s: float | None) -> None:
+        """Lets somebody wait, and tells those whose change this one supersedes."""
+        with self._lock:
+            superseded = [each for each in self._waiters if waiter.supersedes(each)]
+            self._waiters.append(waiter)
+        for each in superseded:
+            self._finish(each, Aborted("a newer configuration superseded this one"))
+        if deadline_s is not None and self._schedule is not None:
+            at_s = deadline_s - margin_s(deadline_s - self._clock.now())
+            self._schedule(at_s, lambda: self._expire(waiter))
+
+    def tell(self) -> None:
+        """Tells those whose models have all settled."""
+        for waiter in self._all():
+            failures = self._failures_for(waiter, waiter.models, waiter.version)
+            if all(why is not None for why in failures.values()):
+                settled = {name: why or "" for name, why in failures.items()}
+                self._finish(waiter, error_of(settled))
+
+    def abandon(self, error: ServingError) -> None:
+        """Tells everybody that it will not come to an end."""
+        for waiter in self._all():
+            self._finish(waiter, error)
+
+    def ended(self, names: Collection[str]) -> frozenset[ServableState]:
+        """Returns the states that versions of these models have ended in."""
+        return frozenset(
+            state
+            for name in names
+            for state in self._monitor.version_states(name)
+            if state.manager_state is ManagerState.END
+        )
+
+    def failures(self, names: Collection[str]) -> dict[str, str | None]:
+        """Returns by model why it is not available: "" if it is, None if unsettled."""
+        problems = self._source.problems()
+        return {name: self._failure(name, problems) for name in names}
+
+    def have_settled(self, names: Collection[str]) -> bool:
+        """Whether each of the models is available or has failed.
+
+        While some are not, this looks at few of them: the one that was not the last
+        time comes first.
+        """
+        problems = self._source.problems()
+        last = self._last_unsettled
+        if last in names and self._failure(last, problems) is None:
+            return False
+        for name in names:
+            if self._failure(name, problems) is None:
+                self._last_unsettled = name
+                return False
+        return True
+
+    def _failure(self, name: str, problems: Mapping[str, Sequence[str]]) -> str | None:
+        return failure_of(self._monitor.version_states(name), problems.get(name, ()))
+
+    def _all(self) -> list[Waiter]:
+        with self._lock:
+            return list(self._waiters)
+
+    def _failures_for(
+        self, waiter: Waiter, names: Collection[str], version: int | None = None
+    ) -> dict[str, str | None]:
+        is_current = self._is_taken_in()  # before states and problems are read
+        problems = self._source.problems()
+        return {
+            name: failure_of(
+                [
+                    state
+                    for state in self._monitor.version_states(name)
+                    if version is None or state.id.version == version
+                ],
+                problems.get(name, ()),
+                waiter.stale,
+                is_current=is_current,
+            )
+            for name in names
+        }
+
+    def _expire(self, waiter: Waiter) -> None:
+        failures = self._failures_for(waiter, waiter.models, waiter.version)
+        unsettled = sorted(name for name, why in failures.items() if why is None)
+        self._finish(waiter, late_error(unsettled))
+
+    def _finish(self, waiter: Waiter, error: ServingError | None) -> None:
+        with self._lock:
+            if not waiter.open:
+                return
+            waiter.open = False
+            self._waiters.remove(waiter)
+        left = [c.name for c in waiter.changes if c.change is not Change.REMOVED]
+        failures = self._failures_for(waiter, left)
+        models = tuple(
+            self._outcome(each, failures.get(each.name)) for each in waiter.changes
+        )
+        waiter.on_done(ConfigOutcome(error, True, models, waiter.notes))
+
+    def _outcome(self, change: ModelChange, failure: str | None) -> ModelOutcome:
+        states = self._monitor.version_states(change.name)
+        return ModelOutcome(
+            change,
+            error_of({change.name: failure or ""}),
+            tuple(
+                each.id.version
+                for each in states
+                if each.manager_state is ManagerState.AVAILABLE
+            ),
+            tuple(each.id.version for each in states if each.manager_state in _MOVING),
+        )

@@ -1,0 +1,118 @@
+"""Keeps the overrides in the state directory, replaced whole at every change."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.server.config.config_file import read_config_file
+from tfs.server.config.overrides import (
+    Override,
+    Overrides,
+    overrides_text,
+    read_overrides,
+)
+
+log = logging.getLogger(__name__)
+
+_FILE_NAME = "overrides.pbtxt"
+_PROBE_BYTES = 4096
+
+
+class OverridesFile:
+    """``overrides.pbtxt`` of one state directory. Confined to one thread at a time.
+
+    A file that cannot be read does not keep the server from starting: it starts
+    without overrides and says so. The file stays where it is, so that every start
+    says it again, until an override is written: then it moves aside to
+    ``overrides.pbtxt.unreadable``.
+
+    Args:
+        state_dir: Where it lies; "" keeps overrides in memory only.
+
+    Attributes:
+        problem: Why the file could not be read, "" if it could.
+        obstacle: Why nothing could be written at the start, "" if it could.
+
+    """
+
+    def __init__(self, state_dir: str) -> None:
+        self._state_dir = state_dir
+        self.problem = ""
+        self.obstacle = ""
+
+    @property
+    def path(self) -> str:
+        """Where the overrides are kept; "" if nowhere."""
+        return os.path.join(self._state_dir, _FILE_NAME) if self._state_dir else ""
+
+    def read(self) -> dict[str, Override]:
+        """Returns what is kept, nothing if there is none or it is damaged.
+
+        Does not raise; see ``problem`` and ``obstacle``.
+        """
+        self.obstacle = self._find_obstacle()
+        if self.obstacle:
+            log.warning("event=state_dir_unwritable %s", self.obstacle)
+        if not self.path or not os.path.lexists(self.path):
+            return {}
+        try:
+            return read_overrides(read_config_file(self.path), self.path)
+        except ServingError as error:
+            self.problem = (
+                f"the overrides in {self.path} cannot be used, none is in force: "
+                f"{error.message}; repair the file and restart, or make them anew (the "
+                "file then moves aside)"
+            )
+            log.error("event=overrides_unreadable %s", self.problem)
+            return {}
+
+    def write(self, overrides: Overrides) -> None:
+        """Replaces the file; after a crash it is the old or the new one, whole.
+
+        Raises:
+            FailedPrecondition: It cannot be written; the old one is still there.
+
+        """
+        if not self.path:
+            return
+        scratch = f"{self.path}.tmp"
+        try:
+            os.makedirs(self._state_dir, exist_ok=True)
+            with open(scratch, "w", encoding="utf-8") as file:
+                file.write(overrides_text(overrides))
+                file.flush()
+                os.fsync(file.fileno())
+            if self.problem:
+                os.replace(self.path, f"{self.path}.unreadable")
+            os.replace(scratch, self.path)
+            self._sync_directory()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)
+            raise FailedPrecondition(
+                f"cannot keep overrides in {self.path}: {error.strerror}; nothing "
+                "was changed"
+            ) from error
+        self.problem = ""
+
+    def _find_obstacle(self) -> str:
+        if not self.path:
+            return ""
+        try:
+            os.makedirs(self._state_dir, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._state_dir, buffering=0) as file:
+                file.write(bytes(_PROBE_BYTES))  # a full disk still gives empty files
+                return ""
+        except OSError as error:
+            return f"nothing can be kept in {self._state_dir}: {error.strerror}"
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,285 @@
+"""The running config: base, overrides, and what results of both. Pure.
+
+Every change makes a new :class:`RunningConfig` out of the old one or refuses; the
+server core swaps it in when everything else is ready.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from tfs.core.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tfs.server.config.overrides import (
+    ModelConfig,
+    Override,
+    Overrides,
+    changed_fields,
+    invalid_with,
+    lay_over,
+    overridden,
+)
+from tfs.server.config.server_config import (
+    Message,
+    ServerConfig,
+    check_change,
+    check_kind_change,
+    read_config,
+    read_model,
+)
+
+
+class Origin(enum.Enum):
+    """Where a base came from, numbered as ``tfs.v1.ConfigOrigin``."""
+
+    COMMAND_LINE = 1
+    CONFIG_FILE = 2
+    RELOAD_REQUEST = 3
+    APPLY_CONFIG = 4
+    MODEL_REPOSITORY = 5
+
+    @property
+    def survives_restart(self) -> bool:
+        """Whether the server would start with such a base again."""
+        return self not in (Origin.RELOAD_REQUEST, Origin.APPLY_CONFIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A config as somebody gave it. Immutable.
+
+    Attributes:
+        config: Validated by itself.
+        origin: Where it came from.
+        path: The file or directory, "" where it came from none.
+        since_s: When it was accepted, seconds since the epoch.
+
+    """
+
+    config: ServerConfig
+    origin: Origin
+    path: str = ""
+    since_s: float = 0.0
+
+
+class Change(enum.Enum):
+    """What a new base means for a model, numbered as ``ModelOutcome.Change``."""
+
+    UNCHANGED = 0
+    ADDED = 1
+    CHANGED = 2
+    REMOVED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChange:
+    """How one model's effective config changes. Immutable."""
+
+    name: str
+    change: Change
+    fields: tuple[str, ...] = ()
+    is_overridden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningConfig:
+    """What is in force. Immutable.
+
+    Attributes:
+        base: The last accepted one.
+        overrides: All that are kept, active or not, by model.
+        effective: The base with the active ones laid over it.
+        active: Models whose override is in force.
+        why_inactive: By model.
+        tolerated: Models whose override was invalid from the start on: it is kept
+            aside and does not stand in the way of other changes.
+
+    """
+
+    base: Base
+    overrides: Overrides
+    effective: ServerConfig
+    active: frozenset[str] = frozenset()
+    why_inactive: Mapping[str, str] = field(default_factory=dict)
+    tolerated: frozenset[str] = frozenset()
+
+    def model_message(self, name: str) -> ModelConfig | None:
+        """Returns a model's effective config, None if it is not configured."""
+        return find_model(self.effective.message, name)
+
+
+def first_running(
+    base: Base, overrides: Overrides, platforms: Collection[str]
+) -> RunningConfig:
+    """Returns what a server starts with.
+
+    An override that would make the config invalid is kept, but is not in force: a
+    server must start with what its config file says.
+
+    Raises:
+        InvalidArgument: The base itself asks for a platform that is not there.
+
+    """
+    check_platforms(base.config, platforms)
+    return _laid(base, overrides, platforms, frozenset(overrides))
+
+
+def with_base(
+    running: RunningConfig, base: Base, platforms: Collection[str]
+) -> RunningConfig:
+    """Returns the running config after a new base; the overrides stay.
+
+    An override that does not fit makes the base invalid, so that whoever gave the base
+    hears of it. Nobody gives what a directory of models holds: there it is set aside,
+    and the other models are served.
+
+    Raises:
+        InvalidArgument: A platform is not there, or base and override do not fit.
+        FailedPrecondition: A model's platform would change.
+
+    """
+    check_kind_change(base.config.message)
+    check_platforms(base.config, platforms)
+    check_change(running.effective, base.config)
+    is_given = base.origin is not Origin.MODEL_REPOSITORY
+    tolerated = running.tolerated if is_given else frozenset(running.overrides)
+    changed = _laid(base, running.overrides, platforms, tolerated)
+    check_change(running.effective, changed.effective)
+    return changed
+
+
+def with_override(
+    running: RunningConfig,
+    name: str,
+    override: Override | None,
+    platforms: Collection[str],
+) -> RunningConfig:
+    """Returns the running config after one model's override is set, or dropped.
+
+    Raises:
+        ServingError: The result would be invalid.
+
+    """
+    overrides = {k: each for k, each in running.overrides.items() if k != name}
+    if override is not None:
+        overrides[name] = override
+    tolerated = running.tolerated - {name}
+    changed = _laid(running.base, overrides, platforms, tolerated, made=name)
+    check_change(running.effective, changed.effective)
+    return changed
+
+
+def _laid(
+    base: Base,
+    overrides: Overrides,
+    platforms: Collection[str],
+    tolerated: frozenset[str],
+    made: str = "",
+) -> RunningConfig:
+    """Lays overrides over a base; an invalid one is set aside if it is tolerated.
+
+    ``made`` is the model whose override is being made: its fault is the caller's.
+    """
+    bad: dict[str, str] = {}
+    for model in base.config.message.model_config_list.config:
+        override = overrides.get(model.name)
+        if override is None:
+            continue
+        try:
+            settings = read_model(overridden(model, override.config))
+            check_platforms(ServerConfig({model.name: settings}, Message()), platforms)
+        except ServingError as error:
+            if model.name == made:
+                raise
+            if model.name not in tolerated:
+                raise invalid_with(model.name, error) from error
+            bad[model.name] = f"it makes the configuration invalid: {error.message}"
+    usable = {name: each for name, each in overrides.items() if name not in bad}
+    laid = lay_over(base.config.message, usable)
+    return RunningConfig(
+        base,
+        {name: each for name, each in overrides.items() if name not in laid.redundant},
+        read_config(laid.message),
+        frozenset(laid.active),
+        {**laid.inactive, **bad},
+        frozenset(bad),
+    )
+
+
+def check_platforms(config: ServerConfig, platforms: Collection[str]) -> None:
+    """Checks that the server has what the config asks for.
+
+    Raises:
+        InvalidArgument: A platform is not there.
+
+    """
+    for name, settings in config.models.items():
+        if settings.platform not in platforms:
+            raise InvalidArgument(
+                f"Model {name} requests unsupported platform {settings.platform}; "
+                f"known: {', '.join(sorted(filter(None, platforms)))}"
+            )
+
+
+def changes(old: RunningConfig | None, new: RunningConfig) -> tuple[ModelChange, ...]:
+    """Returns what becomes of every model, by name, with those that leave."""
+    before = {} if old is None else _by_name(old.effective.message)
+    after = _by_name(new.effective.message)
+    found = []
+    for name in sorted({*before, *after}):
+        fields: tuple[str, ...] = ()
+        if name not in after:
+            change = Change.REMOVED
+        elif name not in before:
+            change = Change.ADDED
+        else:
+            if before[name] != after[name]:
+                fields = changed_fields(before[name], after[name])
+            change = Change.CHANGED if fields else Change.UNCHANGED
+        found.append(ModelChange(name, change, fields, name in new.active))
+    return tuple(found)
+
+
+def find_model(message: Message, name: str) -> ModelConfig | None:
+    """Returns the config of a model within a message, None without it."""
+    return _by_name(message).get(name)
+
+
+def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
+    """Returns a model's effective config; takes as long as there are models.
+
+    Raises:
+        InvalidArgument: No name.
+        NotFound: It is not configured.
+
+    """
+    found = require_configured(running, name).model_message(name)
+    assert found is not None  # the message is what the models were read from
+    return found
+
+
+def require_configured(running: RunningConfig | None, name: str) -> RunningConfig:
+    """Returns the config, in which the model is; takes no time.
+
+    Raises:
+        InvalidArgument: No name.
+        NotFound: It is not configured.
+
+    """
+    if not name:
+        raise InvalidArgument("the request names no model")
+    if running is None:
+        raise FailedPrecondition("the server has no configuration yet")
+    if name not in running.effective.models:
+        raise NotFound(f"no model {name} in the configuration")
+    return running
+
+
+def _by_name(message: Message) -> dict[str, ModelConfig]:
+    return {model.name: model for model in message.model_config_list.config}

@@ -1,0 +1,364 @@
+"""A ``ModelServerConfig``, checked whole before anything is changed.
+
+The text format and the messages are TensorFlow Serving's, with fields of ours from
+20001 on (docs/configuration.md). What the rest of the server sees is
+:class:`ServerConfig`: frozen, validated, one :class:`ModelSettings` a model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf import text_format
+
+from sources.version_policy import MAX_VERSION, All, Latest, Specific, VersionPolicy
+from tfs.core.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+    Unimplemented,
+)
+from tfs.proto._pool import POOL
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tfs.v1 import model_config_pb2
+from tfs.server.config.logging_config import read_logging
+from tfs.server.model_settings import (
+    DETECT,
+    Backend,
+    CanarySettings,
+    GuardSettings,
+    ModelSettings,
+    RuntimeSettings,
+)
+
+_TENSORFLOW = "tensorflow"  # what unchanged configs say; means "by content" here
+_MODEL_TYPE_TENSORFLOW = 1
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
+_MAX_INTERPRETERS: Final = 1024
+_MAX_QUOTED_CHARS: Final = 400
+
+Message = model_server_config_pb2.ModelServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The models to serve, by name, and the message they were read from."""
+
+    models: Mapping[str, ModelSettings]
+    message: Message
+
+
+def single_model(name: str, base_path: str) -> ServerConfig:
+    """Returns the config of single-model mode."""
+    message = Message()
+    message.model_config_list.config.add(name=name, base_path=base_path)
+    return read_config(message)
+
+
+def parse_config_text(text: str, where: str) -> Message:
+    """Reads the text format; what it says is not looked at.
+
+    Raises:
+        InvalidArgument: A syntax error or an unknown field, with line and column.
+
+    """
+    message = Message()
+    try:
+        text_format.Parse(text, message, descriptor_pool=POOL)
+    except text_format.ParseError as error:
+        raise InvalidArgument(
+            f"Invalid protobuf file: '{where}': {_brief(str(error))}"
+        ) from error
+    return message
+
+
+def _brief(text: str) -> str:
+    """Returns one line for a log: the parser quotes the whole line that is wrong."""
+    if len(text) > _MAX_QUOTED_CHARS:
+        half = _MAX_QUOTED_CHARS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def read_config_text(text: str, where: str) -> ServerConfig:
+    """Reads the text format.
+
+    Raises:
+        InvalidArgument: A syntax error, with line and column, or a bad value.
+        Unimplemented: A field asks for what there is not.
+
+    """
+    return read_config(parse_config_text(text, where))
+
+
+def config_text(message: Message) -> str:
+    """Returns the text form, which :func:`parse_config_text` reads back equal."""
+    return text_format.MessageToString(message, descriptor_pool=POOL)
+
+
+def read_config(message: Message) -> ServerConfig:
+    """Validates a config; returns it in our own words.
+
+    Raises:
+        InvalidArgument: Naming the model, what is wrong and what is expected.
+        Unimplemented: A field asks for what there is not.
+
+    """
+    models, errors = read_models(message)
+    for error in errors.values():
+        raise error
+    return ServerConfig(models, message)
+
+
+def read_models(
+    message: Message,
+) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
+    """Returns the settings of every valid model, and what is wrong with the others.
+
+    Raises:
+        InvalidArgument: It is no list of models.
+        Unimplemented: It is a custom config.
+
+    """
+    kind = message.WhichOneof("config")
+    if kind == "custom_model_config":
+        raise Unimplemented(
+            "custom_model_config is not supported; list the models in model_config_list"
+        )
+    if kind is None:
+        raise InvalidArgument(
+            "the config is empty; to serve no model, say model_config_list {}"
+        )
+    models: dict[str, ModelSettings] = {}
+    errors: dict[str, ServingError] = {}
+    for model in message.model_config_list.config:
+        name = model.name
+        try:
+            if name in models or name in errors:
+                raise InvalidArgument(
+                    f"Illegal to list model {name} multiple times in config list"
+                )
+            models[name] = read_model(model)
+        except ServingError as error:
+            models.pop(name, None)
+            errors.setdefault(name, error)
+    return models, errors
+
+
+def check_change(old: ServerConfig, new: ServerConfig) -> None:
+    """Checks that the running server may go from ``old`` to ``new``.
+
+    Raises:
+        FailedPrecondition: A model's platform would change.
+
+    """
+    for name, settings in new.models.items():
+        before = old.models.get(name)
+        if before is not None and before.platform != settings.platform:
+            raise FailedPrecondition(
+                "Illegal to change a model's platform. For model "
+                f"{name} platform was {before.platform or _TENSORFLOW} and new "
+                f"platform requested is {settings.platform or _TENSORFLOW}"
+            )
+
+
+def check_kind_change(message: Message) -> None:
+    """Checks that a running server may take over a config of this kind.
+
+    Raises:
+        FailedPrecondition: It is a custom config.
+
+    """
+    if message.WhichOneof("config") == "custom_model_config":
+        raise FailedPrecondition(
+            "Cannot transition to requested config. It is only legal to transition "
+            "from one ModelConfigList to another."
+        )
+
+
+def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
+    """Validates what the config says of one model.
+
+    Raises:
+        InvalidArgument: Naming the model, what is wrong and what is expected.
+        Unimplemented: A field asks for what there is not.
+
+    """
+    name = model.name
+    if not name:
+        raise InvalidArgument("a model in the config list has no name")
+    for label, version in model.version_labels.items():
+        if not label or version < 0:
+            raise InvalidArgument(
+                f"model {name}: label {label!r} points to version {version}; give a "
+                "non-empty label a version >= 0"
+            )
+    traffic = model.traffic
+    primary = _read_primary(name, traffic)
+    return ModelSettings(
+        name=name,
+        base_path=_read_base_path(name, model.base_path),
+        platform=_read_platform(model),
+        policy=_read_policy(name, model.model_version_policy),
+        labels=dict(model.version_labels),
+        primary=primary,
+        canary=_read_canary(name, traffic, primary),
+        keeps_resources=_read_transition(name, model.transition),
+        runtime=_read_runtime(name, model.runtime),
+        logging=read_logging(name, model.logging_config)
+        if model.HasField("logging_config")
+        else None,
+    )
+
+
+def _read_transition(name: str, transition: int) -> bool:
+    """Returns whether it preserves resources."""
+    if transition not in model_config_pb2.Transition.values():
+        raise InvalidArgument(
+            f"model {name}: transition: no such transition: {transition}; it is "
+            f"{' or '.join(model_config_pb2.Transition.keys())}"
+        )
+    return transition == model_config_pb2.RESOURCE_PRESERVING
+
+
+def _read_base_path(name: str, base_path: str) -> str:
+    if not base_path.startswith("/") and "://" not in base_path:
+        raise InvalidArgument(
+            f"Expected model {name} to have an absolute path or URI; "
+            f"got base_path()={base_path}"
+        )
+    return base_path
+
+
+def _read_platform(model: model_server_config_pb2.ModelConfig) -> str:
+    name, kind, platform = model.name, model.model_type, model.model_platform
+    if kind and platform:
+        raise InvalidArgument(
+            "Illegal setting both ModelServerConfig::model_type (deprecated) and "
+            f"ModelServerConfig::model_platform, model name is {name}"
+        )
+    if kind not in (0, _MODEL_TYPE_TENSORFLOW):
+        raise InvalidArgument(
+            f"ModelServerConfig::model_type choice {kind} not supported."
+        )
+    return DETECT if platform in ("", _TENSORFLOW) else platform
+
+
+def _read_policy(name: str, policy: object) -> VersionPolicy:
+    match policy.WhichOneof("policy_choice"):  # type: ignore[attr-defined]
+        case "all":
+            return All()
+        case "specific":
+            versions = tuple(policy.specific.versions)  # type: ignore[attr-defined]
+            if any(not 0 <= version <= MAX_VERSION for version in versions):
+                raise InvalidArgument(f"model {name}: specific versions must be >= 0")
+            return Specific(versions)
+        case "latest":
+            return Latest(max(1, policy.latest.num_versions))  # type: ignore[attr-defined]
+        case _:
+            return Latest()
+
+
+def _read_primary(name: str, traffic: model_config_pb2.Traffic) -> int | None:
+    if not traffic.HasField("primary"):
+        return None
+    if traffic.primary < 0:
+        raise InvalidArgument(f"model {name}: traffic.primary must be >= 0")
+    return traffic.primary
+
+
+def _read_canary(
+    name: str, traffic: model_config_pb2.Traffic, primary: int | None
+) -> CanarySettings | None:
+    if not traffic.HasField("canary"):
+        return None
+    canary = traffic.canary
+    where = f"model {name}: traffic.canary"
+    if not canary.HasField("version") or canary.version < 0:
+        raise InvalidArgument(f"{where}.version is required and must be >= 0")
+    if canary.version == primary:
+        raise InvalidArgument(
+            f"{where}.version: {canary.version} is the primary; a version cannot be "
+            "on trial against itself"
+        )
+    for field in ("tee_fraction", "split_fraction"):
+        _require_share(f"{where}.{field}", getattr(canary, field))
+    return CanarySettings(
+        version=canary.version,
+        tee_fraction=canary.tee_fraction,
+        split_fraction=canary.split_fraction,
+        guard=_read_guard(f"{where}.guard", canary.guard)
+        if canary.HasField("guard")
+        else None,
+    )
+
+
+def _read_guard(where: str, guard: model_config_pb2.Guard) -> GuardSettings:
+    min_samples = guard.min_samples if guard.HasField("min_samples") else 1
+    if min_samples < 1:
+        raise InvalidArgument(f"{where}.min_samples must be >= 1: {min_samples}")
+    for field in ("max_top1_disagreement", "max_error_rate"):
+        if guard.HasField(field):
+            _require_share(f"{where}.{field}", getattr(guard, field))
+    for field in ("max_mean_abs_diff", "max_latency_ratio"):
+        value = getattr(guard, field)
+        if guard.HasField(field) and not (value >= 0 and math.isfinite(value)):
+            raise InvalidArgument(f"{where}.{field} must be a number >= 0: {value}")
+
+    def limit(field: str) -> float | None:
+        return float(getattr(guard, field)) if guard.HasField(field) else None
+
+    return GuardSettings(
+        min_samples=min_samples,
+        max_top1_disagreement=limit("max_top1_disagreement"),
+        max_mean_abs_diff=limit("max_mean_abs_diff"),
+        max_latency_ratio=limit("max_latency_ratio"),
+        max_error_rate=limit("max_error_rate"),
+    )
+
+
+def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettings:
+    where = f"model {name}: runtime"
+    if runtime.backend not in [each.value for each in Backend]:
+        raise InvalidArgument(f"{where}.backend: no such backend: {runtime.backend}")
+    if runtime.isolation not in model_config_pb2.Runtime.Isolation.values():
+        raise InvalidArgument(
+            f"{where}.isolation: no such isolation: {runtime.isolation}"
+        )
+    device = runtime.device or "cpu"
+    if not _DEVICE.fullmatch(device):
+        raise InvalidArgument(
+            f'{where}.device must be "cpu", "cuda" or "cuda:N": {device!r}'
+        )
+    if runtime.num_interpreters > _MAX_INTERPRETERS:
+        raise InvalidArgument(
+            f"{where}.num_interpreters must be <= {_MAX_INTERPRETERS}: "
+            f"{runtime.num_interpreters}"
+        )
+    settings = RuntimeSettings(
+        backend=Backend(runtime.backend),
+        must_isolate=runtime.isolation == model_config_pb2.Runtime.REQUIRED,
+        num_interpreters=runtime.num_interpreters,
+        device=device,
+        intra_op_threads=runtime.intra_op_threads,
+    )
+    if settings.must_isolate and settings.backend in (Backend.INLINE, Backend.DLMOPEN):
+        raise InvalidArgument(
+            f"{where}: isolation REQUIRED needs backend PROCESS or AUTO, not "
+            f"{settings.backend.name}"
+        )
+    if settings.backend is Backend.DLMOPEN and device != "cpu":
+        raise InvalidArgument(
+            f"{where}: backend DLMOPEN computes on the CPU only, not on {device}; use "
+            "INLINE or PROCESS"
+        )
+    return settings
+
+
+def _require_share(where: str, value: float) -> None:
+    if not 0 <= value <= 1:  # false for NaN, too
+        raise InvalidArgument(f"{where} must be between 0 and 1: {value}")

@@ -1,0 +1,1 @@
+"""The process's own memory: collector, allocator, what is given back."""

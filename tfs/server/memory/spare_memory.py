@@ -1,0 +1,65 @@
+"""Gives back what large messages took, once none has come for a while.
+
+glibc is told to keep such memory (:mod:`tfs.server.memory.malloc`), because the next large
+message uses it again. After the last of them it would be kept for good: a burst of
+compressed images, or a hostile client's, would leave a server as large as its peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from managers.memory import trim_heap
+from tfs.core.executor import Executor
+from tfs.core.serving_loop import ServingLoop
+
+QUIET_S: Final = 5.0
+"""So long after the last large message the memory is returned."""
+
+
+class SpareMemory:
+    """Trims the heap after bursts of large messages. Loop-confined.
+
+    Args:
+        loop: Whose clock and timers are used.
+        executor: Where the heap is trimmed: it takes as long as there is much to
+            return, tens of milliseconds for a gigabyte.
+        trim: Returns free memory to the system.
+        quiet_s: How long no large message may have come.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        executor: Executor,
+        trim: Callable[[], None] = trim_heap,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._trim = trim
+        self._quiet_s = quiet_s
+        self._used_at_s = 0.0
+        self._is_armed = False
+
+    def note_large_message(self) -> None:
+        """Puts the next trim off; cheap enough for every large message."""
+        self._used_at_s = self._loop.clock.now()
+        if not self._is_armed:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._is_armed = True
+        self._loop.call_at(self._used_at_s + self._quiet_s, self._look)
+
+    def _look(self) -> None:
+        if self._loop.clock.now() < self._used_at_s + self._quiet_s:
+            self._arm()
+            return
+        self._is_armed = False
+        try:
+            self._executor.submit(self._trim)
+        except RuntimeError:
+            return  # the server is closing

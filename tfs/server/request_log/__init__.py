@@ -1,0 +1,1 @@
+"""Sampled requests, written to files off the request path."""

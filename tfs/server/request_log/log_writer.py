@@ -1,0 +1,200 @@
+"""The thread that writes request logs, so that no request waits for a disk.
+
+Records wait in a bounded queue; what does not fit is dropped and counted, because a
+slow disk must cost log lines and not answers.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core import stat_names
+from tfs.core.clock import Clock
+from tfs.core.errors import InvalidArgument
+from tfs.core.stats import Stats
+from tfs.server.request_log.rotated_file import RotatedFile
+
+log = logging.getLogger(__name__)
+
+_JOIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogWriterOptions:
+    """How much waits, and how large files grow. Immutable.
+
+    Attributes:
+        max_queued_records: Records that may wait.
+        max_queued_bytes: What they may hold.
+        max_file_bytes: A file that has reached this is closed, and the next begun.
+        max_files: Files kept of each prefix; the oldest go first. 0 keeps all.
+        max_total_bytes: What the files of a prefix may take together; 0 is no bound.
+
+    """
+
+    max_queued_records: int = 10_000
+    max_queued_bytes: int = 64 << 20
+    max_file_bytes: int = 64 << 20
+    max_files: int = 0
+    max_total_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_queued_records", "max_queued_bytes", "max_file_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgument(f"{name} must be positive: {getattr(self, name)}")
+        for name in ("max_files", "max_total_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} is negative: {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """What to do next: write a record, or close a file."""
+
+    file: RotatedFile
+    size_bytes: int = 0
+    make: Callable[[], bytes] | None = None
+
+
+class LogWriter:
+    """Writes records on a thread of its own. Thread-safe.
+
+    ``submit`` never blocks for longer than an append and never raises. Tests call
+    ``write_pending`` instead of ``start``.
+    """
+
+    def __init__(
+        self, clock: Clock, stats: Stats, options: LogWriterOptions | None = None
+    ) -> None:
+        self.options = options or LogWriterOptions()
+        self.clock = clock
+        self._num_written = stats.counter(stat_names.LOG_RECORDS)
+        self._num_dropped = {
+            reason: stats.counter(stat_names.LOG_DROPPED, reason=reason)
+            for reason in ("queue", "disk")
+        }
+        # Guards the fields below; leaf: nothing is called, written or made under it.
+        self._changed = threading.Condition()
+        self._queue: deque[_Item] = deque()
+        self._num_bytes = 0
+        self._files: list[RotatedFile] = []
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        # The writer's own: whether the last write failed, so that a full disk is one
+        # line in the log and not one a record.
+        self._failing = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(
+            target=self._run, name="log-writer", daemon=True
+        )
+        self._thread.start()
+
+    def open(self, prefix: str) -> RotatedFile:
+        """Returns files for ``submit``; none is made before the first record."""
+        options = self.options
+        file = RotatedFile(
+            prefix,
+            options.max_file_bytes,
+            self.clock,
+            max_files=options.max_files,
+            max_total_bytes=options.max_total_bytes,
+        )
+        with self._changed:
+            self._files.append(file)
+        return file
+
+    def submit(
+        self, file: RotatedFile, size_bytes: int, make: Callable[[], bytes]
+    ) -> bool:
+        """Queues a record of about ``size_bytes``, which ``make`` returns later.
+
+        Returns False, and counts it as dropped, if there is no room.
+        """
+        with self._changed:
+            taken = (
+                not self._closed
+                and len(self._queue) < self.options.max_queued_records
+                and self._num_bytes + size_bytes <= self.options.max_queued_bytes
+            )
+            if taken:
+                self._queue.append(_Item(file, size_bytes, make))
+                self._num_bytes += size_bytes
+                self._changed.notify_all()
+        if not taken:
+            self._num_dropped["queue"].add()
+        return taken
+
+    def close_file(self, file: RotatedFile) -> None:
+        """Closes a file after what was queued for it."""
+        with self._changed:
+            self._queue.append(_Item(file))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Writes what is queued, ends the thread; blocks a few seconds at most."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_JOIN_S)
+            if thread.is_alive():
+                log.warning("event=request_log_incomplete at=close")
+                return
+        self.write_pending()
+        for file in self._files:
+            self._attempt(file.close)
+
+    def write_pending(self) -> None:
+        """Writes what is queued now. On the writer's thread, or a test's without it."""
+        with self._changed:
+            items = list(self._queue)
+            self._queue.clear()
+        touched: dict[int, RotatedFile] = {}
+        for item in items:
+            if item.make is None:
+                self._attempt(item.file.close)
+                with self._changed:
+                    self._files.remove(item.file)
+                continue
+            if self._attempt(functools.partial(_write, item.file, item.make)):
+                self._num_written.add()
+                touched[id(item.file)] = item.file
+            else:
+                self._num_dropped["disk"].add()
+            with self._changed:
+                self._num_bytes -= item.size_bytes
+        for file in touched.values():
+            self._attempt(file.flush)
+
+    def _attempt(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except Exception as error:
+            if not self._failing:
+                self._failing = True
+                log.error("event=request_log_unwritable problem=%s", error)
+            return False
+        self._failing = False
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closed:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+            self.write_pending()
+
+
+def _write(file: RotatedFile, make: Callable[[], bytes]) -> None:
+    file.write(make())

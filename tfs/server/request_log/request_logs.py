@@ -1,0 +1,150 @@
+"""Which requests of which models are written down.
+
+Models with equal settings share a logger. A change is whole or not at all: everything
+new is made first, then what the models log to is replaced, then what nobody uses any
+more is closed. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.prediction_log import write_prediction_log
+from tfs.core.clock import Clock
+from tfs.handlers.request_gate import RequestLog
+from tfs.server.model_settings import LoggingSettings
+from tfs.server.request_log.log_collector import CollectorRegistry, LogCollector
+
+_OVERHEAD_BYTES = 512  # of a queued record beside request and response
+
+
+class SampledLog:
+    """Writes a share of the requests it sees. Thread-safe.
+
+    Args:
+        rate: 0 to 1.
+        collector: Takes what was sampled.
+        clock: Tells the time of a request.
+        sample: Returns uniform numbers in [0, 1).
+
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        collector: LogCollector,
+        clock: Clock,
+        sample: Callable[[], float],
+    ) -> None:
+        self.rate = rate
+        self._collector = collector
+        self._clock = clock
+        self._sample = sample
+
+    def log(
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        request: bytes | memoryview,
+        response: bytes,
+    ) -> None:
+        """Samples; copies the request, which is the transport's."""
+        if self._sample() >= self.rate:
+            return
+        self._collector.collect(
+            len(request) + len(response) + _OVERHEAD_BYTES,
+            functools.partial(
+                write_prediction_log,
+                method,
+                ModelSpec(model, version, None, signature),
+                int(self._clock.wall_s()),
+                self.rate,
+                bytes(request),
+                response,
+            ),
+        )
+
+    def close(self) -> None:
+        """Ends after what was sampled is written."""
+        self._collector.close()
+
+
+class RequestLogs:
+    """The loggers of all models. Confined to one thread, but for ``SampledLog.log``.
+
+    Args:
+        collectors: Makes collectors by type.
+        clock: For time stamps.
+        dc: Where this server runs, for per-task sampling.
+        task_index: Which of the servers there it is; None is none in particular.
+        sample: Returns uniform numbers in [0, 1).
+
+    """
+
+    def __init__(
+        self,
+        collectors: CollectorRegistry,
+        clock: Clock,
+        *,
+        dc: str = "",
+        task_index: int | None = None,
+        sample: Callable[[], float] = random.random,
+    ) -> None:
+        self._collectors = collectors
+        self._clock = clock
+        self._dc = dc
+        self._task_index = task_index
+        self._sample = sample
+        self._loggers: dict[LoggingSettings, SampledLog] = {}
+
+    def update(
+        self, settings: Mapping[str, Sequence[LoggingSettings]]
+    ) -> dict[str, tuple[RequestLog, ...]]:
+        """Returns what each model logs to from now on; closes what is not used.
+
+        Raises:
+            NotFound: A type of collector that is not there; nothing changed.
+
+        """
+        wanted = {each for many in settings.values() for each in many}
+        made: dict[LoggingSettings, SampledLog] = {}
+        try:
+            for each in wanted - self._loggers.keys():
+                made[each] = self._make(each)
+        except Exception:
+            for log in made.values():
+                log.close()
+            raise
+        before = self._loggers
+        self._loggers = {
+            each: made[each] if each in made else before[each] for each in wanted
+        }
+        for each, log in before.items():
+            if each not in wanted:
+                log.close()
+        return {
+            model: tuple(self._loggers[each] for each in many)
+            for model, many in settings.items()
+            if many
+        }
+
+    def close(self) -> None:
+        """Closes every logger."""
+        self.update({})
+
+    @property
+    def num_loggers(self) -> int:
+        """How many there are, shared ones counted once."""
+        return len(self._loggers)
+
+    def _make(self, settings: LoggingSettings) -> SampledLog:
+        collector = self._collectors.create(
+            settings.collector, settings.filename_prefix
+        )
+        rate = settings.rate_for(self._dc, self._task_index)
+        return SampledLog(rate, collector, self._clock, self._sample)
