@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -212,9 +212,21 @@ def fork_tfs(*words: str) -> Process:
 
 
 def _environment() -> dict[str, str]:
-    # pytest's own word about which test runs is none of the server's.
-    inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    """Returns what a server is to find; not what libraries noted here for themselves."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _FIRST_NAMES or not name.startswith(_NOTED_BY_LIBRARIES)
+    }
     return {**inherited, "PYTHONPATH": str(ROOT)}
+
+
+# pytest says which test runs; torch's compiler where its caches are, and more.
+_NOTED_BY_LIBRARIES: Final = (
+    *("PYTEST_CURRENT_TEST", "TORCH", "_TORCH", "TRITON_"),
+    *("CUBLAS_", "CUDA_", "KMP_"),
+)
+_FIRST_NAMES: Final = frozenset(os.environ) - {"PYTEST_CURRENT_TEST"}
 
 
 _WARM = WarmPython(_environment())

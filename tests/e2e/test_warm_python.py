@@ -48,3 +48,15 @@ def test_what_a_test_puts_into_the_environment_is_seen(
     assert isinstance(process, subprocess.Popen)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output.split()[0]) == (0, "TFS")
+
+
+def test_what_a_library_notes_for_itself_is_none_of_the_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A compiler that ran in an earlier test does not make every start a fresh one."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/nowhere")
+    process = fork_tfs("--version")
+    assert isinstance(process, ForkedProcess)
+    with process.stdout as output:
+        assert output.read().startswith("TFS")
+    assert process.wait(PATIENCE_S) == 0
