@@ -114,8 +114,9 @@ class VersionCache:
 
     def _take_root(self) -> BinaryIO:
         try:
+            Path(self._options.root).mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self._blobs, self._versions):
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(exist_ok=True)
             lock_file = open(Path(self._options.root, "lock"), "ab")  # noqa: SIM115
         except OSError as error:
             raise FailedPrecondition(

@@ -59,6 +59,21 @@ def test_a_base_path_may_be_a_url(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+def test_a_server_without_urls_leaves_no_directory_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it ends: who restarts killed servers does not fill the disk."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    export_scale(tmp_path / "scale", 2)
+    with Serving("--model_name=scale", f"--model_base_path={tmp_path}/scale") as server:
+        server.wait_for("scale/2 is available")
+        server.process.kill()
+        server.process.wait(PATIENCE_S)
+    assert not list(temporary.iterdir())
+
+
 def test_a_model_may_say_where_it_runs(tmp_path: Path) -> None:
     """The model's own runtime config comes before the server's measuring."""
     export_scale(tmp_path / "scale", 1)

@@ -6,7 +6,10 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -267,8 +270,8 @@ class ModelServer:
         self._fleet.close(deadline_s)
         # A look may hang with its store: nobody waits for what it sees.
         self._storage.close()
-        if self._own_cache is not None:
-            self._own_cache.cleanup()
+        if self._own_cache:
+            shutil.rmtree(self._own_cache, ignore_errors=True)
         self._watchdog.close()
         self._loop.close(deadline_s)
         self._request_logs.close()
@@ -301,13 +304,13 @@ class ModelServer:
 
     def _make_fetching(self, options: ServerOptions) -> FetchingSourceAdapter:
         """Returns what makes versions behind URLs local; it takes nothing until then."""
-        self._own_cache: tempfile.TemporaryDirectory[str] | None = None
+        self._own_cache = ""
         root = options.remote_cache_dir
         if not root:
-            self._own_cache = tempfile.TemporaryDirectory(
-                prefix="tfs-cache-", ignore_cleanup_errors=True
-            )
-            root = self._own_cache.name
+            # A name nobody can guess; the cache makes it with the first URL, so that a
+            # server without one leaves nothing behind, however it ends.
+            name = f"tfs-cache-{uuid.uuid4().hex}"
+            root = self._own_cache = os.path.join(tempfile.gettempdir(), name)
         cache = VersionCache(
             VersionCacheOptions(root, options.remote_cache_max_bytes or None),
             RemoteFileSystem(),
