@@ -88,8 +88,9 @@ def test_a_spare_that_has_just_died_is_not_taken(
     taken: list[WorkerLink | None] = []
 
     def kill_and_take() -> None:
-        os.kill(pid, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(pid)], timeout=WAIT_S)
+        process = psutil.Process(pid)  # before it may be gone
+        process.kill()
+        psutil.wait_procs([process], timeout=WAIT_S)
         taken.append(spare.take())
 
     host.on_loop(kill_and_take)
