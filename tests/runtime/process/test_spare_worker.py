@@ -46,7 +46,11 @@ def crashed(interpreter: ProcessInterpreter) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     until(
-        lambda: interpreter.pid != pid and interpreter.state is WorkerState.READY,
+        # Both are read while the loop changes them: the one may be gone before the other.
+        lambda: (
+            interpreter.pid not in (None, pid)
+            and interpreter.state is WorkerState.READY
+        ),
         "the next worker",
     )
 
