@@ -175,12 +175,20 @@ class _Column:
         )
 
     def _rows(self) -> Iterator[_Values | None]:
-        """Yields each row's values in the input's form; None where it has none."""
+        """Yields each row's values in the input's form; None where it has none.
+
+        Most clients' libraries make an empty feature of one that is only looked up. As
+        for TensorFlow's parser, it overrides the context's where lengths vary, and is
+        as good as missing where they are fixed.
+        """
         name = self._name
         context = self._examples.context.get(name)
+        is_fixed = self._spec.kind is FeatureKind.FIXED
         shared: _Values | None = None
         for index, features in enumerate(self._examples.features):
             feature = features.get(name)
+            if is_fixed and feature is not None and feature.WhichOneof("kind") is None:
+                feature = None
             if feature is not None:
                 yield self._row(f"example {index}", feature)
             elif context is not None:
