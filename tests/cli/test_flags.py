@@ -187,16 +187,15 @@ def test_such_a_flag_set_to_false_is_fine() -> None:
 
 
 def test_threads_of_a_call_come_from_either_flag() -> None:
-    """TensorFlow Serving's two flags for it exclude each other, as there."""
+    """TensorFlow Serving's flags for it exclude each other, as there."""
     assert read(MODEL).intra_op_threads == 1
     assert read(MODEL, "--tensorflow_session_parallelism=3").intra_op_threads == 3
     assert read(MODEL, "--tensorflow_intra_op_parallelism=2").intra_op_threads == 2
-    with pytest.raises(InvalidArgument, match="exclude each other"):
-        read(
-            MODEL,
-            "--tensorflow_session_parallelism=3",
-            "--tensorflow_intra_op_parallelism=2",
-        )
+    for other in ("intra", "inter"):
+        parts = [f"--tensorflow_{other}_op_parallelism={num}" for num in (0, 2)]
+        read(MODEL, "--tensorflow_session_parallelism=3", parts[0])
+        with pytest.raises(InvalidArgument, match=f"{other}.*exclude each other"):
+            read(MODEL, "--tensorflow_session_parallelism=3", parts[1])
 
 
 def test_an_unknown_flag_fails(capsys: pytest.CaptureFixture[str]) -> None:

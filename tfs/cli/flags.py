@@ -80,7 +80,12 @@ def _admin_from(text: str) -> frozenset[AdminFrom]:
 
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag("port", "port", int, "gRPC TCP port; 0 opens none (default 8500)"),
-    Flag("grpc_host", "grpc_host", str, "address to listen on (default 0.0.0.0)"),
+    Flag(
+        "grpc_host",
+        "grpc_host",
+        str,
+        "address to listen on, or a name: all of its addresses (default 0.0.0.0)",
+    ),
     Flag("any_port", "any_port", _bool, "listen on a free TCP port instead"),
     Flag(
         "grpc_socket_path",
@@ -471,6 +476,17 @@ def read_flags(arguments: argparse.Namespace) -> ServerOptions:
     )
     if ignored:
         log.warning("event=flags_without_meaning ignored=%s", ",".join(ignored))
+    session, inter_op = (
+        getattr(arguments, f"tensorflow_{name}_parallelism") or "0"
+        for name in ("session", "inter_op")
+    )
+    if session != "0" and inter_op != "0":
+        # The one has a meaning and the other none, but a start script that names both
+        # is wrong to TensorFlow Serving too.
+        raise InvalidArgument(
+            "--tensorflow_session_parallelism and --tensorflow_inter_op_parallelism "
+            "exclude each other."
+        )
     fields: dict[str, object] = {}
     for flag in FLAGS:
         text = getattr(arguments, flag.name)

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,17 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import ListenerOptions, StreamCall
 from tfs.core.errors import Code, NotFound, Unavailable
+from tfs.core.executor import InlineExecutor
+from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express import frames
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.response import HTTP_1_ANSWER
+from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.express.turns import SHARED_S, SHORT
+from tfs.testing.fake_clock import FakeClock
 
 WIDE = frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(
     0, 1 << 30
@@ -904,9 +909,10 @@ def test_ipv6_peers_are_written_with_brackets() -> None:
     except Unavailable:
         pytest.skip("this machine has no IPv6 loopback address")
     with socket.socket(socket.AF_INET6) as client:
-        listener.socket.setblocking(True)
+        listening = listener.sockets[0]
+        listening.setblocking(True)
         client.connect(("::1", int(listener.address.rpartition(":")[2])))
-        accepted, peer = listener.accept()
+        accepted, peer = listener.accept(listening)
         accepted.close()
     listener.close()
     assert peer.address.startswith("[::1]:")
@@ -918,11 +924,12 @@ def test_any_address_is_one_of_either_family(host: str) -> None:
     """As to grpc, whose 0.0.0.0 IPv6 clients reach too; peers are written as they are."""
     listener = Listener(ListenerOptions("x", "0.0.0.0:0"))
     port = int(listener.address.removeprefix("0.0.0.0:"))
-    if ":" in host and listener.socket.family is socket.AF_INET:
+    (listening,) = listener.sockets
+    if ":" in host and listening.family is socket.AF_INET:
         pytest.skip("this machine has no IPv6")
-    listener.socket.setblocking(True)
+    listening.setblocking(True)
     with socket.create_connection((host, port)):
-        accepted, peer = listener.accept()
+        accepted, peer = listener.accept(listening)
         accepted.close()
     with pytest.raises(Unavailable, match=f"0.0.0.0:{port}"):
         Listener(ListenerOptions("y", f"0.0.0.0:{port}"))
@@ -944,9 +951,73 @@ def test_without_ipv6_any_address_is_any_of_ipv4(
 
     monkeypatch.setattr(socket, "socket", ipv4_only)
     listener = Listener(ListenerOptions("x", "0.0.0.0:0"))
-    assert listener.socket.family is socket.AF_INET
+    assert [each.family for each in listener.sockets] == [socket.AF_INET]
     assert listener.address.startswith("0.0.0.0:")
     listener.close()
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Makes every name stand for these addresses, each told twice."""
+
+    def getaddrinfo(host: str, port: int, **hints: int) -> list[Any]:
+        places: list[Any] = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (each, port, 0, 0))
+            if ":" in each
+            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
+            for each in hosts
+        ]
+        return places * 2
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_a_name_is_every_address_it_stands_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On one port: a client of "localhost" takes ::1 or 127.0.0.1, as it likes."""
+    resolve_to(monkeypatch, "127.0.0.2", "127.0.0.1")
+    listener = Listener(ListenerOptions("x", "localhost:0"))
+    port = int(listener.address.removeprefix("localhost:"))
+    names = [each.getsockname() for each in listener.sockets]
+    assert names == [("127.0.0.2", port), ("127.0.0.1", port)]
+    with pytest.raises(Unavailable, match=f"localhost:{port}"):
+        Listener(ListenerOptions("y", f"localhost:{port}"))
+    listener.close()
+    assert all(each.fileno() < 0 for each in listener.sockets)
+
+
+def test_what_a_name_stands_for_elsewhere_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hosts file may name ::1 while IPv6 is off; something must be this machine's."""
+    resolve_to(monkeypatch, "192.0.2.1", "127.0.0.1")
+    listener = Listener(ListenerOptions("x", "localhost:0"))
+    assert [each.getsockname()[0] for each in listener.sockets] == ["127.0.0.1"]
+    listener.close()
+    resolve_to(monkeypatch, "192.0.2.1")
+    with pytest.raises(Unavailable, match=r"cannot listen on elsewhere:0"):
+        Listener(ListenerOptions("x", "elsewhere:0"))
+
+
+def test_every_address_of_a_name_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each socket is watched, and let go with the others."""
+    resolve_to(monkeypatch, "127.0.0.2", "127.0.0.1")
+    loop = ServingLoop(FakeClock(), name="names")
+    transport = ExpressTransport(loop, executor=InlineExecutor())
+    try:
+        (address,) = transport.start([ListenerOptions("x", "localhost:0")], {})
+        loop.step()
+        port = int(address.removeprefix("localhost:"))
+        for number, host in enumerate(("127.0.0.2", "127.0.0.1"), 1):
+            with socket.socket() as client:
+                client.connect((host, port))
+                loop.step()  # connected is accepted: the kernel has it already
+                assert transport.counters.connections == number
+    finally:
+        transport.close()
+        loop.close()
+    with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+        client.connect(("127.0.0.2", port))
 
 
 def test_an_answered_call_is_freed_at_once(rig: Rig) -> None:

@@ -1,4 +1,8 @@
-"""Sockets that listen: "host:port", "[v6]:port" or "unix:/absolute/path"."""
+"""Sockets that listen: "host:port", "[v6]:port" or "unix:/absolute/path".
+
+A host that is a name is every address it stands for: clients take the first one they
+like of "localhost", which is ::1 as often as 127.0.0.1.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tfs.core.call import ListenerOptions, Peer
@@ -18,15 +23,16 @@ UNIX: Final = "unix:"
 _BACKLOG = 1024
 _ANY_IPV4: Final = "0.0.0.0"
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""What an address that this machine does not have ends with."""
 
 
 class Listener:
-    """One bound, listening, non-blocking socket. Made off the loop, then the loop's.
+    """Bound, listening, non-blocking sockets. Made off the loop, then the loop's.
 
     Attributes:
         options: As given.
         address: Where it listens, with the real port.
-        socket: The socket.
+        sockets: One, or one for each address of a host's name.
         tls: Of the connections; None for plain text.
 
     Raises:
@@ -51,10 +57,10 @@ class Listener:
         try:
             if options.address.startswith(UNIX):
                 self._unix_path = options.address.removeprefix(UNIX)
-                self.socket = _bind_unix(self._unix_path, options.unix_mode)
+                self.sockets = [_bind_unix(self._unix_path, options.unix_mode)]
                 self.address = options.address
             else:
-                self.socket, self.address = _bind_tcp(options.address)
+                self.sockets, self.address = _bind_tcp(options.address)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {options.address} ({options.name}): "
@@ -62,14 +68,17 @@ class Listener:
                 "holds it"
             ) from error
 
-    def accept(self) -> tuple[socket.socket, Peer]:
+    def accept(self, listening: socket.socket) -> tuple[socket.socket, Peer]:
         """Returns a new connection's socket, non-blocking, and who it is.
+
+        Args:
+            listening: Which of ``sockets`` it came to.
 
         Raises:
             OSError: As ``accept``; BlockingIOError when there is none.
 
         """
-        client, raw = self.socket.accept()
+        client, raw = listening.accept()
         client.setblocking(False)
         if self._unix_path:
             # Whoever can open the path is on this machine.
@@ -80,16 +89,16 @@ class Listener:
 
     def close(self) -> None:
         """Stops listening; removes a Unix socket's path if it is still ours."""
-        if self.socket.fileno() < 0:
+        if self.sockets[0].fileno() < 0:
             return
-        self.socket.close()
+        _close(self.sockets)
         if self._unix_path:
             with contextlib.suppress(OSError):
                 os.unlink(self._unix_path)
 
 
-def _bind_tcp(address: str) -> tuple[socket.socket, str]:
-    """Returns the socket, and where it listens as the address says it."""
+def _bind_tcp(address: str) -> tuple[list[socket.socket], str]:
+    """Returns the sockets, and where they listen as the address says it."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit():
         raise ValueError(f"not an address (host:port or unix:/path): {address!r}")
@@ -102,20 +111,61 @@ def _bind_tcp(address: str) -> tuple[socket.socket, str]:
             if error.errno not in _NO_IPV6:
                 raise
         else:
-            return listening, f"{host}:{listening.getsockname()[1]}"
-    family, _, _, _, where = socket.getaddrinfo(
+            return [listening], f"{host}:{listening.getsockname()[1]}"
+    found = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listening = _listening(family, where)
-    return listening, _text(listening.getsockname())
+    )
+    listening_all = _bind_each(
+        list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    )
+    name = listening_all[0].getsockname()
+    if len(listening_all) == 1:
+        return listening_all, _text(name)
+    return listening_all, f"{host}:{name[1]}"
 
 
-def _listening(family: int, where: tuple[Any, ...]) -> socket.socket:
+def _bind_each(
+    places: Sequence[tuple[int, tuple[Any, ...]]],
+) -> list[socket.socket]:
+    """Listens on every address of a name, on one port.
+
+    Addresses that this machine does not have (its hosts file may name ::1 while IPv6 is
+    off) are left out, if there is another.
+    """
+    opened: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, where in places:
+            if opened:  # port 0 is any free one, but the same for all
+                where = (where[0], opened[0].getsockname()[1], *where[2:])
+            try:
+                opened.append(_listening(family, where, is_alone=len(places) == 1))
+            except OSError as error:
+                if error.errno not in _NO_IPV6:
+                    raise
+                missing = error
+        if missing is not None and not opened:
+            raise missing
+    except BaseException:
+        _close(opened)
+        raise
+    return opened
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+def _listening(
+    family: int, where: tuple[Any, ...], *, is_alone: bool = True
+) -> socket.socket:
+    """Returns a socket; an IPv6 one that is alone takes IPv4 clients where it can."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_alone)
         listening.bind(where)
         listening.listen(_BACKLOG)
         listening.setblocking(False)

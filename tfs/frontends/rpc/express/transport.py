@@ -183,21 +183,26 @@ class ExpressTransport:
         self._loop.add_round_hook(self._hand_over, Phase.HAND_OVER)
         self._loop.add_round_hook(self._flush, Phase.FLUSH)
         for listener in self._listeners:
-            self._watch(listener)
+            for listening in listener.sockets:
+                self._watch(listener, listening)
 
-    def _watch(self, listener: Listener) -> None:
+    def _watch(self, listener: Listener, listening: socket.socket) -> None:
         if listener in self._listeners:
-            self._loop.watch(listener.socket.fileno(), partial(self._accept, listener))
+            self._loop.watch(
+                listening.fileno(), partial(self._accept, listener, listening)
+            )
 
-    def _accept(self, listener: Listener, events: int) -> None:
+    def _accept(
+        self, listener: Listener, listening: socket.socket, events: int
+    ) -> None:
         for _ in range(_ACCEPTS_PER_ROUND):
             try:
-                client, peer = listener.accept()
+                client, peer = listener.accept(listening)
             except BlockingIOError:
                 break
             except OSError as error:
                 if error.errno in _OUT_OF_FILES:
-                    self._pause(listener, error)
+                    self._pause(listener, listening, error)
                     break
                 continue  # the client left before we came: ECONNABORTED and kin
             if self._num_connections >= self._options.max_connections:
@@ -267,14 +272,16 @@ class ExpressTransport:
         self._shared.counters.failed_handshakes += 1
         del self._handshakes[handshake]
 
-    def _pause(self, listener: Listener, error: OSError) -> None:
+    def _pause(
+        self, listener: Listener, listening: socket.socket, error: OSError
+    ) -> None:
         """Leaves a listener alone for a while: accepting cannot succeed now."""
         log.error(
             "event=accept_failed listener=%s error=%s", listener.options.name, error
         )
-        self._loop.unwatch(listener.socket.fileno())
+        self._loop.unwatch(listening.fileno())
         self._loop.call_at(
-            self._now() + _ACCEPT_PAUSE_S, partial(self._watch, listener)
+            self._now() + _ACCEPT_PAUSE_S, partial(self._watch, listener, listening)
         )
 
     def _hand_over(self, now_s: float) -> None:
@@ -384,7 +391,8 @@ class ExpressTransport:
     def _close_listeners(self) -> None:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
-            self._loop.unwatch(listener.socket.fileno())
+            for listening in listener.sockets:
+                self._loop.unwatch(listening.fileno())
             listener.close()
 
     def _close_handshakes(self) -> None:
