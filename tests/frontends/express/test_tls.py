@@ -414,6 +414,26 @@ def test_a_failure_of_our_own_costs_one_handshake(
         assert "meant to fail" in caplog.text
 
 
+def test_plain_http_is_answered_in_plain_text(rig: Rig) -> None:
+    """What is not gRPC gets a clean status; a gRPC client without TLS just an end."""
+    client = RawClient(rig.path)
+    rig.clients.append(client)
+    client.send(b"GET /v1/models/digits HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    rig.settle()
+    head, _, body = client.socket.recv(4096).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    assert b"TLS" in body
+    greeting = RawClient(rig.path)
+    rig.clients.append(greeting)
+    greeting.send(HELLO)
+    rig.settle()
+    greeting.read()
+    assert greeting.is_closed
+    assert b"HTTP" not in greeting.data
+    assert rig.transport.counters.failed_handshakes == 2
+
+
 def test_strangers_are_told_why(tmp_path: Path, made: Certificates) -> None:
     """The alert reaches a client without a certificate before the socket closes."""
     with running(tmp_path, tls=made.tls(mutual=True)) as rig:

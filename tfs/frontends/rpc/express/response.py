@@ -139,3 +139,13 @@ HTTP_1_ANSWER: Final = (
     b"this port speaks gRPC over HTTP/2 (h2c).\n"
 )
 """What a client gets that speaks HTTP/1 to us."""
+
+PLAIN_HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"content-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 46\r\n"
+    b"connection: close\r\n"
+    b"\r\n"
+    b"this port speaks gRPC over HTTP/2 within TLS.\n"
+)
+"""What a client gets that speaks HTTP/1 in plain text where TLS is spoken."""

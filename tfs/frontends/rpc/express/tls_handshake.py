@@ -16,6 +16,7 @@ from typing import Final
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
+from tfs.frontends.rpc.express.response import PLAIN_HTTP_ANSWER
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
 
@@ -100,6 +101,10 @@ class TlsHandshake:
         if not data:
             self.close()
             return
+        if self._stream is None and _is_plain_http(data):
+            self._send(PLAIN_HTTP_ANSWER)
+            self.close()
+            return
         # Its next bytes wait in the kernel until these are done with.
         self._loop.unwatch(self.client.fileno())
         self.is_busy = True
@@ -170,3 +175,13 @@ class TlsHandshake:
             self.close()
             return
         self.unsent = self.unsent[sent:]
+
+
+def _is_plain_http(data: bytes) -> bool:
+    """Tells whether a client speaks HTTP/1 in plain text, whom an alert tells nothing.
+
+    A gRPC client in plain text is not answered: it would take a line of HTTP/1 for
+    another protocol's, and a GOAWAY for a reason to connect again at once.
+    """
+    method, blank, _ = data[:16].partition(b" ")
+    return bool(blank) and method.isalpha() and method.isupper() and method != b"PRI"
