@@ -117,3 +117,25 @@ def test_a_module_that_is_gone_spoils_nothing(
     assert platform_imports.imported_s("torch_export") == 0
     platform_imports.import_for("torch_export")
     assert platform_imports.imported_s("torch_export") > 0
+
+
+def test_no_import_or_warm_up_of_a_branch_asks_for_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that has asked CUDA for its devices forks none that could use them."""
+    asked: list[str] = []
+
+    def ask_for(name: str, answer: object) -> None:
+        def note(*_args: object, **_keywords: object) -> object:
+            asked.append(name)
+            return answer
+
+        monkeypatch.setattr(torch.cuda, name, note)
+
+    ask_for("is_available", answer=False)
+    ask_for("device_count", answer=0)
+    ask_for("current_device", answer=0)
+    ask_for("_lazy_init", answer=None)
+    for platform in platform_imports.MODULES:
+        platform_imports.import_for(platform)
+    assert not asked

@@ -37,12 +37,15 @@ def import_for(platform: str) -> None:
 
     What is missing is reported by who loads a version that needs it.
     """
+    # Needs torch, which the server's process may have to do without.
+    from tfs.runtime.guest.no_devices import no_devices
+
     begun_s = time.thread_time()
     for name in MODULES[platform]:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
             # Whatever goes wrong in it, a version that is loaded tells of as well.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), no_devices():
                 getattr(module, "warm_up", lambda: None)()
     _spent_s[platform] = time.thread_time() - begun_s
 

@@ -116,11 +116,11 @@ class Zygote:
 
     def tell_ready(self) -> None:
         """Lets the host send requests."""
-        self._tell({"ready": self._pid, "num_threads": num_threads()})
+        self._tell({"ready": self._pid, **_fork_state()})
 
     def tell_branched(self, platform: str) -> None:
         """Lets the host know of a branch."""
-        self._tell({"branched": platform, "num_threads": num_threads()})
+        self._tell({"branched": platform, **_fork_state()})
 
     def end_workers(self) -> None:
         """Kills every worker and what their models started."""
@@ -310,6 +310,14 @@ def _kill_group(pid: int) -> None:
 def num_threads() -> int:
     """Returns how many threads this process has."""
     return len(os.listdir("/proc/self/task"))
+
+
+def _fork_state() -> dict[str, object]:
+    """Returns what must be 1 thread and no CUDA context for forks to be safe."""
+    return {
+        "num_threads": num_threads(),
+        "has_cuda_context": torch.cuda.is_initialized(),
+    }
 
 
 def main(channel_fd: int) -> None:

@@ -227,19 +227,17 @@ class ZygoteClient:
 
     def _on_message(self, message: Mapping[str, object], fds: list[int]) -> None:
         match message:
-            case {"ready": int(pid), "num_threads": int(num_threads)}:
-                if num_threads != 1:
-                    log.error("event=zygote_has_threads num_threads=%d", num_threads)
+            case {"ready": int(pid)}:
+                _check_fork_state(message)
                 self.pid = pid
                 self._ready = True
                 waiting, self._waiting = self._waiting, []
                 for request in waiting:
                     self._send(request)
                 self._stand_by_later()
-            case {"branched": str(platform), "num_threads": int(num_threads)}:
+            case {"branched": str(platform)}:
                 log.info("event=zygote_branched platform=%s", platform)
-                if num_threads != 1:
-                    log.error("event=zygote_has_threads num_threads=%d", num_threads)
+                _check_fork_state(message)
             case {"forked": int(token), "pid": int(pid)}:
                 request = self._sent.pop(token)
                 assert self.pid is not None
@@ -335,3 +333,11 @@ class ZygoteClient:
         self._sent = {}
         for request in failed:
             request.on_done(why)
+
+
+def _check_fork_state(message: Mapping[str, object]) -> None:
+    """Says what makes forks of a zygote unsafe; a fault of ours, or of an import."""
+    if message.get("num_threads") != 1:
+        log.error("event=zygote_has_threads num_threads=%s", message.get("num_threads"))
+    if message.get("has_cuda_context"):
+        log.error("event=zygote_has_cuda_context hint='its workers cannot use CUDA'")

@@ -31,6 +31,11 @@ _ONE_THREAD: Final = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+_UNASKED: Final = {
+    # Whether there are devices: of the driver's library, not of the driver. Whoever has
+    # asked the driver cannot fork processes that use it.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
 
 
 # Hundreds of modules are imported, and none is garbage: looking for it is a tenth of the
@@ -133,6 +138,7 @@ class ZygoteProcess:
 def worker_environment() -> dict[str, str]:
     """Returns the environment in which workers run."""
     return {
+        **_UNASKED,
         **os.environ,
         **_MALLOC,
         **_ONE_THREAD,
