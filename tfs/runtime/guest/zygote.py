@@ -316,7 +316,7 @@ def _fork_state() -> dict[str, object]:
     """Returns what must be 1 thread and no CUDA context for forks to be safe."""
     return {
         "num_threads": num_threads(),
-        "has_cuda_context": torch.cuda.is_initialized(),
+        "has_cuda_context": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
     }
 
 
