@@ -10,6 +10,7 @@ import pytest
 from tests.architecture.tree import ROOT
 
 SCRIPT = ROOT / "deploy/tfs_serving_entrypoint.sh"
+COMMAND = ROOT / "deploy/tensorflow_model_server"
 
 FAKE_TFS = """#!/bin/sh
 echo "pid $$"
@@ -27,10 +28,12 @@ def bin_path(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(bin_path: Path, *arguments: str, **env: str) -> tuple[int, int, list[str]]:
+def run(
+    bin_path: Path, *arguments: str, script: Path = SCRIPT, **env: str
+) -> tuple[int, int, list[str]]:
     """Returns the script's pid, its exit status and what the fake `tfs` printed."""
     process = subprocess.Popen(
-        [str(SCRIPT), *arguments],
+        [str(script), *arguments],
         env={"PATH": f"{bin_path}:/usr/bin:/bin", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,3 +76,11 @@ def test_a_missing_variable_starts_nothing(bin_path: Path) -> None:
     _, status, printed = run(bin_path, MODEL_NAME="digits")
     assert status != 0
     assert printed == []
+
+
+def test_tensorflow_servings_command_serves(bin_path: Path) -> None:
+    """Manifests that name it start unchanged, their flags as they are."""
+    flags = ("--port=8500", "--rest_api_port=8501", "--model_base_path=/models/a b")
+    pid, status, printed = run(bin_path, *flags, script=COMMAND)
+    assert printed == [f"pid {pid}", "serve", *flags]
+    assert status == 3
