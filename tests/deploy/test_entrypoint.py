@@ -28,10 +28,14 @@ def bin_path(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(
-    bin_path: Path, *arguments: str, script: Path = SCRIPT, **env: str
-) -> tuple[int, int, list[str]]:
+def run(bin_path: Path, *arguments: str, **env: str) -> tuple[int, int, list[str]]:
     """Returns the script's pid, its exit status and what the fake `tfs` printed."""
+    return run_script(SCRIPT, bin_path, *arguments, **env)
+
+
+def run_script(
+    script: Path, bin_path: Path, *arguments: str, **env: str
+) -> tuple[int, int, list[str]]:
     process = subprocess.Popen(
         [str(script), *arguments],
         env={"PATH": f"{bin_path}:/usr/bin:/bin", **env},
@@ -81,6 +85,6 @@ def test_a_missing_variable_starts_nothing(bin_path: Path) -> None:
 def test_tensorflow_servings_command_serves(bin_path: Path) -> None:
     """Manifests that name it start unchanged, their flags as they are."""
     flags = ("--port=8500", "--rest_api_port=8501", "--model_base_path=/models/a b")
-    pid, status, printed = run(bin_path, *flags, script=COMMAND)
+    pid, status, printed = run_script(COMMAND, bin_path, *flags)
     assert printed == [f"pid {pid}", "serve", *flags]
     assert status == 3

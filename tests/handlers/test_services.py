@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+from unittest.mock import MagicMock
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -18,6 +20,7 @@ from tfs.core.errors import (
 )
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.handlers.admin import Admin
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler
@@ -305,6 +308,23 @@ def test_reflection_answers_unknown_symbols_in_the_stream() -> None:
         error = reflect(file_containing_symbol=symbol).error_response
         assert error.error_code == 5
         assert symbol in error.error_message
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_lists_what_is_answered(version: str) -> None:
+    """The service that operates the server too, where there is one; SessionRun not."""
+    backend, admin = FakeBackend(), cast(Admin, MagicMock())
+    health = HealthHandler(backend)
+    for listed, operator in ((5, None), (6, admin)):
+        table = method_table(OneModel(), backend, backend, health, admin=operator)
+        path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = FakeCall(request.SerializeToString())
+        table[path].handler(call)
+        answer = reflection_pb2.ServerReflectionResponse.FromString(call.sent[0])
+        services = [each.name for each in answer.list_services_response.service]
+        assert len(services) == listed
+        assert ("tfs.v1.AdminService" in services) is (operator is not None)
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:

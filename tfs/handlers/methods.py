@@ -8,6 +8,7 @@ from typing import Final
 from tfs.core.call import Call, Method, MethodKind, MethodTable
 from tfs.core.errors import Unimplemented
 from tfs.core.signature import Method as ModelMethod
+from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.admin import Admin, admin_methods
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
@@ -95,7 +96,9 @@ def method_table(
     ]
     if admin is not None:
         methods += admin_methods(admin, access or AdminAccess())
-    shown = (PREDICTION, MODEL, HEALTH, *REFLECTION)
+    shown = {PREDICTION, MODEL, HEALTH, *REFLECTION}
+    if admin is not None:
+        shown.add(ADMIN_SERVICE)
     for service, messages in zip(
         REFLECTION, (reflection_v1, reflection_v1alpha), strict=True
     ):
