@@ -58,7 +58,7 @@ class _Record:
 
     servable: ServableToMonitor
     sightings: Mapping[str, Sighting] = field(default_factory=dict)
-    at_hand: tuple[int, ...] = ()
+    at_hand: tuple[int, ...] | None = None  # by the last look; None before any
     emitted: Versions | None = None
     emitted_s: float = 0.0
     problems: tuple[str, ...] = ()
@@ -369,7 +369,7 @@ class FileSystemSource:
                     self._look(servables[name])
             self._note_late()
             published = {n: r.problems for n, r in self._records.items() if r.problems}
-            at_hand = {n: r.at_hand for n, r in self._records.items()}
+            at_hand = {n: r.at_hand or () for n, r in self._records.items()}
             with self._changed:
                 self._published = published
                 self._at_hand = at_hand
@@ -599,6 +599,7 @@ class FileSystemSource:
             record.servable,
             record.sightings,
             [data.id.version for data in record.emitted or ()],
+            record.at_hand,
             self._options,
             self._clock,
         )
@@ -609,7 +610,7 @@ class FileSystemSource:
             record = self._records[servable.name] = _Record(servable)
         elif record.servable != servable:
             if record.servable.base_path != servable.base_path:
-                record.sightings = {}
+                record.sightings, record.at_hand = {}, None
             record.servable = servable
             record.is_new = True
         return record
@@ -745,7 +746,7 @@ class FileSystemSource:
             return
         for servable in servables:
             look = take_look(
-                self._file_system, servable, {}, (), self._options, self._clock
+                self._file_system, servable, {}, (), None, self._options, self._clock
             )
             found = look.found.versions if look.found is not None else ()
             if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
@@ -62,9 +63,12 @@ class LocalFileSystem:
         self._mounts_at_s: tuple[str, float] | None = None  # replaced whole
 
     def list_directories(self, path: str) -> Sequence[str]:
-        """Returns the directories in ``path``, links to directories included."""
+        """Returns the directories in ``path``, links to directories included.
+
+        A link that leads round in a circle, or to where nobody may look, is none.
+        """
         with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
+            return [entry.name for entry in entries if _is_directory(entry)]
 
     def is_file(self, path: str) -> bool:
         """Whether a regular file, or a link to one, lies at ``path``."""
@@ -86,7 +90,7 @@ class LocalFileSystem:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     relative = prefix + entry.name
-                    if entry.is_dir():
+                    if _is_directory(entry):
                         if entry.name in IGNORED_FOLDERS:
                             continue
                         if not entry.is_symlink():  # a link upwards would never end
@@ -95,6 +99,10 @@ class LocalFileSystem:
                         stat = entry.stat()
                     except FileNotFoundError:
                         lines.append(f"{relative} gone")
+                        continue
+                    except OSError as error:  # a link that leads nowhere
+                        lines.append(f"{relative} {error.errno}")
+                        is_barred |= error.errno in (errno.EACCES, errno.EPERM)
                         continue
                     if entry.is_file():
                         line = f"{relative} {stat.st_size} {stat.st_mtime_ns}"
@@ -200,6 +208,13 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
             mounts.append((point, right.split(" ", 1)[0]))
     mounts.reverse()  # of mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # one bad link must not hide what lies beside it
+        return False
 
 
 def _may_read(path: str) -> bool:

@@ -42,6 +42,7 @@ def take_look(
     servable: ServableToMonitor,
     seen: Mapping[str, Sighting],
     aspired: Collection[int],
+    known: Collection[int] | None,
     options: FileSystemSourceOptions,
     clock: Clock,
 ) -> Look:
@@ -52,6 +53,7 @@ def take_look(
         servable: Which one.
         seen: What the look before remembered; not changed.
         aspired: Versions that are aspired now.
+        known: Versions that the look before showed; None if none showed any.
         options: How the source looks.
         clock: Tells both times.
 
@@ -69,6 +71,7 @@ def take_look(
             wall_s=clock.wall_s(),
             settle_s=options.settle_s,
             self_describing=options.self_describing,
+            known=known,
         )
         return Look(servable, begun_s, found)
     except FileNotFoundError:

@@ -116,6 +116,7 @@ def scan(
     wall_s: float,
     settle_s: float,
     self_describing: frozenset[str] = SELF_DESCRIBING,
+    known: Collection[int] | None = None,
 ) -> Scan:
     """Looks at the servable's base path once.
 
@@ -130,6 +131,9 @@ def scan(
         settle_s: How long a directory without a manifest, or one that was
             overwritten, must be unchanged.
         self_describing: File names that need no ``signatures.json`` beside them.
+        known: ``at_hand`` of the previous scan; None at the first. Of a directory that
+            came since, only quiet that was watched counts: by the storage's clock, or
+            this machine's after a jump, half a copy could look old.
 
     Raises:
         OSError: The base path cannot be listed: nothing is known about any version.
@@ -138,7 +142,14 @@ def scan(
     base_path = servable.base_path.rstrip("/") or "/"
     names = name_versions(file_system.list_directories(servable.base_path))
     look = _Look(
-        file_system, seen, frozenset(aspired), now_s, wall_s, settle_s, self_describing
+        file_system,
+        seen,
+        frozenset(aspired),
+        now_s,
+        wall_s,
+        settle_s,
+        self_describing,
+        None if known is None else frozenset(known),
     )
 
     def path_of(version: int) -> str:
@@ -202,6 +213,7 @@ class _Look:
     wall_s: float
     settle_s: float
     self_describing: frozenset[str]
+    known: frozenset[int] | None
     sightings: dict[str, Sighting] = field(default_factory=dict)
     overwritten: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -227,11 +239,24 @@ class _Look:
         if before is not None and before.fingerprint == contents.fingerprint:
             since_s = before.since_s
         lacks = "" if committed else self._lacks(contents.names, platform)
+        if lacks and accepted:
+            # Whoever deletes a version file by file has not decided yet what is to
+            # serve instead: its directory is there until the end.
+            self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
+            self.problems.append(
+                f"version {version} of {name} lost files: {lacks}; what is loaded of "
+                "it stays while its directory is there"
+            )
+            return True
         if lacks:
             self.sightings[path] = Sighting(contents.fingerprint, since_s)
             self.problems.append(f"version {version} of {name} is not served: {lacks}")
             return False
-        if (committed and not accepted) or self._is_still(contents, since_s):
+        is_old = before is None and (self.known is None or version in self.known)
+        is_still = self.now_s - since_s >= self.settle_s or (
+            is_old and self._was_still(contents)
+        )
+        if (committed and not accepted) or is_still:
             if accepted and accepted != contents.fingerprint:
                 self.overwritten.add(version)
             accepted = contents.fingerprint
@@ -240,10 +265,8 @@ class _Look:
         self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
         return bool(accepted)
 
-    def _is_still(self, contents: Contents, since_s: float) -> bool:
-        if self.now_s - since_s >= self.settle_s:
-            return True
-        # At a start, what was written long ago need not be watched first. A time in
+    def _was_still(self, contents: Contents) -> bool:
+        # What was written long before the first look need not be watched. A time in
         # the future (another machine's clock) proves nothing.
         newest_s = contents.newest_change_s
         return newest_s is not None and self.wall_s - newest_s >= self.settle_s

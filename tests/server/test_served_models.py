@@ -93,6 +93,20 @@ def test_a_primary_takes_over_after_its_load() -> None:
     assert env.served("a") == 3
 
 
+def test_nothing_stands_in_for_a_primary_that_is_not_there() -> None:
+    """At a start the version that was rolled back does not answer, not even at first."""
+    env = serving(2, 3, extra=f"{ALL} traffic {{ primary: 1 }}")
+    with pytest.raises(NotFound, match="version 1 is the primary, and is not"):
+        env.served("a")
+    assert env.served("a", version=3) == 3
+    assert env.core.is_model_available("a") is False
+    assert not env.core.is_ready()
+    env.add_version("a", 1)
+    env.look()
+    assert env.served("a") == 1
+    assert env.core.is_ready()
+
+
 def test_the_version_before_the_canary_is_the_primary() -> None:
     """A newest version on trial leaves the traffic where it was."""
     env = serving(1, extra="traffic { canary { version: 2 } }")

@@ -72,11 +72,11 @@ def test_metadata_come_before_the_client_id(
         # An explicit one, when it is there; until then what was before.
         (1, None, {1, 2}, None, 1),
         (3, 1, {1, 2}, None, 1),
-        (3, 1, {2}, None, 2),
-        (3, None, {1, 2}, None, 2),
         (3, 1, {1, 2, 3}, None, 3),
-        # What it was before is now on trial: not it.
-        (3, 2, {1, 2}, 2, 1),
+        (3, 2, {1, 2}, 2, 2),
+        # Nothing stands in for it: not the version that somebody went back from.
+        (3, None, {1, 2}, None, None),
+        (3, 1, {2}, None, None),
     ],
 )
 def test_the_primary_moves_when_it_can_answer(

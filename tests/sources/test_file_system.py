@@ -427,6 +427,21 @@ def test_what_was_written_long_ago_need_not_settle_again() -> None:
     assert w.poll() == [("digits", [1])]
 
 
+def test_a_clock_that_jumps_makes_no_copy_an_old_one() -> None:
+    """Once the source runs, only quiet that it saw itself counts, not file times."""
+    w = world(settle_s=2.0)
+    w.publish(1)
+    w.poll()
+    w.files.write("/models/digits/2/table.csv", b"key,val")
+    w.clock.set_wall(w.clock.wall_s() + 3600)
+    assert w.poll() == []
+    w.files.write("/models/digits/2/table.csv", b"key,value\na,1\n")
+    w.clock.set_wall(w.clock.wall_s() - 7200)
+    assert w.poll() == []
+    w.clock.advance(2)
+    assert w.poll() == [("digits", [2])]
+
+
 def test_times_in_the_future_prove_nothing() -> None:
     """Files stamped by another machine's clock are watched for a while instead."""
     w = world(settle_s=2.0)
@@ -491,6 +506,22 @@ def test_an_unreadable_new_version_leaves_the_old_one() -> None:
     assert w.poll() == []
     w.files.break_path("/models/digits/2", None)
     assert w.poll() == [("digits", [2])]
+
+
+def test_a_version_that_is_deleted_file_by_file_serves_to_the_end() -> None:
+    """Until its directory is gone nothing takes its place, and a pinned one stays on."""
+    w = world()
+    w.publish(1)
+    w.publish(2)
+    assert w.poll() == [("digits", [2])]
+    w.files.write("/models/digits/2/assets/words", b"left")
+    w.poll()
+    w.files.remove("/models/digits/2/servable.json")
+    w.files.remove("/models/digits/2/model.pt")
+    assert w.poll() == []
+    assert "stays while its directory is there" in w.source.problems()["digits"][0]
+    w.files.remove("/models/digits/2")
+    assert w.poll() == [("digits", [1])]
 
 
 # -- reasons and problems --------------------------------------------------------------

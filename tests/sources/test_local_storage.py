@@ -22,6 +22,18 @@ def test_directories_are_listed_links_followed(tmp_path: Path) -> None:
     assert sorted(FILES.list_directories(str(tmp_path))) == ["1", "2"]
 
 
+def test_a_link_that_goes_round_hides_nothing(tmp_path: Path) -> None:
+    """One bad link costs neither the base path nor the version that it lies in."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "table.csv").write_text("key,value\na,1\n")
+    (tmp_path / "1" / "round").symlink_to("round")
+    (tmp_path / "2").symlink_to("2")
+    assert FILES.list_directories(str(tmp_path)) == ["1"]
+    contents = FILES.contents(str(tmp_path / "1"))
+    assert contents.names == {"table.csv", "round"}
+    assert not contents.is_barred
+
+
 def test_what_is_not_there_is_an_os_error(tmp_path: Path) -> None:
     """A missing path and a file where a directory should be are told apart."""
     (tmp_path / "file").touch()

@@ -52,6 +52,9 @@ class SourceMachine(RuleBasedStateMachine):
         # Directories that the last look at a base path showed: one that was gone in
         # between is a new one, whatever its number.
         self.listed: dict[str, set[int]] = {name: set() for name in NAMES}
+        # By base path that could be listed: when each version without a manifest was
+        # touched as it was last examined, and since when that is known.
+        self.sights: dict[str, dict[int, tuple[float, float]]] = {}
         self.told: dict[str, AspiredVersions[StoragePath]] = {}
         self.calls: list[str] = []
 
@@ -164,6 +167,7 @@ class SourceMachine(RuleBasedStateMachine):
             assert self.told.pop(name).versions == ()
         self.expected[name] = None
         self.listed[name] = set()
+        self.sights.pop(name, None)
         self.source.poll_once()
         assert name not in self.told
         self.compare()
@@ -214,6 +218,7 @@ class SourceMachine(RuleBasedStateMachine):
     def compare(self) -> None:
         """Checks what was told, every servable having just been looked at."""
         for name, servable in self.config.items():
+            self.examined: dict[int, tuple[float, float]] = {}
             chosen = list(
                 choose(
                     servable.policy,
@@ -224,6 +229,12 @@ class SourceMachine(RuleBasedStateMachine):
             )
             if name in self.base_paths:
                 self.listed[name] = self.committed[name] | self.by_hand[name].keys()
+                sights = self.sights.get(name, {}) | self.examined
+                self.sights[name] = {
+                    version: sight
+                    for version, sight in sights.items()
+                    if version in self.listed[name]
+                }
             before = self.expected[name]
             unknown = name not in self.base_paths
             if unknown or (not chosen and not self.may_empty(name)):
@@ -246,11 +257,23 @@ class SourceMachine(RuleBasedStateMachine):
         ]
 
     def is_ready(self, name: str, version: int) -> bool:
-        if version in self.committed[name]:
-            return True
-        # What is aspired already stays so while its files change.
-        is_still = self.clock.now() - self.by_hand[name][version] >= SETTLE_S
+        now_s, sights = self.clock.now(), self.sights.get(name)
         is_known = version in self.listed[name]
+        if version in self.committed[name]:
+            self.examined[version] = (-1.0, now_s)
+            return True
+        touched_s = self.by_hand[name][version]
+        before = (sights or {}).get(version)
+        since_s = now_s
+        if before is not None and before[0] == touched_s:
+            since_s = before[1]
+        self.examined[version] = touched_s, since_s
+        # Quiet time counts once it was watched, but for what lay there all along.
+        lay_there = before is None and (sights is None or is_known)
+        is_still = now_s - since_s >= SETTLE_S or (
+            lay_there and now_s - touched_s >= SETTLE_S
+        )
+        # What is aspired already stays so while its files change.
         return is_still or (is_known and version in (self.expected[name] or ()))
 
     @invariant()

@@ -61,6 +61,7 @@ from tfs.server.config.running_config import (
 from tfs.server.config.server_config import (
     Message,
     ServerConfig,
+    all_of,
     check_kind_change,
     read_models,
 )
@@ -378,8 +379,7 @@ class ServerCore:
                 check_kind_change(message)
                 settings, errors = self._read(message)
                 if errors:
-                    first = next(iter(errors.values()))
-                    refuse(first, _wrong(errors, running))
+                    refuse(all_of(errors), _wrong(errors, running))
                     return
                 config = ServerConfig(settings, message)
                 base = Base(config, origin, path, self._clock.wall_s())
@@ -649,7 +649,12 @@ class ServerCore:
         """
         if self.is_starting():
             return False
-        return "" in self._waiters.failures(self._names()).values()
+        failures = self._waiters.failures(self._names())
+        return any(
+            not why and self._served.primary(name) is not None
+            for name, why in failures.items()
+            if why is not None
+        )
 
     def is_starting(self) -> bool:
         """Whether models of the start are neither available nor have failed."""
@@ -660,10 +665,11 @@ class ServerCore:
         return self._waiters.have_settled(self._names())
 
     def is_model_available(self, name: str) -> bool | None:
-        """Whether the model can answer; None if it is not configured."""
+        """Whether requests that name no version are answered; None if not configured."""
         if name not in self._names():
             return None
-        return self._waiters.failures((name,))[name] == ""
+        is_any = self._waiters.failures((name,))[name] == ""
+        return is_any and self._served.primary(name) is not None
 
     # -- waiting -----------------------------------------------------------------------
 

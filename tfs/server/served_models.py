@@ -33,6 +33,7 @@ class _Route:
 
     primary: int | None
     trial: TrialRoute | None
+    wanted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,8 @@ class ServedModels:
         )
         canary_version = None if canary is None else canary.version
         primary = effective_primary(settings.primary, was, available, canary_version)
-        routes[name] = _Route(primary, self._trial_route_locked(settings, available))
+        trial = self._trial_route_locked(settings, available)
+        routes[name] = _Route(primary, trial, settings.primary)
 
     def _trial_route_locked(
         self, settings: ModelSettings, available: Collection[int]
@@ -336,7 +338,9 @@ class ServedModels:
 
 def _no_primary(name: str, route: _Route) -> NotFound:
     why = ""
-    if route.trial is not None:
+    if route.wanted is not None:
+        why = f" (version {route.wanted} is the primary, and is not available)"
+    elif route.trial is not None:
         version = route.trial.trial.settings.version
         why = f" (a canary, version {version}, answers nothing in the primary's place)"
     return NotFound(f"Servable not found for request: Latest({name}){why}")

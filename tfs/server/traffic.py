@@ -54,16 +54,16 @@ def effective_primary(
         canary: The version on trial.
 
     A wanted version that is available is it. Until it is: what it was before, while
-    that is available, so that a move takes effect after the load. Else the latest
-    that is not the canary. The canary alone takes over nothing; but if it was what
-    answered before its trial, it goes on until another version can.
+    that is available, so that a move takes effect after the load; and nothing else: who
+    named a version, or went back to one, does not want another in its place. Where none
+    is named: the latest that is not the canary. The canary alone takes over nothing; but
+    if it was what answered before its trial, it goes on until another version can.
 
     """
     if wanted is not None and wanted in available:
         return wanted
+    goes_on = before if before is not None and before in available else None
+    if wanted is not None:
+        return goes_on
     others = [version for version in available if version != canary]
-    if wanted is not None and before in others:
-        return before
-    if others:
-        return max(others)
-    return before if before is not None and before in available else None
+    return max(others) if others else goes_on

@@ -166,6 +166,23 @@ def test_a_directory_that_cannot_be_written_is_told_at_the_start(
     assert fine.obstacle == ""
 
 
+def test_whether_a_directory_can_be_written_is_told_as_it_is_now(
+    tmp_path: Path,
+) -> None:
+    """A disk that fills up shows after the first attempt, one that is mended too."""
+    state = tmp_path / "state"
+    file = OverridesFile(str(state))
+    file.read()
+    state.rmdir()
+    state.write_text("a file")
+    with pytest.raises(FailedPrecondition):
+        file.write({})
+    assert file.obstacle == f"nothing can be kept in {state}: File exists"
+    state.unlink()
+    file.write({})
+    assert file.obstacle == ""
+
+
 def test_a_directory_that_cannot_be_written_refuses_the_change(tmp_path: Path) -> None:
     """A change that would not last is not made silently."""
     (tmp_path / "state").write_text("a file")

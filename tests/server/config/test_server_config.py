@@ -192,3 +192,16 @@ def test_the_text_form_reads_back_equal() -> None:
 def test_single_model_mode_is_a_config_of_one() -> None:
     """--model_name and --model_base_path are a short way of saying it."""
     assert single_model("a", "/m").models["a"].base_path == "/m"
+
+
+def test_every_wrong_model_is_told() -> None:
+    """Whoever mends a config need not find its mistakes one by one."""
+    wrong = [f'config {{ name: "m{n}" base_path: "relative{n}" }}' for n in range(12)]
+    few = f"model_config_list {{ {' '.join(wrong[:2])} }}"
+    with pytest.raises(InvalidArgument) as caught:
+        read_config_text(few, "test")
+    assert "m0" in caught.value.message
+    assert "relative1" in caught.value.message
+    many = f"model_config_list {{ {' '.join(wrong)} }}"
+    with pytest.raises(InvalidArgument, match="and 2 more models are wrong"):
+        read_config_text(many, "test")

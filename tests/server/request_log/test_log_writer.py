@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,13 @@ class Written:
 
     def counted(self, name: str, **labels: str) -> float:
         return self.stats.counter(name, **labels).value
+
+
+def _limit_file_size(num_bytes: int) -> int:
+    """Sets how large files may grow; returns what held. Python ignores SIGXFSZ."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
+    return before
 
 
 @pytest.fixture
@@ -158,6 +166,30 @@ def test_a_disk_that_fails_is_told_once(
     written.submit(b"abc")
     written.writer.write_pending()
     assert list(written.files().values()) == [[b"abc"]]
+
+
+def test_a_full_disk_leaves_whole_records_and_no_litter(tmp_path: Path) -> None:
+    """What was lost is counted and cut off; the same file goes on when there is room."""
+    written = Written(tmp_path)
+    written.submit(b"one")
+    written.writer.write_pending()
+    whole = _limit_file_size(20)  # less than two records with their frames
+    try:
+        for _ in range(3):
+            written.submit(b"lost")
+            written.submit(b"lost too")
+            written.writer.write_pending()
+        other = written.writer.open(str(tmp_path / "deep" / "other"))
+        written.writer.submit(other, 1000, lambda: b"x" * 1000)
+        written.writer.write_pending()
+    finally:
+        _limit_file_size(whole)
+    assert written.counted("request_log_records") == 1
+    assert written.counted("request_log_dropped", reason="disk") == 7
+    written.submit(b"two")
+    written.writer.write_pending()
+    assert written.files() == {f"log-{START}-0.tfrecord": [b"one", b"two"]}
+    written.writer.close()
 
 
 def test_a_record_that_cannot_be_made_costs_itself_only(written: Written) -> None:

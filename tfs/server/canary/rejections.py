@@ -127,6 +127,8 @@ class CanaryRejections:
                 os.fsync(file.fileno())
             os.replace(scratch, self._path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)
             log.warning(
                 "event=canary_rejections_not_kept path=%s error=%s", self._path, error
             )

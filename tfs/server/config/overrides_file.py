@@ -35,7 +35,7 @@ class OverridesFile:
 
     Attributes:
         problem: Why the file could not be read, "" if it could.
-        obstacle: Why nothing could be written at the start, "" if it could.
+        obstacle: Why nothing could be written the last time, "" if it could.
 
     """
 
@@ -93,11 +93,12 @@ class OverridesFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(scratch)
+            self.obstacle = self._cannot_keep(error)
             raise FailedPrecondition(
                 f"cannot keep overrides in {self.path}: {error.strerror}; nothing "
                 "was changed"
             ) from error
-        self.problem = ""
+        self.problem = self.obstacle = ""
 
     def _find_obstacle(self) -> str:
         if not self.path:
@@ -108,7 +109,10 @@ class OverridesFile:
                 file.write(bytes(_PROBE_BYTES))  # a full disk still gives empty files
                 return ""
         except OSError as error:
-            return f"nothing can be kept in {self._state_dir}: {error.strerror}"
+            return self._cannot_keep(error)
+
+    def _cannot_keep(self, error: OSError) -> str:
+        return f"nothing can be kept in {self._state_dir}: {error.strerror}"
 
     def _sync_directory(self) -> None:
         fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY)

@@ -40,6 +40,7 @@ _MODEL_TYPE_TENSORFLOW = 1
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 _MAX_INTERPRETERS: Final = 1024
 _MAX_QUOTED_CHARS: Final = 400
+_MAX_ERRORS: Final = 10
 
 Message = model_server_config_pb2.ModelServerConfig
 
@@ -109,9 +110,26 @@ def read_config(message: Message) -> ServerConfig:
 
     """
     models, errors = read_models(message)
-    for error in errors.values():
-        raise error
+    if errors:
+        raise all_of(errors)
     return ServerConfig(models, message)
+
+
+def all_of(errors: Mapping[str, ServingError]) -> ServingError:
+    """Returns one error that tells all that is wrong; of very many, the first.
+
+    Args:
+        errors: By model, in the order of the config; at least one.
+
+    """
+    first, *others = errors.values()
+    if not others:
+        return first
+    told = [error.message for error in (first, *others[: _MAX_ERRORS - 1])]
+    more = len(errors) - len(told)
+    if more > 0:
+        told.append(f"and {more} more models are wrong")
+    return type(first)("; ".join(told))
 
 
 def read_models(

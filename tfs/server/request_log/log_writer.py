@@ -6,7 +6,6 @@ slow disk must cost log lines and not answers.
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections import deque
@@ -102,6 +101,7 @@ class LogWriter:
         options = self.options
         file = RotatedFile(
             prefix,
+            self._note_written,
             options.max_file_bytes,
             self.clock,
             max_files=options.max_files,
@@ -151,7 +151,7 @@ class LogWriter:
                 return
         self.write_pending()
         for file in self._files:
-            self._attempt(file.close)
+            file.close()
 
     def write_pending(self) -> None:
         """Writes what is queued now. On the writer's thread, or a test's without it."""
@@ -161,30 +161,30 @@ class LogWriter:
         touched: dict[int, RotatedFile] = {}
         for item in items:
             if item.make is None:
-                self._attempt(item.file.close)
+                item.file.close()
                 with self._changed:
                     self._files.remove(item.file)
                 continue
-            if self._attempt(functools.partial(_write, item.file, item.make)):
-                self._num_written.add()
+            try:
+                item.file.write(item.make())
                 touched[id(item.file)] = item.file
-            else:
-                self._num_dropped["disk"].add()
+            except Exception as error:
+                self._note_written(1, error)
             with self._changed:
                 self._num_bytes -= item.size_bytes
         for file in touched.values():
-            self._attempt(file.flush)
+            file.flush()
 
-    def _attempt(self, write: Callable[[], None]) -> bool:
-        try:
-            write()
-        except Exception as error:
-            if not self._failing:
-                self._failing = True
-                log.error("event=request_log_unwritable problem=%s", error)
-            return False
-        self._failing = False
-        return True
+    def _note_written(self, num: int, error: Exception | None) -> None:
+        """Counts records that are in their file now, or are lost."""
+        if error is None:
+            self._num_written.add(num)
+            self._failing = False
+            return
+        self._num_dropped["disk"].add(num)
+        if not self._failing:
+            self._failing = True
+            log.error("event=request_log_unwritable problem=%s", error)
 
     def _run(self) -> None:
         while True:
@@ -194,7 +194,3 @@ class LogWriter:
                 if not self._queue:
                     return
             self.write_pending()
-
-
-def _write(file: RotatedFile, make: Callable[[], bytes]) -> None:
-    file.write(make())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import time
-from typing import BinaryIO, Final
+from collections.abc import Callable
+from io import FileIO
+from typing import Final, TypeAlias
 
 from tfs.codec.tfrecord import frame
 from tfs.core.clock import Clock
@@ -17,17 +20,25 @@ _SUFFIX: Final = re.compile(r"-([0-9]{8}-[0-9]{6})-([0-9]+)\.tfrecord")
 # Of what all files of a prefix may take, the largest share of one: deleting the oldest
 # must not delete most of the log.
 _LARGEST_SHARE: Final = 4
+_MAX_PENDING_BYTES: Final = 1 << 20
+
+OnWritten: TypeAlias = Callable[[int, OSError | None], None]
+"""Takes how many records are in the file now, or are lost with the error; quick."""
 
 
 class RotatedFile:
     """Record files ``PREFIX-YYYYMMDD-HHMMSS-N.tfrecord``. Confined to the log writer.
 
-    A file is made when the first record comes; records are whole in it after
-    ``flush``. Whenever one is made, the oldest of the prefix, by their names and
-    whichever server wrote them, are deleted as far as the bounds ask for it.
+    A file is made when the first record comes; records are in it after ``flush``.
+    Whenever one is made, the oldest of the prefix, by their names and whichever server
+    wrote them, are deleted as far as the bounds ask for it.
+
+    A file holds whole records only, whatever fails: what a full disk took of some is
+    cut off again, and the file goes on where it was.
 
     Args:
         prefix: Absolute path that the names begin with.
+        on_written: Told of every record once.
         max_bytes: A file that has reached this is followed by the next.
         clock: For the names.
         max_files: Files kept, the one that is written included; 0 keeps all.
@@ -39,6 +50,7 @@ class RotatedFile:
     def __init__(
         self,
         prefix: str,
+        on_written: OnWritten,
         max_bytes: int,
         clock: Clock,
         *,
@@ -46,67 +58,75 @@ class RotatedFile:
         max_total_bytes: int = 0,
     ) -> None:
         self.prefix = prefix
+        self._on_written = on_written
         self._max_bytes = max_bytes
         if max_total_bytes:
             self._max_bytes = min(max_bytes, max(1, max_total_bytes // _LARGEST_SHARE))
         self._max_files = max_files
         self._max_total_bytes = max_total_bytes
         self._clock = clock
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._num_bytes = 0
+        self._pending = bytearray()
+        self._num_pending = 0
         self._stamp = ""
         self._next_index = 0
 
     def write(self, record: bytes) -> None:
-        """Appends a record.
+        """Appends a record, now or at the next ``flush``; does not raise."""
+        if self._num_bytes + len(self._pending) >= self._max_bytes:
+            self.close()
+        self._pending += frame(record)
+        self._num_pending += 1
+        if len(self._pending) >= _MAX_PENDING_BYTES:
+            self.flush()
 
-        Raises:
-            OSError: It could not; the file it was meant for is closed.
-
-        """
-        framed = frame(record)
+    def flush(self) -> None:
+        """Hands what was written to the operating system; does not raise."""
+        num, self._num_pending = self._num_pending, 0
+        if not num:
+            return
+        pending, self._pending = self._pending, bytearray()
         try:
-            if self._file is not None and self._num_bytes >= self._max_bytes:
-                self.close()
             if self._file is None:
                 self._file = self._open()
                 self._num_bytes = 0
-                self._make_room(self._file.name)
-            self._file.write(framed)
-        except OSError:
-            self._abandon()
-            raise
-        self._num_bytes += len(framed)
-
-    def flush(self) -> None:
-        """Hands what was written to the operating system.
-
-        Raises:
-            OSError: It could not; the file is closed.
-
-        """
-        if self._file is not None:
-            try:
-                self._file.flush()
-            except OSError:
-                self._abandon()
-                raise
+                self._make_room(str(self._file.name))
+            left = memoryview(pending)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self._cut_off()
+            self._on_written(num, error)
+            return
+        self._num_bytes += len(pending)
+        self._on_written(num, None)
 
     def close(self) -> None:
-        """Ends the file; the next record begins another."""
+        """Ends the file; the next record begins another. Does not raise."""
+        self.flush()
         file, self._file = self._file, None
+        self._num_bytes = 0
         if file is not None:
-            file.close()
-
-    def _abandon(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            try:
+            with contextlib.suppress(OSError):
                 file.close()
-            except OSError:
-                log.debug("event=request_log_close_failed prefix=%s", self.prefix)
 
-    def _open(self) -> BinaryIO:
+    def _cut_off(self) -> None:
+        """Takes back what came into the file of records that are lost."""
+        file = self._file
+        if file is None:
+            return
+        try:
+            if self._num_bytes:
+                file.truncate(self._num_bytes)
+                file.seek(self._num_bytes)
+                return
+            os.unlink(str(file.name))  # a full disk must not fill up with empty files
+        except OSError as error:
+            log.debug("event=request_log_not_cut path=%s error=%s", file.name, error)
+        self.close()
+
+    def _open(self) -> FileIO:
         os.makedirs(os.path.dirname(self.prefix) or ".", exist_ok=True)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._clock.wall_s()))
         # Not from 0 within the same second: what had that name may have been deleted.
@@ -115,7 +135,8 @@ class RotatedFile:
             path = f"{self.prefix}-{stamp}-{index}.tfrecord"
             index += 1
             try:
-                file = open(path, "xb")  # noqa: SIM115  # closed by ``close``
+                # Unbuffered: we have to know what is in the file.
+                file = open(path, "xb", buffering=0)  # noqa: SIM115  # ``close`` does
             except FileExistsError:  # a server before us
                 continue
             self._stamp, self._next_index = stamp, index
