@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
+from tfs.runtime.guest.max_pooling import quicken_graph
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_callable import TorchCallable
@@ -145,7 +146,10 @@ def _load_program(
     call_signature = program.module_call_graph[0].signature
     names = list(call_signature.forward_arg_names or ()) if call_signature else []
     in_spec = program.call_spec.in_spec
-    return _by_name(source, program.module(), in_spec, names)
+    module = program.module()
+    if isinstance(module, torch.fx.GraphModule):
+        quicken_graph(module)
+    return _by_name(source, module, in_spec, names)
 
 
 def _read_mapped(

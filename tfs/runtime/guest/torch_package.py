@@ -23,6 +23,7 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.mapped_reader import MappedReader
+from tfs.runtime.guest.max_pooling import quicken_modules
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
@@ -53,6 +54,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         model = importer.load_pickle(package, resource, map_location=source.device)
         if isinstance(model, torch.nn.Module):
             model.eval()
+            quicken_modules(model)
         functions = methods_of(source, model)
     except BaseException:
         close_package(importer)

@@ -1,0 +1,207 @@
+"""Max pooling by the quick kernel: the same bits, and modules that stay modules."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from tfs.runtime.guest import max_pooling
+from tfs.runtime.guest.max_pooling import max_pool2d, quicken_graph, quicken_modules
+
+SETTINGS = (
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": (2, 3)},
+    {"kernel_size": 2, "stride": 1, "dilation": 2},
+    {"kernel_size": 3, "stride": (2, 3), "padding": (1, 0), "ceil_mode": True},
+)
+DTYPES = (torch.float32, torch.float64, torch.float16)
+
+
+def images(
+    shape: Sequence[int] = (2, 16, 33, 31), dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Returns a tensor with NaNs, infinities and both zeros among its elements."""
+    generator = torch.Generator().manual_seed(3)
+    elements = torch.randn(*shape, generator=generator).round(decimals=1)
+    chosen = torch.randint(0, 40, tuple(shape), generator=generator)
+    for index, value in enumerate((float("nan"), float("inf"), -float("inf"), -0.0)):
+        elements[chosen == index] = value
+    return elements.to(dtype)
+
+
+def bits(tensor: torch.Tensor) -> list[int]:
+    as_ints = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.dtype.itemsize]
+    values: list[int] = tensor.contiguous().view(as_ints).flatten().tolist()
+    return values
+
+
+def pool(**settings: object) -> nn.MaxPool2d:
+    return nn.MaxPool2d(**settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Notes for each call whether it went to the quick kernel."""
+    taken: list[bool] = []
+    pays = max_pooling._pays
+
+    def noted(tensor: torch.Tensor) -> bool:
+        taken.append(pays(tensor))
+        return taken[-1]
+
+    monkeypatch.setattr(max_pooling, "_pays", noted)
+    return taken
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_quickened_module_returns_the_bits_and_strides_of_a_plain_one(
+    settings: dict[str, object], dtype: torch.dtype, quickly: list[bool]
+) -> None:
+    """A quick answer is the plain one, whatever the elements and the settings are."""
+    plain, quick = pool(**settings), pool(**settings)
+    quicken_modules(quick)
+    tensor = images(dtype=dtype)
+    with torch.inference_mode():
+        expected, given = plain(tensor), quick(input=tensor)
+    assert quickly == [True]
+    assert bits(given) == bits(expected)
+    assert given.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        images((16, 33, 31)),  # one image without a batch
+        images((2, 4, 64, 64)),  # few channels
+        images((1, 16, 8, 8)),  # few elements
+        images().to(memory_format=torch.channels_last),
+        images().transpose(2, 3),
+        images(dtype=torch.bfloat16),
+    ],
+    ids=("no batch", "channels", "elements", "channels last", "transposed", "bfloat16"),
+)
+def test_tensor_for_which_copies_do_not_pay_is_pooled_as_before(
+    tensor: torch.Tensor,
+) -> None:
+    """What the quick kernel is not for goes where it went: values and strides."""
+    plain, quick = pool(kernel_size=2), pool(kernel_size=2)
+    quicken_modules(quick)
+    with torch.inference_mode():
+        expected, given = plain(tensor), quick(tensor)
+    assert bits(given) == bits(expected)
+    assert given.stride() == expected.stride()
+
+
+def test_gradients_get_the_operators_that_the_model_wrote(
+    quickly: list[bool],
+) -> None:
+    """A model that differentiates something in a call does so as before."""
+    quick = pool(kernel_size=2)
+    quicken_modules(quick)
+    tensor = torch.randn(2, 16, 32, 32, requires_grad=True)
+    quick(tensor).sum().backward()
+    assert quickly == [False]
+    assert tensor.grad is not None
+    assert tensor.grad.count_nonzero() == 2 * 16 * 16 * 16
+
+
+def test_indices_and_subclasses_and_replaced_methods_are_left_alone() -> None:
+    """Only what is known to pool as torch's module does is quickened."""
+
+    class Own(nn.MaxPool2d):
+        pass
+
+    replaced = pool(kernel_size=2)
+    replaced.forward = lambda input: input  # type: ignore[method-assign]  # noqa: A006
+    model = nn.ModuleList([Own(2), pool(kernel_size=2, return_indices=True), replaced])
+    before = [dict(vars(module)) for module in model]
+    quicken_modules(model)
+    assert [dict(vars(module)) for module in model] == before
+
+
+def test_indices_asked_for_later_are_returned() -> None:
+    """A module's settings may change after it was quickened."""
+    quick = pool(kernel_size=2)
+    quicken_modules(quick)
+    quick.return_indices = True
+    with torch.inference_mode():
+        _, indices = quick(images())
+    assert indices.dtype is torch.int64
+
+
+def test_copy_of_a_quickened_module_has_settings_of_its_own() -> None:
+    """A copy that is changed pools by what it was changed to, the first does not."""
+    quick = pool(kernel_size=2)
+    quicken_modules(quick)
+    copied = copy.deepcopy(quick)
+    copied.kernel_size = copied.stride = 4
+    with torch.inference_mode():
+        assert quick(images()).shape[2:] == (16, 15)
+        assert copied(images()).shape[2:] == (8, 7)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_quickened_module_pickles_scripts_traces_and_exports() -> None:
+    """What models do with their modules at run time works with a quickened one."""
+    plain = nn.Sequential(pool(kernel_size=2))
+    quick = copy.deepcopy(plain)
+    quicken_modules(quick)
+    tensor = torch.randn(2, 16, 32, 32)
+    with torch.inference_mode():
+        expected = plain(tensor)
+        file = io.BytesIO()
+        torch.save(quick, file)
+        file.seek(0)
+        others = {
+            "pickled": pickle.loads(pickle.dumps(quick)),
+            "saved": torch.load(file, weights_only=False),
+            "scripted": torch.jit.script(quick),
+            "traced": torch.jit.trace(quick, tensor),  # type: ignore[no-untyped-call]
+            "mapped": lambda each: torch.func.vmap(quick)(each[None])[0],
+        }
+        given = {name: bits(other(tensor)) for name, other in others.items()}
+    exported = torch.export.export(quick, (tensor,))
+    operators = [str(node.target) for node in exported.graph.nodes]
+    assert "aten.max_pool2d.default" in operators
+    assert "aten.contiguous.default" not in operators
+    assert given == dict.fromkeys(others, bits(expected))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_exported_program_pools_quickly_with_the_same_bits(
+    settings: dict[str, object], quickly: list[bool]
+) -> None:
+    """A program's operator is replaced with all of its arguments."""
+    tensor = images()
+    program = torch.export.export(nn.Sequential(pool(**settings)), (tensor,)).module()
+    assert isinstance(program, torch.fx.GraphModule)
+    with torch.inference_mode():
+        expected = program(tensor)
+        quicken_graph(program)
+        given = program(tensor)
+    assert quickly == [True]
+    assert bits(given) == bits(expected)
+    assert given.stride() == expected.stride()
+
+
+def test_program_without_pooling_is_not_compiled_anew() -> None:
+    """Loading a program costs nothing more where there is nothing to replace."""
+    program = torch.fx.symbolic_trace(nn.Linear(2, 2))
+    code = program.forward
+    quicken_graph(program)
+    assert program.forward == code
+
+
+def test_operator_takes_what_torchs_takes() -> None:
+    """Arguments that a program leaves out are torch's defaults."""
+    tensor = images()
+    with torch.inference_mode():
+        expected = torch.ops.aten.max_pool2d(tensor, [2, 2])
+        assert bits(max_pool2d(tensor, [2, 2])) == bits(expected)
