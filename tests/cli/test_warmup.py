@@ -59,6 +59,19 @@ def test_a_log_gives_its_requests_once_each_without_answers(
     assert not first.HasField("log_metadata")
 
 
+def test_a_log_that_is_being_written_gives_what_is_whole(
+    version: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its last record may be cut; the files after it are read all the same."""
+    files = [tmp_path / "1.tfrecord", tmp_path / "2.tfrecord"]
+    files[0].write_bytes(frame(predict_log()) + frame(classify_log())[:-1])
+    files[1].write_bytes(frame(classify_log()))
+    words = ["--from_log", *map(str, files)]
+    assert main(["warmup", "record", str(version), *words]) == 0
+    assert recorded(version) == ["predict_log", "classify_log"]
+    assert f"DATA_LOSS: {files[0]}: truncated record" in capsys.readouterr().err
+
+
 def test_a_manifest_that_lists_the_file_lets_go_of_it(version: Path) -> None:
     """A version stays loadable at every moment: no digest is ever wrong."""
     file = version / WARMUP_FILE

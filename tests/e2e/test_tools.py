@@ -138,7 +138,7 @@ def test_a_log_is_replayed_and_answers_are_compared(
     cut = folder / "cut.tfrecord"
     cut.write_bytes(whole[:-1])
     capsys.readouterr()
-    assert main(["replay", *files, str(cut), address]) == 1
+    assert main(["replay", str(cut), *files, address]) == 1
     told = capsys.readouterr()
     assert told.out == "5 sent, 5 same, 0 not\n"
     assert f"DATA_LOSS: {cut}: truncated record" in told.err

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Final
 
 from tfs.cli.connection import add_connection_flags, connect
-from tfs.core.errors import (
-    DataLoss,
-    FailedPrecondition,
-    InvalidArgument,
-    ServingError,
-)
+from tfs.cli.logged_requests import LoggedRequests, num_records
+from tfs.core.errors import ServingError, Unavailable
 
-if TYPE_CHECKING:
-    from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
-
-_MAX_SHOWN = 10
+_MAX_SHOWN: Final = 10
+_MAX_UNREACHED: Final = 3
+"""Requests in a row that nobody answered; the rest is not tried then."""
 
 _EPILOG = """\
 examples
@@ -35,8 +29,8 @@ def add_parser(
         "replay",
         help="send a request log again, compare the answers",
         description="Sends logged requests to a server, one after the other, and "
-        "compares what it answers with what was logged. Ends with 0 if every answer "
-        "is the same.",
+        "compares what it answers with what was logged. Ends with 0 if every file was "
+        "read to its end and every answer is the same.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,7 +46,7 @@ def add_parser(
         "--atol", type=float, default=1e-6, help="absolute, of floats (default 1e-6)"
     )
     parser.add_argument(
-        "--max_records", type=int, default=None, help="stop after so many"
+        "--max_records", type=num_records, default=None, help="stop after so many"
     )
     add_connection_flags(parser)
     parser.set_defaults(run=run)
@@ -65,12 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     instead = Target(arguments.model, arguments.version, arguments.label)
     tolerance = Tolerance(arguments.rtol, arguments.atol)
-    entries = itertools.islice(read_logs(arguments.files), arguments.max_records)
-    num_same = 0
-    problems: list[str] = []
+    logged = LoggedRequests(arguments.files)
+    num_same = num_others = num_unreached = 0
     try:
         with connect(arguments) as client:
-            for index, entry in enumerate(entries):
+            for where, entry in itertools.islice(logged, arguments.max_records):
                 exchange = exchange_of(entry, instead)
                 if exchange is None:
                     continue
@@ -78,59 +71,32 @@ def run(arguments: argparse.Namespace) -> int:
                     answer = client.send(
                         exchange.method, exchange.request, idempotent=True
                     )
+                except Unavailable as error:  # the client has tried for a while
+                    num_unreached += 1
+                    if num_unreached == _MAX_UNREACHED:
+                        raise
+                    found = str(error)
                 except ServingError as error:
+                    num_unreached = 0
                     found = str(error)
                 else:
+                    num_unreached = 0
                     found = difference(
                         exchange.method, exchange.response, answer, tolerance
                     )
                 if not found:
                     num_same += 1
                     continue
-                problems.append(found)
-                if len(problems) <= _MAX_SHOWN:
-                    print(f"record {index}: {found}")
-    except ServingError:  # a file is damaged, or still being written
-        if num_same or problems:
-            print(_summary(num_same, len(problems)))
+                num_others += 1
+                if num_others <= _MAX_SHOWN:
+                    print(f"{where}: {found}")
+    except ServingError:  # nobody answers, or a file is no log
+        if num_same or num_others:
+            print(_summary(num_same, num_others))
         raise
-    print(_summary(num_same, len(problems)))
-    return 1 if problems else 0
+    print(_summary(num_same, num_others))
+    return 1 if num_others or logged.num_damaged else 0
 
 
 def _summary(num_same: int, num_others: int) -> str:
     return f"{num_same + num_others} sent, {num_same} same, {num_others} not"
-
-
-def read_logs(paths: Sequence[str]) -> Iterator[prediction_log_pb2.PredictionLog]:
-    """Yields the entries of request logs, in order.
-
-    Raises:
-        FailedPrecondition: A file cannot be read.
-        InvalidArgument: A record is no PredictionLog.
-        DataLoss: A file is no TFRecord file, or cut off; names it, and what comes
-            before was yielded.
-
-    """
-    from google.protobuf.message import DecodeError
-
-    from tfs.codec.tfrecord import read_records
-    from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
-
-    for path in paths:
-        try:
-            file = open(path, "rb")  # noqa: SIM115  # closed below
-        except OSError as error:
-            raise FailedPrecondition(f"{path}: {error.strerror}") from error
-        with file:
-            try:
-                for index, record in enumerate(read_records(file)):
-                    try:
-                        entry = prediction_log_pb2.PredictionLog.FromString(record)
-                    except DecodeError as error:
-                        raise InvalidArgument(
-                            f"{path}: record {index} is no PredictionLog"
-                        ) from error
-                    yield entry
-            except DataLoss as error:
-                raise DataLoss(f"{path}: {error.message}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfs.cli.inputs import HELP, read_inputs, read_json
-from tfs.cli.replay import read_logs
+from tfs.cli.logged_requests import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
 from tfs.core.version_directory import (
@@ -61,7 +61,7 @@ def add_parser(
         "--from_log", nargs="+", default=[], metavar="FILE", help="request logs"
     )
     record.add_argument(
-        "--max_records", type=int, default=100, help="of the logs (default 100)"
+        "--max_records", type=num_records, default=100, help="of the logs (default 100)"
     )
     record.add_argument(
         "--append", action="store_true", help="keep the requests that are there"
@@ -78,9 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     entries: list[prediction_log_pb2.PredictionLog] = []
     if arguments.append:
         entries += read_warmup_requests(path)
-    entries += itertools.islice(
-        _from_logs(arguments.from_log), max(0, arguments.max_records)
-    )
+    entries += itertools.islice(_from_logs(arguments.from_log), arguments.max_records)
     if arguments.input or arguments.examples:
         entries.append(_from_examples(arguments, signatures))
     if not entries:
@@ -111,7 +109,7 @@ def _from_logs(
 ) -> Iterator[prediction_log_pb2.PredictionLog]:
     """Yields the logs' requests, each different one once, without the answers."""
     seen: set[bytes] = set()
-    for entry in read_logs(files):
+    for _, entry in LoggedRequests(files):
         kind = entry.WhichOneof("log_type")
         if kind is None:
             continue

@@ -1,0 +1,111 @@
+"""tfs.cli.replay, with a client that answers from memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.handlers.test_warmup import predict_log
+from tfs.cli import replay
+from tfs.cli.main import main
+from tfs.codec.tfrecord import frame
+from tfs.core.errors import NotFound, ServingError, Unavailable
+
+
+class Answers:
+    """A client whose calls end as they are told; the last one stays."""
+
+    def __init__(self, *outcomes: bytes | ServingError) -> None:
+        self.outcomes = list(outcomes)
+        self.num_calls = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def send(self, method: str, message: bytes, *, idempotent: bool) -> bytes:
+        assert idempotent
+        self.num_calls += 1
+        outcome = self.outcomes.pop(0) if self.outcomes[1:] else self.outcomes[0]
+        if isinstance(outcome, ServingError):
+            raise outcome
+        return outcome
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A file of five requests, answered by nothing."""
+    path = tmp_path / "log.tfrecord"
+    path.write_bytes(frame(predict_log()) * 5)
+    return path
+
+
+def answering(
+    monkeypatch: pytest.MonkeyPatch, *outcomes: bytes | ServingError
+) -> Answers:
+    answers = Answers(*outcomes)
+
+    def connect(arguments: argparse.Namespace) -> Answers:
+        return answers
+
+    monkeypatch.setattr(replay, "connect", connect)
+    return answers
+
+
+def test_a_damaged_file_does_not_keep_the_next_from_being_read(
+    log: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A killed server's file ends inside a record; it is said, and exits with 1."""
+    answering(monkeypatch, b"")
+    cut = tmp_path / "cut.tfrecord"
+    cut.write_bytes(log.read_bytes()[:-1])
+    assert main(["replay", str(cut), str(log)]) == 1
+    told = capsys.readouterr()
+    assert told.out == "9 sent, 9 same, 0 not\n"
+    assert told.err.startswith(f"tfs: DATA_LOSS: {cut}: truncated record")
+
+
+def test_nobody_there_ends_the_replay(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After three in a row that nobody answered: a log may hold a million."""
+    gone = Unavailable("gone")
+    answers = answering(monkeypatch, gone, gone, b"", gone)
+    assert main(["replay", str(log), str(log)]) == 1
+    assert answers.num_calls == 6
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1] == "5 sent, 1 same, 4 not"
+    assert told.err == "tfs: UNAVAILABLE: gone\n"
+
+
+def test_every_difference_is_counted_and_the_first_are_told_by_their_place(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """File and record, so that it can be looked up."""
+    answering(monkeypatch, b"", NotFound("no"))
+    assert main(["replay", *[str(log)] * 4]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == f"{log}, record 1: NOT_FOUND: no"
+    assert len(told) == 11
+    assert told[-1] == "20 sent, 1 same, 19 not"
+
+
+def test_how_many_records_is_bounded_by_a_whole_number(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A negative one is a wrong command line."""
+    answers = answering(monkeypatch, b"")
+    assert main(["replay", str(log), "--max_records=2"]) == 0
+    assert answers.num_calls == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(log), "--max_records=-1"])
+    assert ended.value.code == 2
+    assert "must not be negative" in capsys.readouterr().err

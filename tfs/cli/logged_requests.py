@@ -1,0 +1,69 @@
+"""Request logs as commands read them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
+
+if TYPE_CHECKING:
+    from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
+
+
+class LoggedRequests:
+    """The entries of request logs, in order. Iterate once.
+
+    What is wrong with a file ends that file: one that a killed server left, or that is
+    still being written, may end inside a record. It is said on stderr, and the next
+    file is read.
+
+    Attributes:
+        num_damaged: Files that could not be read to their end, so far.
+
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self.num_damaged = 0
+
+    def __iter__(self) -> Iterator[tuple[str, prediction_log_pb2.PredictionLog]]:
+        """Yields every entry, and in which record of which file it is.
+
+        Raises:
+            FailedPrecondition: A file cannot be read.
+            InvalidArgument: A record is no PredictionLog.
+
+        """
+        from google.protobuf.message import DecodeError
+
+        from tfs.codec.tfrecord import read_records
+        from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
+
+        for path in self._paths:
+            try:
+                with open(path, "rb") as file:
+                    for index, record in enumerate(read_records(file)):
+                        where = f"{path}, record {index}"
+                        try:
+                            entry = prediction_log_pb2.PredictionLog.FromString(record)
+                        except DecodeError as error:
+                            raise InvalidArgument(
+                                f"{where} is no PredictionLog"
+                            ) from error
+                        yield where, entry
+            except OSError as error:
+                raise FailedPrecondition(f"{path}: {error.strerror}") from error
+            except DataLoss as error:
+                self.num_damaged += 1
+                print(f"tfs: DATA_LOSS: {path}: {error.message}", file=sys.stderr)
+
+
+def num_records(text: str) -> int:
+    """Reads how many records a command may take, for ``argparse``."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative: {number}")
+    return number
