@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from tests.models.digits import DigitClassifier
 from tests.servables.fakes import ID
 from tfs.core.dtype import FLOAT32, INT64
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.core.loader import Loader
+from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.export import save
@@ -58,6 +62,26 @@ def assert_close(view: TensorView, expected: torch.Tensor) -> None:
     assert isinstance(view.data, bytes)
     found = torch.frombuffer(bytearray(view.data), dtype=torch.float32)
     torch.testing.assert_close(found.view(expected.shape), expected)
+
+
+def test_graphs_are_loaded_side_by_side(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """torch's reader of graphs is one per process; versions that wait for it load."""
+    path = save(DigitClassifier(), PIXELS, tmp_path, platform="torch_export")
+    loaders = [
+        TorchExport().loader(path, LoadContext(lambda _: inline)) for _ in range(6)
+    ]
+    at_once = threading.Barrier(len(loaders))
+
+    def load(loader: Loader[Servable]) -> None:
+        at_once.wait()
+        loader.load(ID)
+
+    with ThreadPoolExecutor(len(loaders)) as threads:
+        list(threads.map(load, loaders))
+    for loader in loaders:
+        loader.unload()
 
 
 @pytest.mark.parametrize(

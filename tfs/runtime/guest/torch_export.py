@@ -8,12 +8,13 @@ positional arguments as they were exported, so inputs are put into that order he
 
 from __future__ import annotations
 
+import threading
 import types
 import typing
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.export.pt2_archive import _package
@@ -33,6 +34,9 @@ from tfs.runtime.guest.torch_callable import TorchCallable
 
 ARCHIVE = "model.pt2"
 
+_reading: Final = threading.Lock()
+"""Held while a graph is read: torch's reader is one per process, in a global variable."""
+
 
 def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Loads the program of a version; see :class:`GuestModel`.
@@ -46,7 +50,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     who = source.id.slashed
     reader: MappedReader | None = None
     try:
-        with warnings.catch_warnings():
+        with _reading, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if _is_compiled(file.path):
                 function = _load_compiled(source, file.path)
