@@ -89,6 +89,24 @@ def test_a_call_that_hangs_costs_the_drain_timeout_once() -> None:
     assert [each - begun_s for each in server.deadlines_s] == [30.0, 32.0]
 
 
+class _Answered(_Hanging):
+    """A server whose calls were all answered; what computes does so for nobody."""
+
+    def drain(self, deadline_s: float) -> bool:
+        self.deadlines_s.append(deadline_s)
+        return True
+
+
+def test_a_call_that_nobody_waits_for_keeps_a_server_for_seconds() -> None:
+    """Where every caller has an answer the end does not wait for the drain timeout."""
+    clock = FakeClock()
+    server = _Answered(clock)
+    begun_s = clock.now()
+    with _SignalInbox() as inbox:
+        assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 0
+    assert [each - begun_s for each in server.deadlines_s] == [30.0, 5.0]
+
+
 def test_a_config_that_is_refused_costs_no_patience() -> None:
     """The end of a start waits for nothing that never ran."""
     config = read_config_text(

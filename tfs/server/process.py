@@ -45,6 +45,7 @@ Say = Callable[[str], None]
 
 FORCED_EXIT: Final = 130
 _CLOSE_GRACE_S: Final = 2.0  # for unloading, where draining used its time up
+_CLOSE_S: Final = 5.0  # the same where nobody waits for an answer any more
 _ONE_WISH_S: Final = 0.05  # signals this close together are one
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -200,8 +201,11 @@ def _drain(
             deadline_s = clock.now() + timeout_s
             outcome.append(server.drain(deadline_s))
             # One time for both, so that a call that hangs costs it once; what is
-            # left to unload then gets a little more.
-            server.close(max(deadline_s, clock.now() + _CLOSE_GRACE_S))
+            # left to unload then gets a little more. Where all is answered, calls that
+            # still run do so for nobody: a hanging one keeps the server for no longer.
+            now_s = clock.now()
+            deadline_s = min(deadline_s, now_s + _CLOSE_S)
+            server.close(max(deadline_s, now_s + _CLOSE_GRACE_S))
         except Exception:
             log.exception("event=drain_failed")
         finally:
