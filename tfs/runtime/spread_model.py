@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -29,6 +30,18 @@ class MemberModel(InterpreterModel, MeasurableModel, Protocol):
     """The version on one of them."""
 
 
+class Growth(Protocol):
+    """What adds the interpreters that a version is not on yet. Thread-safe."""
+
+    def want(self) -> None:
+        """Takes in that a call has to wait. Does not block; often called."""
+        ...
+
+    def end(self) -> None:
+        """Adds no further one, and waits for one that is under way; idempotent."""
+        ...
+
+
 M = TypeVar("M", bound=Member)
 V = TypeVar("V", bound=MemberModel)
 
@@ -42,7 +55,12 @@ class SpreadModel(Generic[M, V]):
     """
 
     def __init__(self, members: Sequence[tuple[M, V]]) -> None:
+        # Replaced, not changed: calls read it without a lock.
         self._members = tuple(members)
+        self._growth: Growth | None = None
+        # Guards the writing of _members, and the flag; leaf.
+        self._lock = threading.Lock()
+        self._unloaded = False
 
     @property
     def members(self) -> Sequence[tuple[M, V]]:
@@ -105,9 +123,27 @@ class SpreadModel(Generic[M, V]):
                     fewest, model = num_pending, other
                     if not num_pending:
                         break
+            if fewest and self._growth is not None:
+                self._growth.want()
         model.submit(task)
 
+    def grow_by(self, growth: Growth | None) -> None:
+        """Asks ``growth`` for further interpreters when calls wait; None: no longer."""
+        self._growth = growth
+
+    def add(self, member: M, model: V) -> bool:
+        """Lets calls go to one more; returns False, with nothing done, if unloaded."""
+        with self._lock:
+            if not self._unloaded:
+                self._members = (*self._members, (member, model))
+            return not self._unloaded
+
     def unload(self) -> None:
+        with self._lock:
+            self._unloaded = True
+        growth, self._growth = self._growth, None
+        if growth is not None:
+            growth.end()
         for _, model in self._members:
             model.unload()
 

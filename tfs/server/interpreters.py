@@ -109,12 +109,19 @@ class Interpreters:
         """Whether this host has the process backend."""
         return self._processes is not None
 
-    def of(self, backend: Backend, *, num_processes: int = 0) -> Interpreter:
+    def of(
+        self,
+        backend: Backend,
+        *,
+        num_processes: int = 0,
+        may_grow: Callable[[], bool] | None = None,
+    ) -> Interpreter:
         """Returns the interpreter for one version that is to run there; started.
 
         A version in processes has them for itself: ``num_processes`` of them, or as
-        many as the options say. Private Pythons are shared by all versions; a version
-        gets that many of them, or all.
+        many as the options say; given ``may_grow``, one at first, and the others when
+        calls wait (:class:`~tfs.runtime.process.process_pool.ProcessPool`). Private
+        Pythons are shared by all versions; a version gets that many of them, or all.
 
         Raises:
             FailedPrecondition: This server has no such backend.
@@ -127,7 +134,7 @@ class Interpreters:
                 raise FailedPrecondition("the interpreters are closed")
             if backend is Backend.PROCESS and self._processes is not None:
                 return self._processes.pool(
-                    num_processes or self._options.num_interpreters
+                    num_processes or self._options.num_interpreters, may_grow
                 )
             if backend in _IN_PROCESS and self._in_process is not None:
                 return self._in_process.of(backend, num_processes)

@@ -196,15 +196,18 @@ class ModelFleet:
         self._interpreters.close(deadline_s)
 
     def _interpreter(self, backend: Backend) -> Interpreter:
-        # While many versions wait, each gets one process: they may well move soon.
-        return self._interpreters.of(
-            backend, num_processes=1 if self._is_crowded() else 0
-        )
+        # While many versions wait, each gets one process: they may well move soon. Those
+        # that stay get theirs when their calls wait.
+        may_grow = self._has_room if self._is_crowded() else None
+        return self._interpreters.of(backend, may_grow=may_grow)
 
     # -- measuring later ----------------------------------------------------------------
 
     def _is_crowded(self) -> bool:
         return self._manager.num_waiting_loads > 0
+
+    def _has_room(self) -> bool:
+        return not self._is_crowded()
 
     def _wake_measurer(self) -> None:
         with self._changed:

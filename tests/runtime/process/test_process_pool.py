@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,45 @@ def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None
     assert pool.stats().num_models == 1
     assert pool in backend.pools()
     model.unload()
+    assert isinstance(ask(model, X).error(), Unavailable)
+    assert all(each.pid is None for each in pool.interpreters)
+    assert pool not in backend.pools()
+
+
+def test_one_of_many_versions_grows_when_its_calls_wait(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """One interpreter while others load and none while unused; all once calls wait."""
+    may_grow = threading.Event()
+    pool = backend.pool(2, may_grow.is_set)
+    model = pool.load(package(tmp_path, Scale()))
+    slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
+    for answer in slow:
+        answer.outputs()
+    assert len(model.members) == 1  # others were being loaded
+    may_grow.set()
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+    assert len(model.members) == 1  # no call had to wait
+    slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
+    for answer in slow:
+        answer.outputs()
+    until(lambda: len(model.members) == 2, "the second interpreter")
+    assert len({member.pid for _, member in model.members}) == 2
+    model.unload()
+    assert all(each.pid is None for each in pool.interpreters)
+    assert pool not in backend.pools()
+
+
+def test_a_version_unloaded_while_it_grows_leaves_nothing(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """Unloading waits for an interpreter that is being added, and ends it too."""
+    pool = backend.pool(2, lambda: True)
+    model = pool.load(package(tmp_path, Scale()))
+    slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
+    model.unload()
+    for answer in slow:
+        answer.outcome()
     assert isinstance(ask(model, X).error(), Unavailable)
     assert all(each.pid is None for each in pool.interpreters)
     assert pool not in backend.pools()

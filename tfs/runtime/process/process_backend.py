@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
@@ -49,8 +50,13 @@ class ProcessBackend:
         """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
         return ZygoteProcess.is_available()
 
-    def pool(self, num_interpreters: int = 1) -> ProcessPool:
-        """Returns a new pool; it takes memory when something is loaded on it."""
+    def pool(
+        self, num_interpreters: int = 1, may_grow: Callable[[], bool] | None = None
+    ) -> ProcessPool:
+        """Returns a new pool; it takes memory when something is loaded on it.
+
+        Given ``may_grow``, on one interpreter at first; see :class:`ProcessPool`.
+        """
         with self._lock:
             self._num_made += 1
             name = f"pool-{self._num_made}"
@@ -67,6 +73,7 @@ class ProcessBackend:
                     for index in range(num_interpreters)
                 ],
                 self._options,
+                may_grow,
             )
             # Pools of versions that were unloaded hold nothing any more.
             self._pools = [each for each in self._pools if not each.is_spent]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tfs.core.errors import ServingError
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
@@ -13,6 +15,8 @@ from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.spread_model import SpreadModel, summed
 
+log = logging.getLogger(__name__)
+
 
 class ProcessPool:
     """Interpreters that each load every version, from one copy of its bytes.
@@ -20,6 +24,15 @@ class ProcessPool:
     Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, but for the
     order of tasks. Made per version, as the server does, a version has its processes
     for itself: loading disturbs nobody, unloading ends them, a crash is its own.
+
+    Args:
+        name: For logs.
+        interpreters: Its members.
+        options: Theirs.
+        may_grow: Given, a version is loaded on one interpreter, and on the others when
+            a call has to wait and this returns True: where many versions are loaded
+            at once, not all will be called, nor stay here.
+
     """
 
     def __init__(
@@ -27,12 +40,14 @@ class ProcessPool:
         name: str,
         interpreters: Sequence[ProcessInterpreter],
         options: ProcessOptions,
+        may_grow: Callable[[], bool] | None = None,
     ) -> None:
         if not interpreters:
             raise ValueError("a pool needs an interpreter")
         self._name = name
         self._interpreters = tuple(interpreters)
         self._options = options
+        self._may_grow = may_grow
         self._was_used = False
 
     @property
@@ -73,6 +88,13 @@ class ProcessPool:
             try:
                 files = first.stage(source)
                 try:
+                    if self._may_grow is not None:
+                        model = SpreadModel(
+                            [(first, first.load(source, files, health))]
+                        )
+                        growth = _Growth(model, files, health, others, self._may_grow)
+                        model.grow_by(growth)
+                        return model
                     return _Spread(source, files, health).load(
                         first, others, self._options.slow_load_s
                     )
@@ -90,6 +112,81 @@ class ProcessPool:
     def close(self, deadline_s: float | None = None) -> None:
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
+
+
+class _Growth:
+    """The interpreters that a version is to have when calls wait for it. Thread-safe.
+
+    Args:
+        model: Where they are added.
+        files: The version's bytes; descriptors are duplicated.
+        health: Shared by all its interpreters.
+        others: Those that have not loaded it.
+        may_begin: Asked at each call that waits; any thread.
+
+    """
+
+    def __init__(
+        self,
+        model: SpreadModel[ProcessInterpreter, ProcessModel],
+        files: VersionFiles,
+        health: VersionHealth,
+        others: Sequence[ProcessInterpreter],
+        may_begin: Callable[[], bool],
+    ) -> None:
+        self._model = model
+        self._files = files.duplicate()
+        self._health = health
+        self._others = tuple(others)
+        self._may_begin = may_begin
+        # Guards the fields below; leaf.
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def want(self) -> None:
+        if self._thread is not None or not self._may_begin():
+            return
+        with self._lock:
+            if self._thread is not None or self._ended:
+                return
+            thread = threading.Thread(
+                target=self._run, name=f"load-{self._others[0].name}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no room for a thread; the next call asks again
+                return
+            self._thread = thread
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+        if self._thread is not None:
+            self._thread.join()
+        self._files.close()
+
+    def _run(self) -> None:
+        source = self._model.source
+        who = source.id.slashed
+        try:
+            for interpreter in self._others:
+                if self._ended or self._health.quarantine is not None:
+                    return
+                loaded = interpreter.load(source, self._files, self._health)
+                if not self._model.add(interpreter, loaded):
+                    loaded.unload()
+                    return
+                log.info(
+                    "event=interpreter_added servable=%s interpreter=%s",
+                    who,
+                    interpreter.name,
+                )
+        except (ServingError, OSError) as error:
+            log.warning("event=no_interpreter_added servable=%s error=%s", who, error)
+        finally:
+            self._files.close()
+            self._model.grow_by(None)
 
 
 class _Spread:
