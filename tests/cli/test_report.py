@@ -99,13 +99,19 @@ def test_a_batch_queue_is_one_line() -> None:
     queue.wait_s.MergeFrom(
         pb.Histogram(bounds=[0.001, 0.004], counts=[3, 1, 0], total=0.006)
     )
+    batching.bypass.MergeFrom(
+        pb.BypassStats(num_requests=2, num_rows=2000, num_calls=5)
+    )
     version.signatures.add(name="words").batching.enabled = True
     version.signatures.add(name="norms").batching.why = "its rows depend on each other"
-    _, queue_line, idle_line, dependent_line = batching_table([model]).splitlines()
+    _, queue_line, past_line, *lines = batching_table([model]).splitlines()
+    idle_line, dependent_line = lines
     assert queue_line.split() == [
         *("digits", "2", "scores", "3", "10", "4", "3.0", "of", "8", "38", "%"),
         *("25", "%", "1.5,", "p99", "4", "-", "1", "refused"),
     ]
+    assert past_line.split()[:7] == [*("digits", "2", "scores", "-", "2", "5", "400.0")]
+    assert "past the queues" in past_line
     assert idle_line.endswith("no request yet")
     assert dependent_line.endswith("unbatched: its rows depend on each other")
 

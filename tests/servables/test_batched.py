@@ -1085,3 +1085,41 @@ def test_numbers_go_on_when_a_version_gets_another_form() -> None:
     )
     assert sum(histogram.counts) == 2
     assert histogram.total == 9
+
+
+def test_what_goes_past_the_queues_is_counted_on_by_the_next_form() -> None:
+    """A large request counts when it comes, its calls when they are made.
+
+    Also those that it is still to make when the version gets another form.
+    """
+    at = Fixture()
+    stats = Stats()
+    measured = SignatureProfile(
+        rows_independent=True, call_s_by_rows={1: 1e-5, 32: 1e-5}
+    )
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+
+    def made() -> BatchedServable:
+        return BatchedServable(at.inner, at.scheduler, at.loop, None, profile, stats)
+
+    def counters() -> dict[str, float]:
+        return {name: value for name, _, value in stats.counters() if "bypass" in name}
+
+    at.batched = made()
+    assert set(counters().values()) == {0}
+    _, huge = at.submit({"x": floats((10_000, 2), *[1.0] * 20_000)})
+    before, at.batched = at.batched, made()
+    before.close(heir=at.batched)
+    for _ in range(100):
+        at.step()
+    outputs_of(huge)
+    assert counters() == {
+        stat_names.BYPASS_TASKS: 1,
+        stat_names.BYPASS_ROWS: 10_000,
+        stat_names.BYPASS_CALLS: len(at.inner.seen),
+    }
+    at.submit({"x": floats((1, 2), 3, 4)})
+    at.step()
+    assert counters()[stat_names.BYPASS_TASKS] == 1
+    assert at.batched.bypass("no such signature").num_requests == 0
+    at.close()

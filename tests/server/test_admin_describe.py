@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
 from batching.batching_options import BatchingOptions
 from batching.shared_scheduler import SharedBatchScheduler
-from tests.server.puppet import PuppetServable
+from tests.server.puppet import PuppetServable, floats
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import private_bytes
-from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import HistogramSnapshot
@@ -242,6 +243,43 @@ def test_the_parameters_in_force_are_told_before_any_request() -> None:
     assert parameters.enable_large_batch_splitting.value
     assert parameters.max_enqueued_batches.value == 10
     assert parameters.batch_timeout_micros.value == 1000
+    assert not batching.HasField("bypass")
+
+
+class OwnLoop:
+    """A loop that is whatever thread uses it."""
+
+    is_loop_thread = True
+
+    def post(self, fn: Callable[[], None]) -> None:
+        fn()
+
+
+def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
+    """Only with the statistics, and once there were any."""
+    options = BatchingOptions(
+        queue=BatchQueueOptions(max_batch_rows=2),
+        max_lone_rows=4,
+        batches_unproven=True,
+    )
+    servable = PuppetServable(ServableId("a", 1))
+    batched = BatchedServable(servable, SharedBatchScheduler(), OwnLoop(), options)
+    report = pb.VersionReport()
+    batching = report.signatures.add(name="serving_default").batching
+    describe_batching(report, batched, True)
+    assert not batching.HasField("bypass")
+    inputs = {"x": floats((1, 2), (3, 4), (5, 6))}
+    signature = batched.signatures["serving_default"]
+    outcomes: list[Outcome] = []
+    task = InferenceTask(
+        "serving_default", signature, inputs, outcomes.append, num_rows=3
+    )
+    batched.submit(task)
+    assert len(outcomes) == 1
+    describe_batching(report, batched, False)
+    assert not batching.HasField("bypass")
+    describe_batching(report, batched, True)
+    assert batching.bypass == pb.BypassStats(num_requests=1, num_rows=3, num_calls=1)
 
 
 def test_memory_is_read_or_unknown() -> None:

@@ -181,7 +181,10 @@ def _why(version: pb.VersionReport) -> str:
 
 
 def batching_table(models: Iterable[pb.ModelReport]) -> str:
-    """Returns one line a batch queue, or what keeps a signature from being batched."""
+    """Returns one line a batch queue, or what keeps a signature from being batched.
+
+    What went past a signature's queues has a line of its own.
+    """
     rows: list[Sequence[object]] = []
     for model in models:
         for version in model.versions:
@@ -190,7 +193,7 @@ def batching_table(models: Iterable[pb.ModelReport]) -> str:
                 start = (model.name, version.version, signature.name)
                 if not batching.enabled:
                     rows.append((*start, *["-"] * 8, f"unbatched: {batching.why}"))
-                elif not batching.queues:
+                elif not batching.queues and not batching.HasField("bypass"):
                     notes = ["no request yet", *filter(None, [batching.why])]
                     rows.append((*start, *["-"] * 8, "; ".join(notes)))
                 for queue in batching.queues:
@@ -200,6 +203,8 @@ def batching_table(models: Iterable[pb.ModelReport]) -> str:
                         or parameters.max_batch_size.value
                     )
                     rows.append((*start, *_queue_cells(queue, most, batching.why)))
+                if batching.HasField("bypass"):
+                    rows.append((*start, *_bypass_cells(batching.bypass)))
     heads = (
         *("MODEL", "VERSION", "SIGNATURE", "WAITING", "REQUESTS", "BATCHES", "ROWS"),
         *("FILL", "PADDING", "WAIT MS", "RUN MS", "NOTE"),
@@ -232,6 +237,15 @@ def _queue_cells(queue: pb.QueueStats, max_rows: int, reserve: str) -> Sequence[
         _mean_and_p99_ms(queue.wait_s),
         _mean_and_p99_ms(queue.execution_s),
         ", ".join(notes) or "-",
+    )
+
+
+def _bypass_cells(bypass: pb.BypassStats) -> Sequence[object]:
+    mean_rows = bypass.num_rows / max(1, bypass.num_calls)
+    return (
+        *("-", bypass.num_requests, bypass.num_calls, f"{mean_rows:.1f}"),
+        *["-"] * 4,
+        "past the queues: larger than a batch, or unlike what can be joined",
     )
 
 

@@ -95,6 +95,16 @@ BATCH_PADDING_ROWS: Final = "batch_padding_rows"
 BATCH_WAITING_ROWS: Final = "batch_waiting_rows"
 """Gauge: rows that wait now."""
 
+BYPASS_TASKS: Final = "batch_bypass_tasks"
+"""Gauge: requests of a batched signature that no queue had: larger than a batch, or
+unlike what can be joined."""
+
+BYPASS_ROWS: Final = "batch_bypass_rows"
+"""Gauge: their rows."""
+
+BYPASS_CALLS: Final = "batch_bypass_calls"
+"""Gauge: calls made for them; a large request takes several."""
+
 BATCH_ROWS: Final = "batch_rows"
 """Histogram: rows of requests per batch."""
 

@@ -22,6 +22,7 @@ from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.batching_report import BatchingStats, QueueReport
+from tfs.servables.bypass_count import BypassCount
 from tfs.servables.signature_queues import SignatureQueues
 from tfs.servables.tensor_join import with_joining
 
@@ -93,7 +94,9 @@ class BatchedServable:
         }
         self._stats = stats
         self._numbers = BatchingStats(
-            inner.id, {name: queues.counted for name, queues in self._batched.items()}
+            inner.id,
+            {name: queues.counted for name, queues in self._batched.items()},
+            {name: queues.bypass for name, queues in self._batched.items()},
         )
         if stats is not None:
             stats.add_source(self._numbers)
@@ -138,6 +141,11 @@ class BatchedServable:
     def report(self) -> Sequence[QueueReport]:
         """Returns the numbers of the queues there are now. Thread-safe."""
         return [each for queues in self._batched.values() for each in queues.report()]
+
+    def bypass(self, signature_name: str) -> BypassCount:
+        """Returns what went past the queues of a signature; zeros if it has none."""
+        queues = self._batched.get(signature_name)
+        return BypassCount() if queues is None else queues.bypass()
 
     def close(
         self,

@@ -11,6 +11,7 @@ from tfs.core import stat_names
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import HistogramSnapshot, Labels
+from tfs.servables.bypass_count import BypassCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,12 @@ _GAUGES: Mapping[str, Callable[[Queue], float]] = {
     stat_names.BATCH_WAITING_ROWS: lambda queue: queue.waiting.num_rows,
 }
 
+_BYPASS: Mapping[str, Callable[[BypassCount], float]] = {
+    stat_names.BYPASS_TASKS: lambda bypass: bypass.num_requests,
+    stat_names.BYPASS_ROWS: lambda bypass: bypass.num_rows,
+    stat_names.BYPASS_CALLS: lambda bypass: bypass.num_calls,
+}
+
 _ENDS: Mapping[str, Callable[[Queue], float]] = {
     "computed": lambda queue: queue.stats.num_tasks - queue.stats.num_failed_tasks,
     "failed": lambda queue: queue.stats.num_failed_tasks,
@@ -132,7 +139,8 @@ _HISTOGRAMS: Mapping[str, Callable[[QueueStats], HistogramSnapshot]] = {
 class BatchingStats:
     """A version's numbers, summed over each signature's queues when they are read.
 
-    A :class:`tfs.core.stats.StatSource`: nothing is registered per number, so a
+    What went past the queues is counted beside. A
+    :class:`tfs.core.stats.StatSource`: nothing is registered per number, so a
     thousand versions cost nothing until somebody looks. Thread-safe.
     """
 
@@ -140,9 +148,11 @@ class BatchingStats:
         self,
         servable_id: ServableId,
         queues_by_signature: Mapping[str, Callable[[], Sequence[Queue]]],
+        bypass_by_signature: Mapping[str, Callable[[], BypassCount]],
     ) -> None:
         self._id = servable_id
         self._queues = queues_by_signature
+        self._bypass = bypass_by_signature
 
     def counters(self) -> Iterable[tuple[str, Labels, float]]:
         """Returns sums over each signature's queues."""
@@ -153,6 +163,9 @@ class BatchingStats:
             for end, read in _ENDS.items():
                 labels = self._labels(signature, end=end)
                 yield stat_names.BATCH_TASKS, labels, sum(map(read, queues))
+            bypass = self._bypass[signature]()
+            for name, read_bypass in _BYPASS.items():
+                yield name, self._labels(signature), read_bypass(bypass)
 
     def histograms(self) -> Iterable[tuple[str, Labels, HistogramSnapshot]]:
         """Returns sums over each signature's queues, once it had a request."""

@@ -22,6 +22,7 @@ from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.servables.batch_runner import BatchRunner
 from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.batching_report import QueueReport, report_queue
+from tfs.servables.bypass_count import BypassCount
 from tfs.servables.large_request import LargeRequest, PortionSize, join_parts
 from tfs.servables.tensor_join import element
 
@@ -61,6 +62,7 @@ class SignatureQueues:
         # Where nobody set a limit there is none: TensorFlow Serving takes requests of
         # any size unless batching was configured.
         self._max_task_rows = options.queue.task_rows_limit if takes_any_size else None
+        self._bypass = BypassCount()
         self._name = name
         self._signature = signature
         self._inner = inner
@@ -113,15 +115,16 @@ class SignatureQueues:
             return
         rows = task.num_rows
         if rows < 1 or not task.inputs or self._most_rows < rows <= self._max_lone_rows:
-            self._inner.submit(task)
+            self._submit_past(task)
             return
         if rows > self._most_rows and self._portions is not None and not task.is_low:
             self._num_beside += 1
+            self._bypass.note(rows)
             LargeRequest(
                 task,
                 self._portions,
                 self._split,
-                self._inner.submit,
+                self._submit_portion,
                 self._loop,
                 partial(self._loop.post, self._one_less_beside),
             ).go_on()
@@ -135,7 +138,7 @@ class SignatureQueues:
         if not self._is_uniform or task.inputs.keys() != self._names:
             key = self._key(task)
             if key is False:
-                self._inner.submit(task)
+                self._submit_past(task)
                 return
         queue = self._groups.get(key)
         if queue is None:
@@ -145,7 +148,7 @@ class SignatureQueues:
                 task.on_done(serving_error(error, f"{self._label}: batch queue"))
                 return
             if queue is None:
-                self._inner.submit(task)
+                self._submit_past(task)
                 return
         self._scheduler.submit(queue, task, task.is_low)
 
@@ -185,6 +188,10 @@ class SignatureQueues:
             queues.append(self._dropped)
         return queues
 
+    def bypass(self) -> BypassCount:
+        """Returns what went past the queues so far. Thread-safe."""
+        return self._bypass
+
     def report(self) -> list[QueueReport]:
         """Returns their numbers, and those of queues before them. Thread-safe."""
         return [
@@ -212,8 +219,11 @@ class SignatureQueues:
             ended()
 
         self._on_none_beside = ended
-        if heir is not None and self._dropped is not None:
-            heir.drop(self._dropped)
+        if heir is not None:
+            heir._bypass.add(self._bypass)
+            self._bypass = heir._bypass  # for the portions that are still to come
+            if self._dropped is not None:
+                heir.drop(self._dropped)
         if not left[0]:
             on_drained()
         for key, queue in groups.items():
@@ -238,6 +248,15 @@ class SignatureQueues:
             self._dropped = queue
         else:
             self._dropped.take_over(queue)
+
+    def _submit_past(self, task: InferenceTask) -> None:
+        """Hands a task to the servable as it came."""
+        self._bypass.note(task.num_rows)
+        self._submit_portion(task)
+
+    def _submit_portion(self, task: InferenceTask) -> None:
+        self._bypass.num_calls += 1
+        self._inner.submit(task)
 
     def _one_less_beside(self) -> None:
         self._num_beside -= 1

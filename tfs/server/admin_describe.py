@@ -184,6 +184,11 @@ def describe_batching(
         if include_stats:
             for queue in queues.get(signature.name, ()):
                 batching.queues.append(_queue_stats(queue))
+            bypass = target.bypass(signature.name)
+            if bypass.num_requests:
+                batching.bypass.num_requests = bypass.num_requests
+                batching.bypass.num_rows = bypass.num_rows
+                batching.bypass.num_calls = bypass.num_calls
 
 
 def _fill_parameters(

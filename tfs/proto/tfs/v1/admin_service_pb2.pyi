@@ -277,16 +277,28 @@ class RequestStats(_message.Message):
     def __init__(self, num_requests: _Optional[int] = ..., num_errors_by_code: _Optional[_Mapping[int, int]] = ..., num_in_flight: _Optional[int] = ..., latency_s: _Optional[_Union[Histogram, _Mapping]] = ...) -> None: ...
 
 class BatchingReport(_message.Message):
-    __slots__ = ("enabled", "why", "parameters", "queues")
+    __slots__ = ("enabled", "why", "parameters", "queues", "bypass")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BYPASS_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     why: str
     parameters: _session_bundle_config_pb2.BatchingParameters
     queues: _containers.RepeatedCompositeFieldContainer[QueueStats]
-    def __init__(self, enabled: bool = ..., why: _Optional[str] = ..., parameters: _Optional[_Union[_session_bundle_config_pb2.BatchingParameters, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ...) -> None: ...
+    bypass: BypassStats
+    def __init__(self, enabled: bool = ..., why: _Optional[str] = ..., parameters: _Optional[_Union[_session_bundle_config_pb2.BatchingParameters, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., bypass: _Optional[_Union[BypassStats, _Mapping]] = ...) -> None: ...
+
+class BypassStats(_message.Message):
+    __slots__ = ("num_requests", "num_rows", "num_calls")
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CALLS_FIELD_NUMBER: _ClassVar[int]
+    num_requests: int
+    num_rows: int
+    num_calls: int
+    def __init__(self, num_requests: _Optional[int] = ..., num_rows: _Optional[int] = ..., num_calls: _Optional[int] = ...) -> None: ...
 
 class QueueStats(_message.Message):
     __slots__ = ("input_names", "num_waiting_tasks", "num_waiting_rows", "num_tasks", "num_completed_tasks", "num_rejected_tasks", "num_expired_tasks", "num_cancelled_tasks", "num_failed_tasks", "num_split_tasks", "num_batches", "num_rows", "num_padding_rows", "num_retried_batches", "batch_rows", "batch_fill", "wait_s", "execution_s", "depth_tasks")
