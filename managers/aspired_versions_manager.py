@@ -36,6 +36,7 @@ from managers.memory import MemoryReleaser, release_to_system
 from managers.planning_pace import PlanningPace
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
+from managers.room_check import RoomCheck
 from managers.serving_map import Handle, ServingMap
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
 from managers.version_policy.availability_preserving import availability_preserving
@@ -141,11 +142,12 @@ class AspiredVersionsManager:
             on_change=self._note_change,
         )
         self._driver = Driver(self.step, self._clock, "manager")
-        # Confines stepping to one thread at a time, and guards _actions and _pace. First in
+        # Confines stepping to one thread at a time, and guards _actions, _pace and _room. First in
         # rank: held during a whole step, with inline executors during loads too.
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
+        self._room = RoomCheck(self._basic)
         # Guards the fields below. Ranks after everything but the driver's: taken by
         # on_change and by sources, on any thread; nothing is called under it.
         self._inbox = threading.Condition()
@@ -323,6 +325,8 @@ class AspiredVersionsManager:
                     self._reconcile(aspired)
                 if pending:
                     self._note_taken_in(num_aspired)
+                if self._basic.take_room_made():
+                    dirty.update(dict.fromkeys(self._room.waiting, True))
                 now_s = self._clock.now()
                 urgent = [*pending, *(name for name in dirty if dirty[name])]
                 due = self._pace.take_due(dirty, urgent, now_s)
@@ -444,15 +448,26 @@ class AspiredVersionsManager:
         """Asks the policy what to do next for ``name``."""
         versions = self._basic.snapshots(name)
         policy = self._policies.get(name, self._options.transition_policy)
-        if self._is_closing:
-            policy = _unload_everything
         try:
-            plan = policy(versions) if versions else ()
+            if self._is_closing:
+                plan: Sequence[Action] = _unload_everything(versions)
+            else:
+                plan = self._room.plan(name, policy, versions)
         except Exception:  # one servable's policy must not stop the others
             log.exception("event=transition_policy_failed name=%s", name)
             plan = ()
-        self._actions.put(name, _without_waiting(plan, versions))
+        plan = _without_waiting(plan, versions)
+        self._actions.put(name, self._without_asking(plan, versions))
         self._pace.note(name, len(versions), now_s)
+
+    def _without_asking(
+        self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
+    ) -> Sequence[Action]:
+        """Leaves out loads of versions whose loader is at work already."""
+        asking = {v.generation for v in versions if self._basic.is_asking(v)}
+        if not asking:
+            return plan
+        return [action for action in plan if action.generation not in asking]
 
     def _begin_actions(self) -> bool:
         """Begins what the pools can take; returns whether anything was begun.

@@ -156,7 +156,8 @@ class BasicManager:
                     clock=self._clock,
                     generation=self._num_generations,
                     reason=reason,
-                )
+                ),
+                reason,
             )
             self._versions.add(managed)
         self._events.start(managed)
@@ -265,6 +266,118 @@ class BasicManager:
         if managed is not None:
             self._events.report_error(managed, error)
 
+    # -- memory ----------------------------------------------------------------------
+
+    @property
+    def has_memory_limit(self) -> bool:
+        """Whether loads reserve memory."""
+        return self._admission.has_limit
+
+    def take_room_made(self) -> bool:
+        """Returns whether a load or an unload ended since this was last called."""
+        admission = self._admission
+        has_made, admission.may_have_made_room = admission.may_have_made_room, False
+        return has_made
+
+    def is_refused(self, version: HarnessSnapshot) -> bool:
+        """Whether a version ended only because others held the memory."""
+        managed = self._find(version)
+        return managed is not None and managed.is_refused
+
+    def has_room(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot] = ()
+    ) -> bool:
+        """Whether a version would fit now if ``going`` were unloaded.
+
+        By what it said last; of one that has said nothing there is room.
+        """
+        with self._lock:
+            managed = self._versions.find(version.id, version.generation)
+            others = [self._versions.find(v.id, v.generation) for v in going]
+            return managed is not None and self._admission.has_room(
+                managed, [each for each in others if each is not None]
+            )
+
+    def estimate_ahead(self, version: HarnessSnapshot) -> bool:
+        """Has a NEW version say what it takes; returns whether it has.
+
+        Asks on the load pool, once; ``on_change`` follows. What goes wrong is left for
+        its load to tell.
+        """
+        with self._lock:
+            managed = self._versions.find(version.id, version.generation)
+            if managed is None or managed.was_asked:
+                return True
+            if managed.is_asking:
+                return False
+            managed.is_asking = True
+
+        def ask() -> None:
+            managed.harness.estimate_ahead()
+            with self._lock:
+                managed.is_asking, managed.was_asked = False, True
+
+        self._submit_counted(managed, ask, on_closed=lambda: None)
+        return managed.was_asked
+
+    def is_asking(self, version: HarnessSnapshot) -> bool:
+        """Whether a version is being asked what it takes: it cannot be loaded yet."""
+        managed = self._find(version)
+        return managed is not None and managed.is_asking
+
+    def refuse(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot]
+    ) -> None:
+        """Ends a NEW version that would not fit even if ``going`` were unloaded."""
+        with self._lock:
+            managed = self._versions.find(version.id, version.generation)
+            others = [self._versions.find(v.id, v.generation) for v in going]
+            if managed is None or managed.harness.state is not HarnessState.NEW:
+                return
+            self._admission.refuse(managed, [m for m in others if m is not None])
+        self._end_load(managed)
+
+    def promise_room(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot]
+    ) -> None:
+        """Keeps the memory of ``going``, which are unloaded for it, for a NEW version.
+
+        Until its load was decided on or it is not aspired any more, other loads wait.
+        """
+        with self._lock:
+            managed = self._versions.find(version.id, version.generation)
+            others = [self._versions.find(v.id, v.generation) for v in going]
+            if managed is not None:
+                self._admission.promise(managed, [m for m in others if m is not None])
+
+    def manage_again(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot], reason: str
+    ) -> None:
+        """Begins the life of a refused version anew; publishes START.
+
+        The room that it found is kept for it, and what ``going`` leave.
+        """
+        with self._lock:
+            refused = self._versions.find(version.id, version.generation)
+            if refused is None or not refused.is_refused:
+                return
+            self._num_generations += 1
+            wanted = refused.reason
+            reason = "; ".join(filter(None, (wanted, reason)))
+            harness = refused.harness.renewed(self._num_generations, reason)
+            managed = ManagedVersion(harness, wanted)
+            managed.harness.estimate = refused.harness.estimate
+            others = [self._versions.find(v.id, v.generation) for v in going]
+            self._versions.remove(refused)
+            self._versions.add(managed)
+            self._admission.promise(managed, [m for m in others if m is not None])
+        self._events.start(managed)
+        self._on_change(version.id.name)
+
+    def _find(self, version: HarnessSnapshot) -> ManagedVersion | None:
+        with self._lock:
+            return self._versions.find(version.id, version.generation)
+
     # -- requests --------------------------------------------------------------------
 
     def acquire(self, request: ServableRequest) -> Handle:
@@ -320,21 +433,34 @@ class BasicManager:
         self._end_load(managed)
 
     def _submit_load(self, managed: ManagedVersion) -> None:
-        with self._lock:
-            self._num_running_loads += 1
-        try:
-            self._load_executor.submit(lambda: self._run_load_counted(managed))
-        except RuntimeError:
-            self._note_load_ran(managed)
+        def give_up() -> None:
             if not managed.harness.cancel():
                 managed.harness.fail(Cancelled(f"shutting down: {managed.harness.id}"))
             self._end_load(managed)
 
-    def _run_load_counted(self, managed: ManagedVersion) -> None:
+        self._submit_counted(managed, lambda: self._run_load(managed), give_up)
+
+    def _submit_counted(
+        self,
+        managed: ManagedVersion,
+        run: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        """Gives the load pool something to do for a version."""
+
+        def run_counted() -> None:
+            try:
+                run()
+            finally:
+                self._note_load_ran(managed)
+
+        with self._lock:
+            self._num_running_loads += 1
         try:
-            self._run_load(managed)
-        finally:
+            self._load_executor.submit(run_counted)
+        except RuntimeError:
             self._note_load_ran(managed)
+            on_closed()
 
     def _note_load_ran(self, managed: ManagedVersion) -> None:
         with self._lock:

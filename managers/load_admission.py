@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
+from managers.loader_harness import HarnessState
 from managers.managed_version import ManagedVersion
 from managers.resource_tracker import ResourceTracker
 from tfs.core.errors import ResourceExhausted, ServingError
@@ -15,7 +17,11 @@ class LoadAdmission:
 
     A load that does not fit now waits while anything executes that may make room;
     behind it all later ones wait, or a big model would wait for ever. One that could
-    not fit an empty machine, or finds no room while nothing executes, fails.
+    not fit an empty machine, or finds no room while nothing executes, fails; in the latter
+    case it is marked as refused, and its manager may try again when others have ended.
+
+    Room may be promised to a load that is to come: what is unloaded for it is not for
+    others, who wait until it was decided on.
 
     Not thread-safe: its manager's lock guards it, but for ``correct`` and ``release``,
     which belong to whoever moves that version on.
@@ -28,8 +34,12 @@ class LoadAdmission:
     def __init__(self, tracker: ResourceTracker | None) -> None:
         self._tracker = tracker
         self._deferred: deque[ManagedVersion] = deque()
+        # By the version that it was promised to: what goes for it.
+        self._promises: dict[ManagedVersion, Sequence[ManagedVersion]] = {}
         self.num_executing = 0
         """Loads that were admitted and unloads, not ended yet."""
+        self.may_have_made_room = False
+        """Whether one ended since this was last set to False."""
 
     @property
     def num_deferred(self) -> int:
@@ -79,6 +89,7 @@ class LoadAdmission:
         if managed.is_executing:
             managed.is_executing = False
             self.num_executing -= 1
+            self.may_have_made_room = True
 
     def correct(self, managed: ManagedVersion, estimate: ResourceAllocation) -> None:
         """Reserves what a loaded version takes in the place of what was expected."""
@@ -91,20 +102,84 @@ class LoadAdmission:
         if reserved is not None and self._tracker is not None:
             self._tracker.release(reserved)
 
+    @property
+    def has_limit(self) -> bool:
+        """Whether there is anything to reserve from."""
+        return self._tracker is not None
+
+    def has_room(
+        self, managed: ManagedVersion, going: Sequence[ManagedVersion] = ()
+    ) -> bool:
+        """Whether a load would be let in now if ``going`` were unloaded.
+
+        Not while others wait: they come first. What cannot be known counts as room.
+        """
+        wanted = managed.harness.estimate
+        if wanted is None:
+            return True
+        try:
+            return not self._deferred and self._fits_with(managed, wanted, going)
+        except ServingError:
+            return True  # its load will tell
+
+    def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> None:
+        """Keeps the room that ``going`` leave for a load that is to come."""
+        self._promises[managed] = tuple(going)
+
+    def _fits_with(
+        self,
+        managed: ManagedVersion,
+        wanted: ResourceAllocation,
+        going: Sequence[ManagedVersion] = (),
+    ) -> bool:
+        """Whether a load fits once ``going`` are gone and all promises are kept."""
+        if self._tracker is None:
+            return True
+        self._promises = {
+            heir: elders
+            for heir, elders in self._promises.items()
+            if heir.harness.is_aspired
+            and heir.harness.state in (HarnessState.NEW, HarnessState.LOAD_REQUESTED)
+        }
+        leaving = set(going)
+        for heir, elders in self._promises.items():
+            if heir is not managed:
+                wanted += heir.harness.estimate or ResourceAllocation()
+                leaving.update(elders)
+        freed = [each.reserved for each in leaving if each.reserved is not None]
+        return self._tracker.would_fit(wanted, freed)
+
+    def refuse(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> None:
+        """Fails a load for want of memory before it was asked for.
+
+        Args:
+            managed: Would not fit even if others were unloaded for it.
+            going: Those; they stay.
+
+        """
+        assert self._tracker is not None
+        wanted = managed.harness.estimate or ResourceAllocation()
+        managed.is_refused = self._can_ever_fit(managed)
+        managed.harness.fail(no_room(managed, wanted, self._tracker, going))
+
     def _decide(self, managed: ManagedVersion) -> bool:
         """Reserves and counts the load as executing; else defers it or fails it."""
         wanted = managed.harness.estimate or ResourceAllocation()
         if self._tracker is not None:
             try:
-                fits = self._tracker.reserve(wanted)
+                fits = self._fits_with(managed, wanted) and self._tracker.reserve(
+                    wanted
+                )
             except ServingError as error:
                 managed.harness.fail(error)
                 return False
             if not fits:
-                if self.num_executing and self._can_ever_fit(managed):
+                is_awaited = self.num_executing or self._promises.keys() - {managed}
+                if is_awaited and self._can_ever_fit(managed):
                     self._deferred.append(managed)
                     return False
-                managed.harness.fail(_no_room(managed, wanted, self._tracker))
+                managed.is_refused = self._can_ever_fit(managed)
+                managed.harness.fail(no_room(managed, wanted, self._tracker))
                 return False
             managed.reserved = wanted
         self.begin(managed)
@@ -118,11 +193,20 @@ class LoadAdmission:
             return False
 
 
-def _no_room(
-    managed: ManagedVersion, wanted: ResourceAllocation, tracker: ResourceTracker
+def no_room(
+    managed: ManagedVersion,
+    wanted: ResourceAllocation,
+    tracker: ResourceTracker,
+    going: Sequence[ManagedVersion] = (),
 ) -> ServingError:
+    """Returns the refusal of a load, with the numbers and what to do."""
+    cure = "unload something or raise the limit"
+    if managed.is_refused:
+        cure += "; it is tried again when memory is given back"
+    kept = ", ".join(str(each.harness.id.version) for each in going)
+    stays = f"without version {kept} too, which therefore stays; " if kept else ""
     return ResourceExhausted(
         f"Insufficient resources to load servable {managed.harness.id}: it takes "
         f"{wanted.describe()}, in use are {tracker.used.describe()} of "
-        f"{tracker.total.describe()}; unload something or raise the limit"
+        f"{tracker.total.describe()}; {stays}{cure}"
     )

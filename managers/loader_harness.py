@@ -302,6 +302,32 @@ class LoaderHarness:
             self._num_failures = 0
         return progress
 
+    def estimate_ahead(self) -> None:
+        """Asks the loader what it takes before a load was asked for, in NEW.
+
+        Blocks as the loader does. A failure says nothing yet: the load will ask again.
+        """
+        loader = self._loader
+        if loader is None or self._state is not _S.NEW:
+            return
+        try:
+            self.estimate = loader.estimate_resources()
+        except (Exception, SystemExit) as error:
+            log.info(
+                "event=estimate_failed servable=%s error=%s", self.id.slashed, error
+            )
+
+    def renewed(self, generation: int, reason: str) -> LoaderHarness:
+        """Returns a harness in NEW of the same loader, which was never loaded."""
+        return LoaderHarness(
+            ServableData(self.id, self._loader),
+            retry=self._retry,
+            clock=self._clock,
+            generation=generation,
+            is_aspired=self.is_aspired,
+            reason=reason,
+        )
+
     def load_once(self) -> Progress:
         """Runs one attempt to load, from LOADING; blocks as the loader does.
 

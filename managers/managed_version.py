@@ -22,6 +22,7 @@ class ManagedVersion:
 
     Attributes:
         harness: Its loader's life.
+        reason: Why it was taken in, for people.
         handle: What requests pin; None until it was loaded.
         done: Who wants to know how its load or unload ends.
         reserved: Its memory; None where there is no limit.
@@ -32,6 +33,9 @@ class ManagedVersion:
         is_started: Whether its START was published.
         is_executing: Whether it is counted among what executes.
         is_ended: Whether its load failed and that was published.
+        is_refused: Whether it ended only because others held the memory.
+        is_asking: Whether it is being asked what it takes, ahead of its load.
+        was_asked: Whether it was asked; what it said may be nothing.
 
     """
 
@@ -40,17 +44,22 @@ class ManagedVersion:
         "fault",
         "handle",
         "harness",
+        "is_asking",
         "is_ended",
         "is_executing",
+        "is_refused",
         "is_started",
         "note",
+        "reason",
         "reserved",
         "resident_bytes",
         "since_s",
+        "was_asked",
     )
 
-    def __init__(self, harness: LoaderHarness) -> None:
+    def __init__(self, harness: LoaderHarness, reason: str = "") -> None:
         self.harness = harness
+        self.reason = reason
         self.handle: Handle | None = None
         self.done: Done | None = None
         self.reserved: ResourceAllocation | None = None
@@ -61,6 +70,9 @@ class ManagedVersion:
         self.is_started = False
         self.is_executing = False
         self.is_ended = False
+        self.is_refused = False
+        self.is_asking = False
+        self.was_asked = False
 
     @property
     def is_serving(self) -> bool:

@@ -70,6 +70,20 @@ class ResourceTracker:
         """
         return self._fits(self._charge(wanted), ResourceAllocation())
 
+    def would_fit(
+        self, wanted: ResourceAllocation, freed: Iterable[ResourceAllocation] = ()
+    ) -> bool:
+        """Whether ``wanted`` would fit now, had the reservations ``freed`` ended.
+
+        Raises:
+            InvalidArgument: It names a device or an instance there is not.
+
+        """
+        used = self._used
+        for allocation in freed:
+            used = used.subtract(self._charge(allocation)) or used
+        return self._fits(self._charge(wanted), used)
+
     def reserve(self, wanted: ResourceAllocation) -> bool:
         """Adds ``wanted`` to what is used if it fits; returns whether it did.
 

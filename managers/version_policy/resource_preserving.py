@@ -21,13 +21,19 @@ from managers.version_policy.action import (
 def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:
     """Unloads everything that is not aspired, waits until it is gone, then loads.
 
-    1. READY versions that are not aspired are unloaded, lowest first.
+    1. READY versions that are not aspired are unloaded, lowest first; but the last of
+       them serves on while all that is aspired is in ERROR: it would go for nothing.
     2. While any version that is not aspired is neither DISABLED nor in ERROR,
        nothing is done.
     3. Otherwise aspired NEW versions are loaded, highest first.
     """
     unaspired = [v for v in versions if not v.is_aspired]
     stale = [v for v in unaspired if v.state is HarnessState.READY]
+    aspired = [v for v in versions if v.is_aspired]
+    if stale and aspired and all(v.state is HarnessState.ERROR for v in aspired):
+        stale.remove(max(stale, key=age))
+        why = "what is aspired failed, and one version serves meanwhile"
+        return [unload(v, why) for v in sorted(stale, key=age)]
     if stale:
         return [unload(v, "unloads come before loads") for v in sorted(stale, key=age)]
     if any(v.state not in END_STATES for v in unaspired):

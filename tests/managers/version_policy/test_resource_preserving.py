@@ -35,6 +35,13 @@ UPSTREAM = {
 }
 OURS = {
     "nothing to do": ("", "none"),
+    "the last version does not go for one that failed": (
+        "1 READY f, 2 READY f, 3 ERROR t",
+        "UNLOAD 1",
+    ),
+    "it serves on until something can be loaded": ("1 READY f, 2 ERROR t", "none"),
+    "and goes for what can": ("1 READY f, 2 ERROR t, 3 NEW t", "UNLOAD 1"),
+    "and where nothing is aspired": ("1 READY f", "UNLOAD 1"),
     "an unaspired version that never began holds up loads": (
         "1 NEW f, 2 NEW t",
         "none",
