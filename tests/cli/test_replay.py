@@ -13,6 +13,7 @@ from tfs.cli import replay
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
 from tfs.core.errors import NotFound, ServingError, Unavailable
+from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
 
 class Answers:
@@ -39,9 +40,11 @@ class Answers:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A file of five requests, answered by nothing."""
+    """A file of five requests, answered without outputs."""
     path = tmp_path / "log.tfrecord"
-    path.write_bytes(frame(predict_log()) * 5)
+    entry = prediction_log_pb2.PredictionLog.FromString(predict_log())
+    entry.predict_log.response.SetInParent()
+    path.write_bytes(frame(entry.SerializeToString()) * 5)
     return path
 
 
@@ -71,6 +74,19 @@ def test_a_damaged_file_does_not_keep_the_next_from_being_read(
     told = capsys.readouterr()
     assert told.out == "9 sent, 9 same, 0 not\n"
     assert told.err.startswith(f"tfs: DATA_LOSS: {cut}: truncated record")
+
+
+def test_a_warm_up_file_is_sent_though_nothing_can_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its requests have no logged answers: what matters is that there is one."""
+    answering(monkeypatch, b"", NotFound("no"))
+    path = tmp_path / "tf_serving_warmup_requests"
+    path.write_bytes(frame(predict_log()))
+    assert main(["replay", str(path)]) == 0
+    summary = "1 sent, 0 same, 0 not, 1 logged without an answer to compare\n"
+    assert capsys.readouterr().out == summary
+    assert main(["replay", str(path)]) == 1
 
 
 def test_nobody_there_ends_the_replay(

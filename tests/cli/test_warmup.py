@@ -13,6 +13,7 @@ from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.handlers.warmup import WARMUP_FILE, read_warmup_requests
+from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
 
 @pytest.fixture
@@ -24,6 +25,14 @@ def recorded(version: Path) -> list[str | None]:
     return [
         entry.WhichOneof("log_type") for entry in read_warmup_requests(str(version))
     ]
+
+
+def filtered_log() -> bytes:
+    """Another request than ``predict_log``'s, and what it was answered."""
+    entry = prediction_log_pb2.PredictionLog.FromString(predict_log())
+    entry.predict_log.request.output_filter.append("y")
+    entry.predict_log.response.SetInParent()
+    return entry.SerializeToString()
 
 
 def test_inputs_become_a_request_of_the_signatures_dtypes(version: Path) -> None:
@@ -50,13 +59,25 @@ def test_a_log_gives_its_requests_once_each_without_answers(
 ) -> None:
     """Requests that were logged often warm up once; answers are left out."""
     log = tmp_path / "log.tfrecord"
-    records = [predict_log(), predict_log(), classify_log(), b""]
+    records = [predict_log(), predict_log(), filtered_log(), b""]
     log.write_bytes(b"".join(map(frame, records)))
     assert main(["warmup", "record", str(version), "--from_log", str(log)]) == 0
-    assert recorded(version) == ["predict_log", "classify_log"]
-    (first, _) = read_warmup_requests(str(version))
-    assert not first.predict_log.HasField("response")
-    assert not first.HasField("log_metadata")
+    assert recorded(version) == ["predict_log"] * 2
+    (_, second) = read_warmup_requests(str(version))
+    assert not second.predict_log.HasField("response")
+    assert not second.HasField("log_metadata")
+
+
+def test_a_logged_request_that_the_version_refuses_is_named(
+    version: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another version, perhaps: recorded, it would keep this one from being loaded."""
+    log = tmp_path / "log.tfrecord"
+    log.write_bytes(frame(predict_log()) + frame(classify_log()))
+    words = ["warmup", "record", str(version), "--from_log", str(log)]
+    assert main(words) == 1
+    assert f"{log}, record 1: no signature 'classify'" in capsys.readouterr().err
+    assert main([*words, "--max_records", "1"]) == 0
 
 
 def test_a_log_that_is_being_written_gives_what_is_whole(
@@ -64,11 +85,11 @@ def test_a_log_that_is_being_written_gives_what_is_whole(
 ) -> None:
     """Its last record may be cut; the files after it are read all the same."""
     files = [tmp_path / "1.tfrecord", tmp_path / "2.tfrecord"]
-    files[0].write_bytes(frame(predict_log()) + frame(classify_log())[:-1])
-    files[1].write_bytes(frame(classify_log()))
+    files[0].write_bytes(frame(predict_log()) + frame(filtered_log())[:-1])
+    files[1].write_bytes(frame(filtered_log()))
     words = ["--from_log", *map(str, files)]
     assert main(["warmup", "record", str(version), *words]) == 0
-    assert recorded(version) == ["predict_log", "classify_log"]
+    assert recorded(version) == ["predict_log"] * 2
     assert f"DATA_LOSS: {files[0]}: truncated record" in capsys.readouterr().err
 
 
@@ -93,6 +114,7 @@ def test_a_manifest_that_lists_the_file_lets_go_of_it(version: Path) -> None:
     [
         ([], "nothing to record"),
         (["--input", "z=1"], "has no input z; it has x"),
+        (["--input", "x=[[1, 2, 3]]"], "input 'x' must have shape [-1, 2]"),
         (["--signature", "other", "--input", "x=1"], "no signature 'other'"),
         (["--examples", "none.json"], "none.json"),
         (["--from_log", "none"], "none: No such file"),

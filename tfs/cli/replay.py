@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     instead = Target(arguments.model, arguments.version, arguments.label)
     tolerance = Tolerance(arguments.rtol, arguments.atol)
     logged = LoggedRequests(arguments.files)
-    num_same = num_others = num_unreached = 0
+    num_same = num_others = num_unknown = num_unreached = 0
     try:
         with connect(arguments) as client:
             for where, entry in itertools.islice(logged, arguments.max_records):
@@ -81,6 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
                     found = str(error)
                 else:
                     num_unreached = 0
+                    if exchange.response is None:
+                        num_unknown += 1
+                        continue
                     found = difference(
                         exchange.method, exchange.response, answer, tolerance
                     )
@@ -91,12 +94,16 @@ def run(arguments: argparse.Namespace) -> int:
                 if num_others <= _MAX_SHOWN:
                     print(f"{where}: {found}")
     except ServingError:  # nobody answers, or a file is no log
-        if num_same or num_others:
-            print(_summary(num_same, num_others))
+        if num_same or num_others or num_unknown:
+            print(_summary(num_same, num_others, num_unknown))
         raise
-    print(_summary(num_same, num_others))
+    print(_summary(num_same, num_others, num_unknown))
     return 1 if num_others or logged.num_damaged else 0
 
 
-def _summary(num_same: int, num_others: int) -> str:
-    return f"{num_same + num_others} sent, {num_same} same, {num_others} not"
+def _summary(num_same: int, num_others: int, num_unknown: int) -> str:
+    num_sent = num_same + num_others + num_unknown
+    summary = f"{num_sent} sent, {num_same} same, {num_others} not"
+    if num_unknown:  # warm-up files
+        summary += f", {num_unknown} logged without an answer to compare"
+    return summary

@@ -22,6 +22,7 @@ from tfs.core.version_directory import (
 )
 
 if TYPE_CHECKING:
+    from tfs.core.tensor_view import TensorView
     from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
 _EPILOG = """\
@@ -78,9 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
     entries: list[prediction_log_pb2.PredictionLog] = []
     if arguments.append:
         entries += read_warmup_requests(path)
-    entries += itertools.islice(_from_logs(arguments.from_log), arguments.max_records)
+    entries += itertools.islice(
+        _from_logs(arguments.from_log, signatures), arguments.max_records
+    )
     if arguments.input or arguments.examples:
         entries.append(_from_examples(arguments, signatures))
+        _check(entries[-1], signatures)
     if not entries:
         raise InvalidArgument("nothing to record: give --input, --examples or logs")
     if len(entries) > MAX_RECORDS:
@@ -104,12 +108,52 @@ def _signatures(path: str) -> Mapping[str, Signature]:
     )
 
 
+def _check(
+    entry: prediction_log_pb2.PredictionLog, signatures: Mapping[str, Signature]
+) -> None:
+    """Raises what the version would: one such request would keep it from being loaded.
+
+    Of several signatures at once, and of what is no request, nothing is checked.
+
+    Raises:
+        InvalidArgument: As the server says it.
+
+    """
+    from tfs.codec.example import read_example_request, tensors_of_examples
+    from tfs.codec.predict_request import read_predict_request
+
+    kind = entry.WhichOneof("log_type")
+    inputs: Mapping[str, TensorView]
+    if kind == "predict_log":
+        predict = entry.predict_log.request
+        signature = _signature(predict.model_spec.signature_name, signatures)
+        inputs = read_predict_request(predict.SerializeToString()).inputs
+    elif kind in ("classify_log", "regress_log"):
+        request = getattr(entry, kind).request
+        signature = _signature(request.model_spec.signature_name, signatures)
+        rows = read_example_request(request.SerializeToString())
+        inputs = tensors_of_examples(rows.input, signature)
+    else:
+        return
+    signature.check_inputs(signature.with_defaults(inputs))
+
+
+def _signature(asked: str, signatures: Mapping[str, Signature]) -> Signature:
+    key = asked or DEFAULT_SIGNATURE
+    signature = signatures.get(key)
+    if signature is None:
+        raise InvalidArgument(
+            f"no signature {key!r}; the version has {', '.join(sorted(signatures))}"
+        )
+    return signature
+
+
 def _from_logs(
-    files: list[str],
+    files: list[str], signatures: Mapping[str, Signature]
 ) -> Iterator[prediction_log_pb2.PredictionLog]:
     """Yields the logs' requests, each different one once, without the answers."""
     seen: set[bytes] = set()
-    for _, entry in LoggedRequests(files):
+    for where, entry in LoggedRequests(files):
         kind = entry.WhichOneof("log_type")
         if kind is None:
             continue
@@ -118,6 +162,10 @@ def _from_logs(
         form = entry.SerializeToString(deterministic=True)
         if form not in seen:
             seen.add(form)
+            try:
+                _check(entry, signatures)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{where}: {error.message}") from error
             yield entry
 
 
@@ -128,11 +176,7 @@ def _from_examples(
     from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
     key = arguments.signature
-    signature = signatures.get(key)
-    if signature is None:
-        raise InvalidArgument(
-            f"no signature {key!r}; the version has {', '.join(sorted(signatures))}"
-        )
+    signature = _signature(key, signatures)
     target = requests.Target("warm-up", signature=key)
     entry = prediction_log_pb2.PredictionLog()
     if arguments.examples:

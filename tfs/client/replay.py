@@ -50,13 +50,14 @@ class Exchange:
     Attributes:
         method: The RPC's path.
         request: Serialized, as it will be sent.
-        response: Serialized, as it was answered then.
+        response: Serialized, as it was answered then; None if that was not logged, as
+            in warm-up files.
 
     """
 
     method: str
     request: bytes
-    response: bytes
+    response: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def exchange_of(
     return Exchange(
         _METHODS[kind],
         logged.request.SerializeToString(),
-        logged.response.SerializeToString(),
+        logged.response.SerializeToString() if logged.HasField("response") else None,
     )
 
 
