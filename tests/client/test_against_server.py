@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,13 +152,23 @@ def test_other_errors_are_not_repeated(ask: Ask, answers: Answers) -> None:
     assert answers.num_attempts == 1
 
 
-@pytest.mark.parametrize("timeout_s", [0.2, 0.0])
-def test_a_deadline_ends_the_call(ask: Ask, answers: Answers, timeout_s: float) -> None:
-    """A server that never answers costs no more than the timeout, of 0 too."""
+def test_a_deadline_ends_the_call(ask: Ask, answers: Answers) -> None:
+    """A server that never answers costs no more than the timeout."""
     answers.errors = [None]
     with pytest.raises(DeadlineExceeded) as caught:
-        ask(timeout_s=timeout_s)
+        ask(timeout_s=0.2)
     assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("timeout_s", [0, -0.5, -math.inf])
+def test_without_time_no_call_is_made(
+    ask: Ask, answers: Answers, timeout_s: float
+) -> None:
+    """What is left of somebody's time may be nothing; the server hears nothing then."""
+    assert ask() == b"cba"  # connected: the next would be there at once
+    with pytest.raises(DeadlineExceeded, match="no time for the call"):
+        ask(timeout_s=timeout_s)
+    assert answers.num_attempts == 1
 
 
 @pytest.mark.parametrize("kind", [blocking, asynchronous], ids=["sync", "asyncio"])
@@ -193,6 +204,44 @@ def test_an_asyncio_client_may_be_made_before_its_loop(address: str) -> None:
     assert asyncio.run(ask()) == b"cba"
     with pytest.raises(ValueError, match="closed"):
         asyncio.run(client.send(PATH, b"abc"))
+
+
+def test_an_asyncio_client_follows_its_callers_from_loop_to_loop(address: str) -> None:
+    """A script calls asyncio.run again and again; threads have a loop each."""
+    client = AsyncClient(address, timeout_s=PATIENCE_S)
+
+    async def ask() -> bytes:
+        return await client.send(PATH, b"abc")
+
+    assert asyncio.run(ask()) == asyncio.run(ask()) == b"cba"
+    others = asyncio.new_event_loop()
+    thread = threading.Thread(target=others.run_forever)
+    thread.start()
+    try:
+
+        def elsewhere() -> bytes:
+            return asyncio.run_coroutine_threadsafe(ask(), others).result(PATIENCE_S)
+
+        assert elsewhere() == b"cba"
+
+        async def ask_and_close() -> None:
+            assert await ask() == b"cba"
+            await client.close()
+
+        asyncio.run(ask_and_close())
+        with pytest.raises(ValueError, match="closed"):
+            elsewhere()
+    finally:
+        others.call_soon_threadsafe(others.stop)
+        thread.join()
+        others.close()
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_needs_an_address(kind: type[Client | AsyncClient]) -> None:
+    """An empty variable is told at once, not by the resolver at the first call."""
+    with pytest.raises(InvalidArgument, match="no address"):
+        kind("")
 
 
 def test_a_timeout_may_be_endless_but_must_be_a_number(ask: Ask) -> None:

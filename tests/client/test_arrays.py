@@ -63,6 +63,19 @@ def test_python_values_get_the_usual_dtypes(value: object, dtype: type) -> None:
     assert sent(value).dtype == dtype
 
 
+def test_large_integers_are_never_rounded() -> None:
+    """numpy makes floats of a list in which only some need uint64."""
+    value = [[1, 2**64 - 1], [2**63, 0]]
+    assert sent(value).dtype == np.uint64
+    assert sent(value).tolist() == value
+    assert sent(Typed(value, "uint64")).tolist() == value
+    for wrong in ([-1, 2**64 - 1], [1, 2**64]):
+        with pytest.raises(InvalidArgument, match="'x'"):
+            sent(wrong)
+    assert sent([1.0, 2.0**70]).dtype == np.float32
+    assert sent([1, float("inf")]).dtype == np.float32
+
+
 def test_strings_and_bytes_are_one_kind() -> None:
     """Text is sent as UTF-8 and read as bytes."""
     assert sent(["ä", b"\xff"]).tolist() == ["ä".encode(), b"\xff"]
@@ -123,6 +136,7 @@ def test_types_that_numpy_lacks_are_sent_and_read(
         ([1.5], "float64"),
         ([255], "uint8"),
         ([2**64 - 1], "uint64"),
+        ([2**64 - 1, 1], "uint64"),
         ([1, 0], "bool"),
         ([1 + 2j], "complex64"),
         (["a"], "string"),
@@ -145,6 +159,8 @@ def test_a_dtype_may_be_asked_for_by_name(values: list[Any], dtype: str) -> None
         ([1.5], "int32"),
         ([2], "bool"),
         ([2**64], "int64"),
+        ([1, 2**64 - 1], "int64"),
+        ([-1, 2**64 - 1], "uint64"),
         (["a"], "float32"),
         (["a"], "bfloat16"),
         ([1], "nonsense"),

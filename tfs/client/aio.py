@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -21,15 +23,18 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import RetryPolicy
-from tfs.client.rpc import Rpc, call_timeout_s, default_timeout_s
+from tfs.client.rpc import Rpc, call_timeout_s, checked_address, default_timeout_s
 
 R = TypeVar("R")
 
+_CLOSE_S: Final = 5.0
+
 
 class AsyncClient:
-    """Calls one server over one channel. Confined to the event loop of its first call.
+    """Calls one server, over one channel for each event loop that asks.
 
-    May be made before that loop runs.
+    May be made before a loop runs, and used on one after the other (``asyncio.run``
+    makes a new one each time) or on several, each in its thread.
 
     Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
     when the server or the way to it fails, within ``timeout_s``.
@@ -39,6 +44,9 @@ class AsyncClient:
         timeout_s: Deadline of each call that names none.
         retry: When to repeat a call that failed.
         credentials: TLS credentials made by grpc; None speaks plain text.
+
+    Raises:
+        InvalidArgument: No address, or a timeout that is not positive.
 
     """
 
@@ -52,10 +60,12 @@ class AsyncClient:
     ) -> None:
         self._timeout_s = default_timeout_s(timeout_s)
         self._retry = retry or RetryPolicy()
-        self._address = address
+        self._address = checked_address(address)
         self._credentials = credentials
-        # Made by the first call: grpcio ties a channel to the loop that it is made in.
-        self._channel: grpc.aio.Channel | None = None
+        # Guards the fields below; leaf.
+        self._lock = threading.Lock()
+        # Made by a loop's first call: grpcio ties a channel to the loop it is made in.
+        self._channels: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
         self._closed = False
 
     async def predict(
@@ -164,10 +174,18 @@ class AsyncClient:
         return await self._call(Rpc(method, message, bytes), timeout_s, idempotent)
 
     async def close(self) -> None:
-        """Closes the channel; calls in flight are cancelled. Idempotent."""
-        self._closed = True
-        if self._channel is not None:
-            await self._channel.close(None)
+        """Closes the channels of all loops; calls in flight are cancelled. Idempotent."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels = self._channels, {}
+        here = asyncio.get_running_loop()
+        for loop, channel in channels.items():
+            if loop is here:
+                await channel.close(None)
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(channel.close(None), loop)
+                with contextlib.suppress(TimeoutError):  # that loop ended meanwhile
+                    await asyncio.wait_for(asyncio.wrap_future(closing), _CLOSE_S)
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,14 +222,20 @@ class AsyncClient:
             await asyncio.sleep(pause_s)
 
     def _open(self) -> grpc.aio.Channel:
-        if self._closed:
-            raise ValueError("the client is closed")
-        if self._channel is None:
-            address, credentials = self._address, self._credentials
-            if credentials is None:
-                self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
-            else:
-                self._channel = grpc.aio.secure_channel(
-                    address, credentials, CHANNEL_OPTIONS
-                )
-        return self._channel
+        """Returns the running loop's channel."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._closed:
+                raise ValueError("the client is closed")
+            channel = self._channels.get(loop)
+            if channel is None:
+                for ended in [each for each in self._channels if each.is_closed()]:
+                    del self._channels[ended]
+                channel = self._channels[loop] = self._make_channel()
+            return channel
+
+    def _make_channel(self) -> grpc.aio.Channel:
+        address, credentials = self._address, self._credentials
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)

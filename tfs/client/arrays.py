@@ -35,6 +35,8 @@ _NARROW: Final = {
 """Types that numpy has from the package ml_dtypes only."""
 _WIRE_BY_NAME: Final = {name: number for number, name in _NARROW.items()}
 
+_UINT64_ONLY: Final = 2.0**63
+"""What int64 does not have."""
 _WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
 _TYPED_FIELD: Final = {
     types_pb2.DT_FLOAT: "float_val",
@@ -221,8 +223,22 @@ def as_array(
     except ValueError as error:
         raise InvalidArgument(f"input {name!r}: {error}") from error
     if array.dtype == np.float64 and not isinstance(value, np.generic):
+        if (np.abs(array) >= _UINT64_ONLY).any():
+            integers = np.asarray(value, dtype=object)
+            if all(isinstance(item, int) for item in integers.ravel()):
+                return _unsigned(integers)
         return array.astype(floats)
     return array
+
+
+def _unsigned(integers: Array) -> Array:
+    """Returns Python's integers as uint64, where they all fit; numpy rounds such lists."""
+    try:
+        if not (integers < 0).any():
+            return integers.astype(np.uint64)
+    except OverflowError:
+        pass
+    return integers  # which nothing takes but a dtype that has them
 
 
 def as_bytes(item: object, name: str) -> bytes:

@@ -19,7 +19,7 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import RetryPolicy
-from tfs.client.rpc import Rpc, call_timeout_s, default_timeout_s
+from tfs.client.rpc import Rpc, call_timeout_s, checked_address, default_timeout_s
 from tfs.core.clock import Clock, MonotonicClock
 
 R = TypeVar("R")
@@ -47,6 +47,9 @@ class Client:
         retry: When to repeat a call that failed.
         credentials: TLS credentials made by grpc; None speaks plain text.
 
+    Raises:
+        InvalidArgument: No address, or a timeout that is not positive.
+
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         clock: Clock | None = None,
     ) -> None:
+        address = checked_address(address)
         self._timeout_s = default_timeout_s(timeout_s)
         self._retry = retry or RetryPolicy()
         self._clock = clock or MonotonicClock()

@@ -16,12 +16,24 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import DeadlineExceeded, InvalidArgument
 
 R = TypeVar("R")
 
 _LONGEST_S: Final = 1e9
 """grpcio's clock overflows beyond some ten times this, and a call ends at once."""
+
+
+def checked_address(address: str) -> str:
+    """Returns the address.
+
+    Raises:
+        InvalidArgument: There is none; grpcio would say so at the first call, at length.
+
+    """
+    if not address:
+        raise InvalidArgument("no address; give host:port or unix:/path")
+    return address
 
 
 def default_timeout_s(timeout_s: float) -> float:
@@ -41,12 +53,16 @@ def call_timeout_s(timeout_s: float | None, default_s: float) -> float:
 
     Raises:
         InvalidArgument: It is not a number.
+        DeadlineExceeded: It is not positive: whoever hands on what is left of a time
+            has none. grpcio rounds up, and sends such a call now and then.
 
     """
     if timeout_s is None:
         return default_s
     if math.isnan(timeout_s):
         raise InvalidArgument("timeout_s is not a number")
+    if timeout_s <= 0:
+        raise DeadlineExceeded(f"no time for the call: timeout_s is {timeout_s}")
     return min(timeout_s, _LONGEST_S)
 
 
