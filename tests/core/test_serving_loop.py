@@ -12,6 +12,7 @@ import pytest
 
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import Phase, ServingLoop, Timer
+from tfs.core.spin_backoff import SpinBackoff
 from tfs.testing.fake_clock import FakeClock
 
 PATIENCE_S = 20.0
@@ -386,7 +387,7 @@ def test_a_loop_that_looks_sees_posts_and_descriptors(threaded: ServingLoop) -> 
 
     def begin() -> None:
         threaded.watch(fd, on_ring)
-        threaded.look_until(MonotonicClock.now() + PATIENCE_S)
+        threaded.look_until(MonotonicClock.now() + PATIENCE_S, SpinBackoff())
 
     threaded.post(begin)
     threaded.post(posted.set)
@@ -405,7 +406,7 @@ def test_a_look_does_not_delay_a_timer(threaded: ServingLoop) -> None:
     def begin() -> None:
         now_s = MonotonicClock.now()
         threaded.call_at(now_s + 0.01, rung.set)
-        threaded.look_until(now_s + 10 * PATIENCE_S)
+        threaded.look_until(now_s + 10 * PATIENCE_S, SpinBackoff())
 
     threaded.post(begin)
     assert rung.wait(PATIENCE_S)

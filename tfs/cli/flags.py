@@ -300,6 +300,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "whom process interpreters become (name, uid or uid:gid), from root",
     ),
     Flag(
+        "loop_spin_us",
+        "loop_spin_us",
+        int,
+        "how long the server looks for the next request of a client that sends one at a "
+        "time, before it sleeps; 0 is never (default 60)",
+    ),
+    Flag(
         "worker_spin_us",
         "worker_spin_us",
         int,

@@ -91,7 +91,7 @@ class ServingLoop:
         self.num_failures = 0
         self.longest_round_s = 0.0
         self._look_until_s = 0.0
-        self._spin_backoff = SpinBackoff()
+        self._look_backoff = SpinBackoff()  # of who wanted the look
         self.busy_since_s: float | None = None
         self._clock = clock or MonotonicClock()
         self._epoll = select.epoll()
@@ -162,14 +162,23 @@ class ServingLoop:
             with contextlib.suppress(OSError):  # closed too early: already gone
                 self._epoll.unregister(fd)
 
-    def look_until(self, when_s: float) -> None:
+    def look_until(self, when_s: float, backoff: SpinBackoff) -> None:
         """Has the loop look for what is due again and again, rather than sleep.
 
-        For who expects an answer within microseconds: a look saves the wake-up. 0 takes
-        it back. Where looks were in vain the loop sleeps nevertheless.
+        For who expects something within microseconds: a look saves the wake-up. 0 takes
+        it back.
+
+        Args:
+            when_s: When to sleep after all; rounds in between change nothing about it.
+            backoff: The caller's own: where looks were in vain the loop sleeps
+                nevertheless.
+
         """
-        if not when_s or self._spin_backoff.may_look():
+        if not when_s:
+            self._look_until_s = 0.0
+        elif backoff.may_look():
             self._look_until_s = when_s
+            self._look_backoff = backoff
 
     def add_round_hook(self, hook: RoundHook, phase: Phase) -> None:
         """Runs ``hook`` at the end of every round, by phase, then in adding order."""
@@ -269,8 +278,9 @@ class ServingLoop:
     def _round(self, timeout_s: float) -> float | None:
         try:
             if self._look_until_s and timeout_s:
-                timeout_s = self._look(timeout_s)
-            ready = self._epoll.poll(timeout_s, _MAX_EVENTS)
+                ready = self._look(timeout_s)
+            else:
+                ready = self._epoll.poll(timeout_s, _MAX_EVENTS)
         except InterruptedError:
             ready = []
         now = self._clock.now
@@ -314,11 +324,11 @@ class ServingLoop:
             return now_s
         return wake_s
 
-    def _look(self, timeout_s: float) -> float:
-        """Looks until something is ready or due, or is not to be expected any more.
+    def _look(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Looks until something is ready or due; sleeps once it is not expected now.
 
         Returns:
-            How long to sleep then: not at all if something is ready.
+            What is ready, as ``epoll.poll`` tells it; nothing if a timer is due.
 
         """
         now, poll = self._clock.now, self._epoll.poll
@@ -326,13 +336,14 @@ class ServingLoop:
         end_s = now_s + timeout_s
         until_s = min(self._look_until_s, end_s)
         while now_s < until_s:
-            if poll(0.0, 1):
-                self._spin_backoff.note(found=True)
-                return 0.0
+            ready = poll(0.0, _MAX_EVENTS)
+            if ready:
+                self._look_backoff.note(found=True)
+                return ready
             now_s = now()
         self._look_until_s = 0.0
-        self._spin_backoff.note(found=False)
-        return max(0.0, end_s - now_s)
+        self._look_backoff.note(found=False)
+        return poll(max(0.0, end_s - now_s), _MAX_EVENTS)
 
     def _run_posted(self) -> None:
         # Disarmed before draining: a post that races in either is drained now or

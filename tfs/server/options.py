@@ -43,6 +43,8 @@ class ServerOptions:
         max_message_bytes: Largest request and reply.
         max_receive_bytes: Express only: what requests may take, over all connections,
             while they arrive; a larger request is refused.
+        loop_spin_us: Express only: microseconds the server looks for the next request of
+            a client that sends one at a time, before it sleeps, 0 to 1000.
         model_name: Single-model mode: its name.
         model_base_path: Single-model mode: absolute path of its directory.
         model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
@@ -122,6 +124,7 @@ class ServerOptions:
     grpc_channel_arguments: str = ""
     max_message_bytes: int = 2**31 - 1
     max_receive_bytes: int = 256 << 20
+    loop_spin_us: int = 60
     model_name: str = "default"
     model_base_path: str = ""
     model_config_file: str = ""
@@ -239,10 +242,9 @@ class ServerOptions:
             0 <= self.worker_nice <= 19,
             f"--worker_nice must be in 0..19: {self.worker_nice}",
         )
-        _require(
-            0 <= self.worker_spin_us <= 1000,
-            f"--worker_spin_us must be in 0..1000: {self.worker_spin_us}",
-        )
+        for name in ("loop_spin_us", "worker_spin_us"):
+            value = getattr(self, name)
+            _require(0 <= value <= 1000, f"--{name} must be in 0..1000: {value}")
         _require(
             self.request_log_task_index >= -1,
             f"--request_log_task_index must be >= -1: {self.request_log_task_index}",

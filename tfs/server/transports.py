@@ -46,7 +46,9 @@ def make_transport(
         limits = ConnectionLimits(max_message_bytes=options.max_message_bytes)
         return ExpressTransport(
             loop,
-            ExpressOptions(limits, options.max_receive_bytes),
+            ExpressOptions(
+                limits, options.max_receive_bytes, look_s=options.loop_spin_us / 1e6
+            ),
             stats=stats,
             on_large_message=on_large_message,
         )

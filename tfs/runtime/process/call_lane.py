@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
 from tfs.runtime.process.call import Call, send_request, take_reply
 from tfs.runtime.process.call_channel import CallChannel
@@ -43,6 +44,7 @@ class CallLane(Lane):
     ) -> None:
         super().__init__(loop, max_queued, call_timeout_s, on_unusable)
         self._spin_s = spin_s
+        self._look_backoff = SpinBackoff()
         self._calls: deque[Call] = deque()
         self._sequence = 0  # requests written to the present worker
         self._head_begun_s = 0.0
@@ -83,7 +85,7 @@ class CallLane(Lane):
         if self._queue:
             self._pump()
         if not calls and self._spin_s:
-            self._loop.look_until(0.0)
+            self._loop.look_until(0.0, self._look_backoff)
         for task, outcome in done:
             finish(task, outcome)
         self.tell_idle()
@@ -153,7 +155,7 @@ class CallLane(Lane):
             if self._timer is None:
                 self._arm_timer()
         if self._spin_s and model.times.is_within(index, task.num_rows, self._spin_s):
-            self._loop.look_until(now_s + self._spin_s)
+            self._loop.look_until(now_s + self._spin_s, self._look_backoff)
 
     # One timer serves many calls: it is armed anew only when it fires, and looks then
     # which call runs.

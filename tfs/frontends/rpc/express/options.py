@@ -43,6 +43,9 @@ class ExpressOptions:
         sweep_interval_s: How often these timeouts are looked at; they are exact to
             that much. Deadlines of calls are not among them.
         slow_round_s: A round that takes longer is logged.
+        look_s: How long the loop looks for the next request of a client that sends one
+            at a time, before it sleeps
+            (:mod:`~tfs.frontends.rpc.express.lone_caller`); 0 is never.
 
     """
 
@@ -66,9 +69,13 @@ class ExpressOptions:
     drain_grace_s: float = 1.0
     sweep_interval_s: float = 1.0
     slow_round_s: float = 0.1
+    look_s: float = 0.0
 
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if isinstance(value, int | float) and value <= 0:
+            if option.name == "look_s":
+                if value < 0:
+                    raise ValueError(f"look_s must not be negative: {value}")
+            elif isinstance(value, int | float) and value <= 0:
                 raise ValueError(f"{option.name} must be positive: {value}")

@@ -29,6 +29,7 @@ from tfs.core.stats import Stats
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.listener import Listener
+from tfs.frontends.rpc.express.lone_caller import LoneCaller
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.published_stats import publish
 from tfs.frontends.rpc.express.session import Session
@@ -85,6 +86,7 @@ class ExpressTransport:
         self._options = self._shared.options
         self._loop = loop
         self._now = loop.clock.now
+        self._lone_caller = LoneCaller(loop, self._options.look_s)
         self._listeners: list[Listener] = []
         self._sessions: set[Session] = set()
         self._handshakes: dict[TlsHandshake, None] = {}  # the oldest first
@@ -306,6 +308,9 @@ class ExpressTransport:
             shared.dirty = []
             for flush in dirty:
                 flush()
+            caller = shared.turns.last
+            if len(dirty) == 1 and isinstance(caller, Session):
+                self._lone_caller.note_round(caller.connection)
         if self._is_draining:
             self._check_drained()
         if shared.round_begun_s is not None:
