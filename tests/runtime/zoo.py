@@ -332,6 +332,18 @@ class FailsAgain(torch.nn.Module):
         return x
 
 
+class Leaks(torch.nn.Module):
+    """Takes as many megabytes as its first value says, and keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.append(torch.ones(int(x[0, 0]) << 20, dtype=torch.uint8))
+        return x
+
+
 class Hoarder(torch.nn.Module):
     """Takes as many megabytes as its first value says, and gives them back."""
 

@@ -276,7 +276,8 @@ class ModelFleet:
         self._keep_note(servable_id, note, resident_bytes)
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
-        self._manager.report_servable_error(servable_id, FailedPrecondition(reason))
+        error = FailedPrecondition(f"quarantined: it {reason}; deploy another version")
+        self._manager.report_servable_error(servable_id, error)
 
 
 _BACKENDS: Final = {

@@ -7,12 +7,13 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from tfs.core.errors import InvalidItems, Unavailable, serving_error
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
     REPLY_WORDS,
     REQUEST_WORDS,
@@ -34,15 +35,22 @@ class CallAnswerer:
         slab: Where they lie.
         models: The loaded models by number; others may change it meanwhile.
         forks: Knows whether a model forked this process.
+        on_out_of_memory: Called when a call found none, before it is answered; may
+            end the process.
 
     """
 
     def __init__(
-        self, slab: Slab, models: Mapping[int, LoadedModel], forks: ForkWatch
+        self,
+        slab: Slab,
+        models: Mapping[int, LoadedModel],
+        forks: ForkWatch,
+        on_out_of_memory: Callable[[], None],
     ) -> None:
         self._slab = slab
         self._models = models
         self._forks = forks
+        self._on_out_of_memory = on_out_of_memory
         self._inputs = InputReader(slab.map)
         self._outputs = OutputWriter(slab)
         self._num_threads = 0  # unknown: the number belongs to each thread
@@ -69,6 +77,7 @@ class CallAnswerer:
         begun_ns = time.perf_counter_ns()
         loaded: LoadedModel | None = None
         overflow_fd: int | None = None
+        ran_out = False
         try:
             model_id, signature_index, num_rows, _, num_words = _read_header(
                 slab.map, slot.request_byte
@@ -104,6 +113,7 @@ class CallAnswerer:
                 with contextlib.suppress(OSError):
                     os.close(overflow_fd)
                 overflow_fd = None
+            ran_out = is_out_of_memory(error)
             who = loaded.source.id.slashed if loaded is not None else "a model"
             fault = serving_error(error, who)
             text = (
@@ -114,4 +124,7 @@ class CallAnswerer:
             ns = time.perf_counter_ns() - begun_ns
             slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
             slab.write_text(slot.reply_word + REPLY_WORDS, text)
+            del fault  # and with it what the model's frames held
+        if ran_out:
+            self._on_out_of_memory()
         return loaded, overflow_fd

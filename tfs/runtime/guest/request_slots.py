@@ -33,6 +33,7 @@ class RequestSlots:
         loaded: The model.
         forks: Knows whether a model forked this process.
         on_call: Told of each call's end, on its thread.
+        on_out_of_memory: Told of a call that found none, before it is answered.
 
     """
 
@@ -43,12 +44,14 @@ class RequestSlots:
         loaded: LoadedModel,
         forks: ForkWatch,
         on_call: Callable[[LoadedModel], None],
+        on_out_of_memory: Callable[[], None],
     ) -> None:
         self._channel = channel
         self._slab = Slab(channel.slab_fd, loaded.source.concurrency)
         self._models = {model_id: loaded}
         self._forks = forks
         self._on_call = on_call
+        self._on_out_of_memory = on_out_of_memory
         # Guards the slab's counters and rings, the order of memfds on the channel, and
         # the fields below; leaf lock. No model runs under it.
         self._lock = threading.Lock()
@@ -77,7 +80,7 @@ class RequestSlots:
 
     def _run(self) -> None:
         slab, lock = self._slab, self._lock
-        answerer = CallAnswerer(slab, self._models, self._forks)
+        answerer = CallAnswerer(slab, self._models, self._forks, self._on_out_of_memory)
         with torch.inference_mode():
             while True:
                 # A semaphore: each read takes one request.

@@ -14,6 +14,7 @@ from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views
+from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.nested_values import called_by_name
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten, to_torch, to_view
@@ -131,9 +132,11 @@ class _SignatureCall:
             if self._who in error.message:
                 raise
             raise type(error)(f"{self._who}: {error.message}") from error
-        except MemoryError as error:
-            raise Internal(f"{self._who} ran out of memory") from error
         except BaseException as error:  # a model's sys.exit() must not end its thread
+            if is_out_of_memory(error):
+                raise Internal(
+                    f"{self._who} ran out of memory: {one_line(error)}"
+                ) from error
             raise Internal(f"{self._who} failed: {one_line(error)}") from error
         named = result if type(result) is dict else self._named(result)
         return self._checked(named, num_rows)

@@ -36,6 +36,7 @@ from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.guest_model import load_guest_model, one_line
 from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
 from tfs.runtime.guest.process_state import ProcessState
@@ -86,7 +87,7 @@ class Worker:
                 target=self._warm_up, args=(archive,), name="warm-up", daemon=True
             ).start()
         slab, channel = self._slab, self._channel
-        answerer = CallAnswerer(slab, self._models, self._forks)
+        answerer = CallAnswerer(slab, self._models, self._forks, self._leave_if_leaking)
         sequence = 0
         with torch.inference_mode():
             while True:
@@ -131,6 +132,15 @@ class Worker:
                     "num_pages": num_pages,
                 }
             )
+
+    def _leave_if_leaking(self) -> None:
+        """Ends the worker over a call that found no memory, if the model keeps it.
+
+        One that only asked for too much is answered, and the next may be smaller.
+        """
+        _free()
+        if self._memory_limit.is_mostly_used():
+            os._exit(EXIT_STATUS)
 
     def _become_copy(self) -> None:
         """Runs first in a process that a model forks off this one.
@@ -272,7 +282,12 @@ class Worker:
             raise Unavailable("the model is not loaded on this interpreter")
         channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
         self._slots[model_id] = RequestSlots(
-            channel, model_id, loaded, self._forks, self._note_call
+            channel,
+            model_id,
+            loaded,
+            self._forks,
+            self._note_call,
+            self._leave_if_leaking,
         )
         return {"code": 0}
 
@@ -326,9 +341,7 @@ class Worker:
         if loaded is not None:
             loaded.guest.close()
             del loaded
-            gc.collect()
-            with contextlib.suppress(AttributeError, OSError):  # glibc only
-                ctypes.CDLL(None).malloc_trim(0)
+            _free()
         return {"code": 0}
 
     def _session(
@@ -354,6 +367,13 @@ class Worker:
             control_channel.send(self._control, line + payload, tuple(fds))
 
 
+def _free() -> None:
+    """Gives what nobody holds any more back to the system."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _give_way() -> None:
     """Gives this thread the lowest priority, for good."""
     give_way()
@@ -361,7 +381,7 @@ def _give_way() -> None:
 
 
 class MemoryLimit:
-    """Bounds the private memory of this process. Confined to the control thread.
+    """Bounds the private memory of this process. Changed by the control thread alone.
 
     RLIMIT_DATA counts private writable memory, mapped weights among it, so that the
     limit moves with the weights. It is soft: it contains a leak, not an attacker.
@@ -378,6 +398,13 @@ class MemoryLimit:
         if self.limit_bytes:
             self._allowed_bytes += size_bytes
             self._apply()
+
+    def is_mostly_used(self) -> bool:
+        """Whether less than half of what may be added is left; no if all may be."""
+        if not self.limit_bytes:
+            return False
+        used_bytes = data_bytes(os.getpid()) or 0
+        return self._allowed_bytes - used_bytes < self.limit_bytes // 2
 
     def _apply(self) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

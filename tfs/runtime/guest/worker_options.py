@@ -18,7 +18,8 @@ class WorkerOptions:
             quarter of it is what one request's inputs may take; more go through a
             temporary memfd. Pages are taken when touched.
         memory_limit_bytes: Private memory a worker may add to what it starts with,
-            weights apart; 0 for no limit. A call that needs more fails.
+            weights apart; 0 for no limit. A call that needs more fails; a worker whose
+            model keeps more than half of it then is replaced.
         nice: Added to the CPU niceness, 0 to 19.
         user_id: User and group to become, where the server runs as root; None to
             stay.

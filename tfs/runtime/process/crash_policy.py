@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
+
 
 @dataclass(frozen=True, slots=True)
 class CrashPolicy:
@@ -69,6 +71,11 @@ def describe_status(status: int | None) -> str:
     if status is None:
         return "ended"
     signal_number = status & 0x7F
+    if status == EXIT_STATUS << 8:
+        return (
+            "ended because its model keeps most of the memory that it may add "
+            "(--worker_memory_limit_bytes)"
+        )
     if signal_number == 0:
         return f"exited with status {status >> 8}"
     names = {
