@@ -86,6 +86,17 @@ def test_default_makes_an_input_optional_for_callers() -> None:
     )
 
 
+def test_example_of_an_input_with_a_default_has_rows_like_the_others() -> None:
+    """What the author passes by row is cut by row when other numbers are tried."""
+    rows = torch.rand(2, 3)
+    options = SignatureOptions(
+        {"x": rows, "bias": rows}, defaults={"bias": torch.zeros(1, 3)}
+    )
+    found = derive(Double(), options)
+    assert found.signature.inputs["bias"].shape == (-1, 3)
+    assert found.signature.outputs["output"].shape == (-1, 3)
+
+
 def test_single_row_example_gets_a_second_different_row() -> None:
     """Probes need two rows that differ; they are made of the author's values."""
     found = derive(Double(), SignatureOptions(torch.arange(3.0)[None]))

@@ -21,6 +21,7 @@ from torch.package.package_importer import PackageImporter
 
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
+from tests.models.nested import ReadsItsFolder, TakesAnyName, Undecided
 from tests.models.two_ways import TwoWays
 from tests.models.with_part import WithPart
 from tests.models.with_resource import Blob
@@ -621,6 +622,35 @@ def test_file_of_the_working_directory_is_not_there_on_a_server(
     with pytest.raises(InvalidArgument, match="relative to the working directory"):
         save(ReadsFile("factor.txt"), torch.rand(2, 3), tmp_path / "base")
     assert Path("factor.txt").read_text() == "2.0"
+
+
+def test_file_of_a_modules_own_folder_is_refused_with_the_way_out(
+    tmp_path: Path,
+) -> None:
+    """A packaged module lies in no folder; its author learns what reads the archive."""
+    with pytest.raises(InvalidArgument) as refused:
+        save(ReadsItsFolder(), torch.rand(2, 3), tmp_path)
+    assert 'resources={"tests/models/__init__.py": text}' in refused.value.message
+    assert 'load_text("tests/models", "__init__.py")' in refused.value.message
+
+
+def test_graph_of_a_module_with_its_own_names_in_and_out(tmp_path: Path) -> None:
+    """``**`` inputs and a named tuple go into a graph, which has neither."""
+    rows = {"left": torch.rand(2, 3), "right": torch.rand(2, 3)}
+    path = save(TakesAnyName(), rows, tmp_path, platform="torch_export")
+    manifest = read_manifest(path)
+    assert manifest.entry == {"args": ["left", "right"]}
+    (signature,) = manifest.signatures.values()
+    assert list(signature.outputs) == ["mean", "deviation"]
+
+
+def test_model_that_is_no_graph_is_refused_in_a_few_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What torch prints of a graph that it gave up is kept from the terminal."""
+    with pytest.raises(InvalidArgument, match="Save it as torch_package"):
+        save(Undecided(), torch.rand(2, 3), tmp_path, platform="torch_export")
+    assert "def forward" not in capfd.readouterr().err
 
 
 def test_base_path_may_be_relative(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,3 +53,34 @@ class Measures(nn.Module):
             "signs": [[bool(value > 0) for value in row] for row in x],
             "size": len(x),
         }
+
+
+class Moments(NamedTuple):
+    """Named, and no container that a graph knows."""
+
+    mean: Tensor
+    deviation: Tensor
+
+
+class TakesAnyName(nn.Module):
+    """Takes what callers name as they like; returns a named tuple."""
+
+    def forward(self, **rows: Tensor) -> Moments:
+        both = rows["left"] + rows["right"]
+        return Moments(both.mean(1), both.std(1))
+
+
+class Undecided(nn.Module):
+    """Does what no graph can: asks a tensor what to do next."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        while bool((x > 1).any()):
+            x = x / 2
+        return x
+
+
+class ReadsItsFolder(nn.Module):
+    """Reads a file that lies beside its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * len(Path(__file__).with_name("__init__.py").read_text() + "a")

@@ -7,8 +7,10 @@ batch, and a third with other sizes which output dimensions follow the free ones
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -57,6 +59,8 @@ class Derived:
         outputs: What the module gave for ``example``.
         forms: How arguments that are containers are made of inputs.
         is_nested: Whether the module's result has to be made flat.
+        is_own_type: Whether it is an object of a class that is not Python's or torch's,
+            a named tuple say.
 
     """
 
@@ -65,6 +69,7 @@ class Derived:
     outputs: Values
     forms: Mapping[str, Form] = field(default_factory=dict)
     is_nested: bool = False
+    is_own_type: bool = False
 
 
 def derive(module: nn.Module, options: SignatureOptions) -> Derived:
@@ -83,24 +88,26 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     if not callable(function):
         raise InvalidArgument(f"{where} does not exist")
     example, forms = name_inputs(function, options.example_inputs, where)
+    left_out = options.defaults.keys() - example.keys()
     for name, value in options.defaults.items():
         example.setdefault(name, value)
     _check_options(options, example, where)
-    seen: list[tuple[Values, bool]] = []
+    seen: list[Called] = []
     errors: list[Exception] = []
 
     def called(inputs: Mapping[str, Value]) -> Values:
         try:
-            outputs, is_nested = outputs_of(module, options, forms, inputs)
+            found = outputs_of(module, options, forms, inputs)
         except Exception as error:
             errors.append(error)
             raise
-        seen.append((outputs, is_nested))
-        if outputs.keys() != seen[0][0].keys():
+        seen.append(found)
+        outputs = found.outputs
+        if outputs.keys() != seen[0].outputs.keys():
             errors.append(
                 InvalidArgument(
                     f"it returns {', '.join(map(repr, outputs))} for one call and "
-                    f"{', '.join(map(repr, seen[0][0]))} for another; a signature's "
+                    f"{', '.join(map(repr, seen[0].outputs))} for another; a signature's "
                     "outputs are always the same: name those in output_names"
                 )
             )
@@ -119,7 +126,8 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     observed = [outputs]
     if options.batched:
         rows = _check_rows(example, outputs, options, where)
-        example, outputs, other = _two_rows(called, example, outputs, rows, options)
+        batch = _with_rows(example, rows, options, left_out)
+        example, outputs, other = _two_rows(called, example, outputs, rows, batch)
         if other is None:
             raise InvalidArgument(
                 f"{where} fails with another number of rows than its example's "
@@ -150,8 +158,22 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
         features=_features(method, inputs, options),
         batched=options.batched,
     )
-    is_nested = any(is_nested for _, is_nested in seen)
-    return Derived(signature, example, outputs, forms, is_nested)
+    return Derived(
+        signature,
+        example,
+        outputs,
+        forms,
+        is_nested=any(each.is_nested for each in seen),
+        is_own_type=any(each.is_own_type for each in seen),
+    )
+
+
+class Called(NamedTuple):
+    """What one call of a module gave; see :class:`Derived`."""
+
+    outputs: Values
+    is_nested: bool
+    is_own_type: bool
 
 
 def outputs_of(
@@ -159,11 +181,8 @@ def outputs_of(
     options: SignatureOptions,
     forms: Mapping[str, Form],
     inputs: Mapping[str, Value],
-) -> tuple[Values, bool]:
+) -> Called:
     """Calls a signature's method once; its buffers are put back.
-
-    Returns:
-        The outputs by name, and whether the result has to be made flat for that.
 
     Raises:
         InvalidArgument: What it returned cannot be served; says what to change.
@@ -179,7 +198,12 @@ def outputs_of(
         kept.restore()
     single = _SINGLE_OUTPUT[Method(options.method)]
     outputs = name_outputs(result, options.output_names, single, where)
-    return outputs, is_nested(result, outputs)
+    return Called(
+        outputs,
+        is_nested(result, outputs),
+        type(result).__module__.partition(".")[0]
+        not in ("builtins", "collections", "torch"),
+    )
 
 
 def _described(inputs: Mapping[str, Value]) -> str:
@@ -248,20 +272,35 @@ def _check_rows(
     return rows
 
 
+def _with_rows(
+    example: Values, rows: int, options: SignatureOptions, left_out: AbstractSet[str]
+) -> list[str]:
+    """Returns the inputs that have a row for each of the batch.
+
+    One with a default has it if the author's example does: of several rows, for of one
+    nobody could tell.
+    """
+    return [
+        name
+        for name, value in example.items()
+        if name not in options.defaults
+        or (name not in left_out and rows > 1 and shape_of(value)[:1] == (rows,))
+    ]
+
+
 def _two_rows(
     called: Callable[[Mapping[str, Value]], Values],
     example: Values,
     outputs: Values,
     rows: int,
-    options: SignatureOptions,
+    batch: Sequence[str],
 ) -> tuple[Values, Values, Values | None]:
     """Returns an example of two rows or more, its outputs, and those of another size.
 
     One row given: a second is made from it, by moving its elements around, which
     keeps every value one that the author used. Where the model does not take that,
-    the row is repeated. The last is None if no other number of rows works.
+    the row is repeated. ``batch`` names the inputs that have rows. The last is None if no other number of rows works.
     """
-    batch = [name for name in example if name not in options.defaults]
     if rows > 1:
         one = {n: first_row(v) if n in batch else v for n, v in example.items()}
         return example, outputs, _try(called, one)

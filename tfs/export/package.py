@@ -168,7 +168,7 @@ def _save(
         exporter.save_source_file(name, place)
     try:
         if not unsaved:
-            with warnings.catch_warnings(), _quiet(_IMPORTER_LOG):
+            with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
                 # torch's own exporter asks a storage in a way that torch deprecates.
                 warnings.filterwarnings("ignore", "TypedStorage is deprecated")
                 exporter.save_pickle(PACKAGE, RESOURCE, module)
@@ -557,7 +557,7 @@ _IMPORTER_LOG: Final = "torch.package.importer"
 
 
 @contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
+def quiet(name: str) -> Iterator[None]:
     """Holds back the warnings of a logger for the block.
 
     torch warns for every object that is not found in the first of several importers.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +18,13 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived
-from tfs.export.package import PACKAGE, RESOURCE, PackageRules, write_package
+from tfs.export.package import (
+    PACKAGE,
+    RESOURCE,
+    PackageRules,
+    quiet,
+    write_package,
+)
 from tfs.export.signature_options import SignatureOptions
 from tfs.runtime.guest.nested_values import flattening, nesting
 
@@ -146,11 +155,17 @@ class ProgramWriter:
         what: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
         what = (module.module, (), dict(each.example))
         entry: dict[str, object] = {}
-        if module.entry:  # a graph has no form of its own for containers
+        if module.entry or each.is_own_type or _takes_any_name(module.module):
+            # A graph has no form of its own for containers, classes and **inputs.
             what = (_Flat(module.module, each), tuple(each.example.values()), {})
             shapes = {"tensors": tuple(shapes[name] for name in names)}
             entry["args"] = names
-        with warnings.catch_warnings():
+        # A model that is no graph has torch print its half-traced code, pages of it.
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            quiet("torch"),
+        ):
             warnings.simplefilter("ignore")
             try:
                 program = torch.export.export(
@@ -173,6 +188,12 @@ class ProgramWriter:
                     f"{name} cannot be compiled here: {type(error).__name__}: {error}"
                 ) from error
         return entry
+
+
+def _takes_any_name(module: nn.Module) -> bool:
+    """Whether a module's inputs are not its parameters, but what ``**`` gathers."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 class _Flat(nn.Module):

@@ -29,6 +29,9 @@ _HINT: Final = (
     "If a mocked module is needed after all, intern or extern it; if one is missing, "
     "include it"
 )
+_OWN_FILE: Final = re.compile(r"'<torch_package_\d+>\.?([^']*)'")
+"""A path made from the ``__file__`` of a packaged module, in an error's text."""
+
 _DIFFERENTIATES: Final = re.compile("requires?[_ ]grad|inference tensor", re.I)
 _GRADIENT_HINT: Final = (
     "Servers call models in torch.inference_mode(): what needs gradients to predict "
@@ -66,13 +69,13 @@ def differing_outputs(
         is_fresh = True
         try:
             for key, each in derived.items():
-                names = _differing(model, key, each, is_exact)
+                names = _differing(model, key, each, is_exact, platform)
                 if names and not is_fresh:
                     # The calls before may have changed its buffers; those of the
                     # author's module were put back after each.
                     model.close()
                     model = _load(source)
-                    names = _differing(model, key, each, is_exact)
+                    names = _differing(model, key, each, is_exact, platform)
                 is_fresh = False
                 if names:
                     differing[key] = names
@@ -98,15 +101,18 @@ def _load(source: ModelSource) -> GuestModel:
         return load_guest_model(source, files)
     except ServingError as error:
         raise InvalidArgument(
-            f"it was packaged but cannot be loaded back: {error.message}. {_HINT}"
+            f"it was packaged but cannot be loaded back: {error.message}"
+            f"{_advice(source.platform, error.message)}"
         ) from error
     finally:
         files.close()
 
 
-def _differing(model: GuestModel, key: str, each: Derived, is_exact: bool) -> list[str]:
+def _differing(
+    model: GuestModel, key: str, each: Derived, is_exact: bool, platform: str
+) -> list[str]:
     """Calls a signature on its example; returns the names of outputs that differ."""
-    outputs = _outputs(model, key, each)
+    outputs = _outputs(model, key, each, platform)
     return [
         name
         for name, value in each.outputs.items()
@@ -131,7 +137,26 @@ def _modules_of(path: str) -> tuple[set[str], set[str]]:
     return packaged, extern
 
 
-def _outputs(model: GuestModel, key: str, each: Derived) -> Tensors:
+def _advice(platform: str, message: str) -> str:
+    """Returns what to do about an error that only the loaded archive has."""
+    if _DIFFERENTIATES.search(message):
+        return f". {_GRADIENT_HINT}"
+    if platform != "torch_package":
+        return ""
+    own_file = _OWN_FILE.search(message)
+    if own_file is None:
+        return f". {_HINT}"
+    path = own_file[1]
+    folder, _, name = path.rpartition("/")
+    return (
+        ". A packaged module has no folder of its own: pass "
+        f'resources={{"{path}": text}} and read it with `import '
+        f'torch_package_importer` and its load_text("{folder}", "{name}"), or read it '
+        "from the version's assets"
+    )
+
+
+def _outputs(model: GuestModel, key: str, each: Derived, platform: str) -> Tensors:
     """Runs the example under the conditions of ``calling.run``."""
     inputs = {name: view_of(value) for name, value in each.example.items()}
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
@@ -139,9 +164,9 @@ def _outputs(model: GuestModel, key: str, each: Derived) -> Tensors:
         try:
             return model.call(key, inputs)
         except ServingError as error:
-            hint = _GRADIENT_HINT if _DIFFERENTIATES.search(error.message) else _HINT
             raise InvalidArgument(
-                f"it works here but not from its package: {error.message}. {hint}"
+                f"it works here but not from its package: {error.message}"
+                f"{_advice(platform, error.message)}"
             ) from error
 
 
