@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from managers.action_queue import ActionOrder, ActionQueue
-from managers.basic_manager import BasicManager, LoaderData
+from managers.basic_manager import PATIENCE_S, BasicManager, LoaderData
 from managers.driver import Driver
 from managers.load_status import LoadStatus
 from managers.loader_harness import (
@@ -75,6 +75,7 @@ class AspiredVersionsManagerOptions:
             ``lend_all_threads`` is in force; None is four per CPU.
         pre_load_hook: Called before a version is loaded, on the load pool.
         release_memory: Called after unloads, on the unload pool; None for nothing.
+        patience_s: How long a load or an unload may take before others go on without it.
 
     """
 
@@ -84,6 +85,7 @@ class AspiredVersionsManagerOptions:
     num_initial_load_threads: int | None = None
     pre_load_hook: Callable[[ServableId], None] | None = None
     release_memory: Callable[[], None] | None = release_to_system
+    patience_s: float = PATIENCE_S
 
     def __post_init__(self) -> None:
         num = self.num_initial_load_threads
@@ -140,6 +142,7 @@ class AspiredVersionsManager:
             releaser=release and MemoryReleaser(self._clock, release),
             pre_load_hook=self._options.pre_load_hook,
             on_change=self._note_change,
+            patience_s=self._options.patience_s,
         )
         self._driver = Driver(self.step, self._clock, "manager")
         # Confines stepping to one thread at a time, and guards _actions, _pace and _room. First in

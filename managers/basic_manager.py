@@ -30,7 +30,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from managers.load_admission import LoadAdmission
 from managers.load_status import LoadStatus
@@ -43,6 +43,7 @@ from managers.loader_harness import (
 from managers.managed_version import Done, ManagedVersion, QuiescingVersion
 from managers.managed_versions import ManagedVersions
 from managers.memory import MemoryReleaser
+from managers.patient_pool import PatientPool
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap, retire
@@ -68,6 +69,9 @@ log = logging.getLogger(__name__)
 
 LoaderData: TypeAlias = ServableData[Loader[object]]
 
+PATIENCE_S: Final = 60.0
+"""Longer than loads take that nothing is wrong with, as a rule; they may all the same."""
+
 
 class BasicManager:
     """Managed versions, their loads and unloads, and who can request them.
@@ -86,6 +90,8 @@ class BasicManager:
         pre_load_hook: Called before each first attempt, on the load pool.
         on_change: Called with a name when ``collect`` has something to do for it, or
             one of its versions moved on. Quick; on any thread, also a request's.
+        patience_s: How long a load or an unload may take before others go on without
+            it: it keeps its thread, and another takes its place.
 
     """
 
@@ -102,11 +108,12 @@ class BasicManager:
         releaser: MemoryReleaser | None = None,
         pre_load_hook: Callable[[ServableId], None] | None = None,
         on_change: Callable[[str], None] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.serving_map = serving_map or ServingMap()
-        self._load_executor = load_executor
-        self._unload_executor = unload_executor
         self._clock = steady(clock or MonotonicClock())
+        self._loads = PatientPool(load_executor, self._clock, patience_s)
+        self._unloads = PatientPool(unload_executor, self._clock, patience_s)
         self._retry = retry or RetryOptions()
         self._releaser = releaser
         self._pre_load_hook = pre_load_hook
@@ -119,7 +126,6 @@ class BasicManager:
         self._versions = ManagedVersions()
         self._admission = LoadAdmission(tracker)
         self._num_generations = 0
-        self._num_running_loads = 0
         self._retrying: list[ManagedVersion] = []
         self._quiescing: list[QuiescingVersion] = []
 
@@ -234,8 +240,8 @@ class BasicManager:
 
     @property
     def num_running_loads(self) -> int:
-        """Functions that the load pool was given and has not ended."""
-        return self._num_running_loads
+        """Functions that the load pool was given, has not ended and waits for."""
+        return self._loads.num_running
 
     @property
     def num_deferred(self) -> int:
@@ -448,24 +454,16 @@ class BasicManager:
     ) -> None:
         """Gives the load pool something to do for a version."""
 
-        def run_counted() -> None:
-            try:
-                run()
-            finally:
-                self._note_load_ran(managed)
+        def note_ran(was_late: bool) -> None:
+            if was_late:
+                self._events.note_late(managed, is_late=False)
+            self._on_change(managed.harness.id.name)  # the pool can take another
 
-        with self._lock:
-            self._num_running_loads += 1
         try:
-            self._load_executor.submit(run_counted)
+            self._loads.submit(managed, run, note_ran)
         except RuntimeError:
-            self._note_load_ran(managed)
+            self._on_change(managed.harness.id.name)
             on_closed()
-
-    def _note_load_ran(self, managed: ManagedVersion) -> None:
-        with self._lock:
-            self._num_running_loads -= 1
-        self._on_change(managed.harness.id.name)  # the pool can take another
 
     def _run_load(self, managed: ManagedVersion) -> None:
         """Runs on the load pool: estimates, reserves, loads; one attempt of each."""
@@ -610,7 +608,7 @@ class BasicManager:
     def _submit_unload(self, managed: ManagedVersion) -> None:
         managed.harness.transition(HarnessState.QUIESCED)
         try:
-            self._unload_executor.submit(lambda: self._run_unload(managed))
+            self._unloads.submit(managed, lambda: self._run_unload(managed))
         except RuntimeError:
             self._run_unload(managed)  # closing: nobody else will
 
@@ -636,8 +634,8 @@ class BasicManager:
         """Moves on what waited and need not any more; returns when to look again.
 
         That is: retries whose pause is over, versions that nothing pins any more,
-        loads that now fit or never will, memory owed to the system. Does not block on
-        a thread pool.
+        loads that now fit or never will, memory owed to the system, and what hangs, for
+        which others wait no longer. Does not block on a thread pool.
 
         Returns:
             The time, by the clock, when there will be something to do; None while
@@ -661,8 +659,22 @@ class BasicManager:
         for managed in due:
             self._submit_load(managed)
         with self._lock:  # after the above: inline executors have moved on
-            next_s = self._next_s_locked()
+            times_s = [self._next_s_locked()]
+        times_s += [self._relieve(self._loads), self._relieve(self._unloads)]
+        next_s = min((t for t in times_s if t is not None), default=None)
         return self._release_memory(now_s, next_s)
+
+    def _relieve(self, pool: PatientPool) -> float | None:
+        """Lets others go on without what takes too long, and says so."""
+        late, next_s = pool.relieve()
+        for managed in late:
+            log.warning(
+                "event=version_late servable=%s state=%s",
+                managed.harness.id.slashed,
+                managed.harness.state.value,
+            )
+            self._events.note_late(managed, is_late=True)
+        return next_s
 
     def _take_drained_locked(self, now_s: float) -> list[ManagedVersion]:
         drained, pinned = list[ManagedVersion](), list[QuiescingVersion]()
@@ -689,7 +701,7 @@ class BasicManager:
             return next_s
         if now_s >= owed_at_s:
             with contextlib.suppress(RuntimeError):  # closing
-                self._unload_executor.submit(self._releaser.release_owed)
+                self._unloads.submit(None, self._releaser.release_owed)
             return next_s
         return owed_at_s if next_s is None else min(next_s, owed_at_s)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
@@ -12,6 +12,11 @@ from tfs.core.errors import ServingError
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_handle import FIRST_RECHECK_S, LAST_RECHECK_S
 from tfs.core.servable_state import ManagerState, ServableState
+
+_MOVING: Final = (ManagerState.START, ManagerState.LOADING, ManagerState.UNLOADING)
+_LATE: Final = (
+    "it takes very long, and nobody waits for it any more: does its storage answer?"
+)
 
 Done: TypeAlias = Callable[[ServingError | None], None]
 """Takes how a load or unload ended; called once, on any thread, under no lock."""
@@ -30,9 +35,11 @@ class ManagedVersion:
         note: What was found out about it.
         resident_bytes: Memory measured for it.
         since_s: When it first became AVAILABLE, seconds since the epoch.
+        entered: The state that was asked for last, and when it was first.
         is_started: Whether its START was published.
         is_executing: Whether it is counted among what executes.
         is_ended: Whether its load failed and that was published.
+        is_late: Whether its load, or its unload, takes too long to wait for.
         is_refused: Whether it ended only because others held the memory.
         is_asking: Whether it is being asked what it takes, ahead of its load.
         was_asked: Whether it was asked; what it said may be nothing.
@@ -41,12 +48,14 @@ class ManagedVersion:
 
     __slots__ = (
         "done",
+        "entered",
         "fault",
         "handle",
         "harness",
         "is_asking",
         "is_ended",
         "is_executing",
+        "is_late",
         "is_refused",
         "is_started",
         "note",
@@ -67,9 +76,11 @@ class ManagedVersion:
         self.note = ""
         self.resident_bytes: int | None = None
         self.since_s: float | None = None
+        self.entered = (ManagerState.START, 0.0)
         self.is_started = False
         self.is_executing = False
         self.is_ended = False
+        self.is_late = False
         self.is_refused = False
         self.is_asking = False
         self.was_asked = False
@@ -83,9 +94,12 @@ class ManagedVersion:
         """Returns what to publish of it when it enters a state now."""
         harness = self.harness
         is_available = manager_state is ManagerState.AVAILABLE
-        since_s = wall_s
-        if is_available:  # published again when something is noted
+        if self.entered[0] is not manager_state or not self.entered[1]:
+            self.entered = manager_state, wall_s
+        since_s = self.entered[1]  # published again when something is noted
+        if is_available:
             since_s = self.since_s = self.since_s or wall_s
+        is_late = self.is_late and manager_state in _MOVING
         return ServableState(
             id=harness.id,
             manager_state=manager_state,
@@ -93,7 +107,8 @@ class ManagedVersion:
             reason=harness.reason,
             since_s=since_s,
             resident_bytes=self.resident_bytes,
-            note=self.note,
+            note=_LATE if is_late else self.note,
+            is_late=is_late,
         )
 
     def state_beside(self, heir: ManagedVersion, wall_s: float) -> ServableState:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from managers.loader_harness import HarnessState
 from managers.managed_version import ManagedVersion
@@ -18,6 +19,19 @@ from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_state import ManagerState, ServableState
+
+_STATES: Final = {
+    HarnessState.NEW: ManagerState.START,
+    HarnessState.LOAD_REQUESTED: ManagerState.START,
+    HarnessState.LOAD_APPROVED: ManagerState.START,
+    HarnessState.LOADING: ManagerState.LOADING,
+    HarnessState.READY: ManagerState.AVAILABLE,
+    HarnessState.UNLOAD_REQUESTED: ManagerState.AVAILABLE,
+    HarnessState.QUIESCING: ManagerState.UNLOADING,
+    HarnessState.QUIESCED: ManagerState.UNLOADING,
+    HarnessState.UNLOADING: ManagerState.UNLOADING,
+}
+"""What was published last of a version that is not over."""
 
 
 class VersionEvents:
@@ -92,6 +106,14 @@ class VersionEvents:
         with self._publishing:
             managed.fault = error
             self._republish_locked(managed)
+
+    def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
+        """Publishes the present state again, with whether it takes too long."""
+        with self._publishing:
+            managed.is_late = is_late
+            if managed.harness.is_over or managed.is_serving:
+                return
+            self._publish_locked(managed, _STATES[managed.harness.state])
 
     def _republish_locked(self, managed: ManagedVersion) -> None:
         if managed.harness.state is HarnessState.READY:

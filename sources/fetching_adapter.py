@@ -13,16 +13,21 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sources.remote_storage import is_remote, local_path
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError, serving_error
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
 log = logging.getLogger(__name__)
+
+_LONG_S: Final = 0.005  # to tell the target of a servable
+_REST: Final = 3  # times as long as that
 
 Run = Callable[[str, Callable[[], None]], object]
 """Takes a URL and what copies from there; runs it, soon or now, on any thread.
@@ -36,13 +41,15 @@ Outcome = StoragePath | ServingError
 
 @dataclass(slots=True)
 class _Stream:
-    """One servable's versions. Confined to the adapter's turn."""
+    """One servable's versions. Guarded by the adapter's lock."""
 
     wanted: AspiredVersions[StoragePath]
     outcomes: dict[StoragePath, Outcome] = field(default_factory=dict)
     pending: set[StoragePath] = field(default_factory=set)
     emitted: Versions = ()
     retired: list[StoragePath] = field(default_factory=list)
+    is_stale: bool = False  # whether a copy has ended that the target was not told of
+    rests_until_s: float = 0.0
 
 
 class FetchingSourceAdapter:
@@ -55,14 +62,20 @@ class FetchingSourceAdapter:
     for three versions of a model that is being swapped.
     """
 
-    def __init__(self, cache: VersionCache, run: Run) -> None:
+    def __init__(
+        self, cache: VersionCache, run: Run, clock: Clock | None = None
+    ) -> None:
         self._cache = cache
+        self._clock = clock or MonotonicClock()
         self._run = run
         self._outlet: Outlet[StoragePath] = Outlet()
-        # Guards _streams, and is held while the target is called, which orders the
-        # calls for a name. Rank: before any lock of the target, after the source's.
+        # Held while the target is called, which orders the calls for a name. Rank:
+        # before any lock of the target, after the source's.
         self._turn = threading.Lock()
+        # Guards the fields below; after _turn, and before the cache's alone.
+        self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
+        self._due: dict[str, None] = {}  # of which the target is to be told now
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[StoragePath]:
         """Returns the function for sources to call; harmless after ``close``."""
@@ -82,7 +95,7 @@ class FetchingSourceAdapter:
         if not self._outlet.wait_connected():
             return
         missing = []
-        with self._turn:
+        with self._lock:
             stream = self._streams.setdefault(aspired.name, _Stream(aspired))
             stream.wanted = aspired
             for data in aspired.versions:
@@ -93,7 +106,8 @@ class FetchingSourceAdapter:
                     stream.outcomes.pop(path, None)
                     stream.pending.add(path)
                     missing.append((data.id, path))
-            self._emit(stream)
+            self._due[aspired.name] = None
+        self._tell(waits=True)
         for servable_id, path in missing:
             try:
                 self._run(path.path, functools.partial(self._fetch, servable_id, path))
@@ -109,7 +123,7 @@ class FetchingSourceAdapter:
             log.warning(
                 "event=fetch_failed version=%s error=%s", servable_id.slashed, outcome
             )
-        with self._turn:
+        with self._lock:
             stream = self._streams.get(servable_id.name)
             if stream is None or path not in stream.pending:
                 if isinstance(outcome, StoragePath):
@@ -117,10 +131,62 @@ class FetchingSourceAdapter:
                 return
             stream.pending.discard(path)
             stream.outcomes[path] = outcome
-            self._emit(stream)
+            stream.is_stale = True
+            if not stream.pending or self._clock.now() >= stream.rests_until_s:
+                self._due[servable_id.name] = None
+        self._tell(waits=False)
 
-    def _emit(self, stream: _Stream) -> None:
-        """Tells the target what can be loaded now."""
+    def _tell(self, *, waits: bool) -> None:
+        """Tells the target what can be loaded now, of every servable that changed.
+
+        Where another thread is at it already, that one tells this news too. To tell of
+        thousands of versions takes a while: what ends during that time and some times
+        as long after it waits for the next copy to end. The last one waits for nobody.
+
+        Args:
+            waits: Whether the target knows when this returns.
+
+        """
+        while self._turn.acquire(blocking=waits):
+            try:
+                while (name := self._next_due()) is not None:
+                    self._tell_of(name)
+            finally:
+                self._turn.release()
+            with self._lock:
+                if not self._due:
+                    return
+            waits = False  # what came since came from others
+
+    def _next_due(self) -> str | None:
+        with self._lock:
+            name = next(iter(self._due), None)
+            if name is not None:
+                del self._due[name]
+            return name
+
+    def _tell_of(self, name: str) -> None:
+        begun_s = self._clock.now()
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is None:
+                return
+            stream.is_stale = False
+            stream.rests_until_s = float("inf")
+            aspired = self._compose(stream)
+        try:
+            self._outlet.emit(aspired)
+        except Exception:  # of one servable: the others are told
+            log.exception("event=target_failed servable=%s", name)
+        with self._lock:
+            now_s = self._clock.now()
+            took_s = now_s - begun_s
+            stream.rests_until_s = now_s + (_REST * took_s if took_s > _LONG_S else 0.0)
+            if stream.is_stale and now_s >= stream.rests_until_s:
+                self._due[name] = None
+
+    def _compose(self, stream: _Stream) -> AspiredVersions[StoragePath]:
+        """Returns what can be loaded now, and gives up copies that no one needs."""
         wanted = {data.payload for data in stream.wanted.versions}
         stream.pending &= {path for path in wanted if path is not None}
         versions: list[ServableData[StoragePath]] = []
@@ -149,7 +215,7 @@ class FetchingSourceAdapter:
             for outcome in [*stream.retired, *stream.outcomes.values()]:
                 if isinstance(outcome, StoragePath):
                     self._cache.release(outcome)
-        self._outlet.emit(replace(stream.wanted, versions=stream.emitted))
+        return replace(stream.wanted, versions=stream.emitted)
 
     def _retire(self, stream: _Stream, wanted: set[StoragePath | None]) -> None:
         """Gives up what was retired when something new was last handed on.

@@ -90,13 +90,17 @@ class VersionCache:
         self._remote = remote
         self._blobs = Path(options.root, "blobs")
         self._versions = Path(options.root, "versions")
-        # Guards _in_use, _order, _busy, _reserved_bytes and the removal of files; leaf, never
+        # Guards _in_use, _order, _num_uses, _most_bytes, _busy, _reserved_bytes and the removal of files; leaf, never
         # held while bytes are copied.
         self._lock = threading.Lock()
         self._in_use: dict[str, int] = {}
         self._busy: Counter[str] = Counter()  # blobs that copies in progress need
         self._reserved_bytes = 0
         self._order: dict[str, int] = {}  # by key: when it was last used
+        self._num_uses = 0
+        # No less than the blobs take; counted when that might be too much: to look at
+        # every blob for every copy took most of the time of thousands.
+        self._most_bytes: int | None = None
         # Guards _lock_file; held while the directories are made and cleared.
         self._opening = threading.Lock()
         self._lock_file: BinaryIO | None = None
@@ -253,6 +257,9 @@ class VersionCache:
                 )
             os.chmod(temporary, 0o444)  # shared by versions: nobody may change it
             blob = self._blobs / actual
+            with self._lock:
+                if self._most_bytes is not None:
+                    self._most_bytes += _size_bytes(temporary)
             os.replace(temporary, blob)
         finally:
             temporary.unlink(missing_ok=True)
@@ -264,7 +271,8 @@ class VersionCache:
         with self._lock:
             self._in_use[key] = self._in_use.get(key, 0) + 1
             self._order.pop(key, None)
-            self._order[key] = max(self._order.values(), default=0) + 1
+            self._num_uses += 1
+            self._order[key] = self._num_uses
 
     def _unuse(self, key: str) -> None:
         with self._lock:
@@ -281,8 +289,7 @@ class VersionCache:
             self._busy += Counter(digests)
             if limit is not None:
                 room = limit - self._reserved_bytes - wanted_bytes
-                self._evict_locked(room, self._in_use)
-                held = self.size_bytes
+                held = self._evict_locked(room, self._in_use)
                 if held > room:
                     self._busy -= Counter(digests)
                     raise ResourceExhausted(
@@ -292,11 +299,16 @@ class VersionCache:
                     )
             self._reserved_bytes += wanted_bytes
 
-    def _evict_locked(self, room_bytes: int, kept: Collection[str]) -> None:
-        """Removes unused versions, the longest unused first, until the rest fits."""
-        held = self.size_bytes
+    def _evict_locked(self, room_bytes: int, kept: Collection[str]) -> int:
+        """Removes unused versions, the longest unused first, until the rest fits.
+
+        Returns what is held then, or more.
+        """
+        if self._most_bytes is not None and self._most_bytes <= room_bytes:
+            return self._most_bytes
+        held = self._most_bytes = self.size_bytes
         if held <= room_bytes:
-            return
+            return held
         unused = [
             path
             for path in self._versions.iterdir()
@@ -307,9 +319,10 @@ class VersionCache:
             log.info("event=cache_evicted version=%s", path.name)
             _remove(path)
             self._drop_orphans_locked()
-            held = self.size_bytes
+            held = self._most_bytes = self.size_bytes
             if held <= room_bytes:
-                return
+                break
+        return held
 
     def _drop_orphans_locked(self) -> None:
         for blob in self._blobs.iterdir():

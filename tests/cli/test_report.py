@@ -54,6 +54,20 @@ def test_a_model_is_one_line() -> None:
     ]
 
 
+def test_what_a_version_waits_for_shows_until_it_is_there() -> None:
+    """A load that hangs, or waits for memory, is why nothing answers."""
+    model = pb.ModelReport(name="digits")
+    version = model.versions.add(version=1, state=20, reason="latest(1)")
+    version.notes.append("it hangs")
+    assert problem_of(model) == "version 1: it hangs"
+    assert "it hangs" in versions_table([model])
+    arrived = model.versions.add(version=1, state=30, reason="latest(1)")
+    arrived.notes.append("runs in front")
+    del model.versions[0]
+    assert problem_of(model) == ""
+    assert "latest(1)" in versions_table([model])
+
+
 def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
     """Otherwise one damaged version would show until sixteen others have ended."""
     model = report()

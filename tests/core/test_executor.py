@@ -56,6 +56,29 @@ def test_pool_can_grow_and_shrink() -> None:
     assert pool.close()
 
 
+def test_what_hangs_may_be_excused() -> None:
+    """Another thread takes its place, and goes when it has come back."""
+    pool = ThreadExecutor(1, "pool")
+    sequencer = Sequencer()
+    pool.submit(lambda: sequencer.reach("hang"))
+    sequencer.wait_reached("hang", 1)
+    ran = threading.Event()
+    pool.submit(ran.set)
+    pool.excuse(1)
+    assert ran.wait(10.0)
+    assert pool.num_threads == 1
+    sequencer.open("hang")
+    assert pool.wait_idle()
+    pool.excuse(0)
+    pool.submit(lambda: sequencer.reach("work"))
+    pool.submit(lambda: sequencer.reach("work"))
+    sequencer.wait_reached("work", 1)
+    assert pool.num_free == 0
+    assert sequencer.num_reached("work") == 1
+    sequencer.open("work")
+    assert pool.close()
+
+
 @pytest.mark.parametrize("fault", [ValueError("x"), SystemExit(1)])
 def test_function_that_raises_costs_no_thread(fault: BaseException) -> None:
     """Whatever model code raises, the pool goes on."""

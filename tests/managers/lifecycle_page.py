@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from managers.basic_manager import PATIENCE_S
 from managers.loader_harness import END_STATES, TRANSITIONS, HarnessState
 from managers.retry import PERMANENT_CODES, RetryOptions
 from tests.managers.version_policy import (
@@ -117,6 +118,10 @@ def lifecycle_page() -> str:
             f"  time after {retry.interval_s:g} s, then after pauses twice as long, up",
             f"  to {retry.max_interval_s:g} s (the flags say otherwise);",
             f"  {permanent} are not tried again.",
+            f"- A load or an unload that takes more than {PATIENCE_S:g} s is let go on, but",
+            "  nobody waits for it any more: its state is published again, with a note,",
+            "  another thread takes the place of its own in the pool (up to 32 at once),",
+            "  and readiness and reloads count it as failed until it ends.",
             "- Giving up a version ends its pause at once; an attempt that runs is",
             "  let finish, and what it loaded is unloaded.",
             "- An aspired version is never unloaded. One that comes back while its",

@@ -820,3 +820,29 @@ def test_what_was_taken_in_shows_in_the_states(empty: Environment) -> None:
     empty.settle()
     assert empty.manager.has_taken_in_all
     assert seen == [ManagerState.START]
+
+
+def test_a_load_that_hangs_holds_up_no_other() -> None:
+    """A dead mount costs its own version, also where one thread loads everything."""
+    env = Environment(Pools(1, 1))
+    sequencer = Sequencer()
+    hanging = env.loader("a", 1, on_load=lambda: sequencer.reach("load"))
+    env.aspire("a", hanging)
+    env.manager.step()
+    sequencer.wait_reached("load", 1)
+    loaded = threading.Event()
+    env.aspire("b", env.loader("b", 1, on_load=loaded.set))
+    due_s = env.manager.step()
+    assert due_s is not None
+    assert env.state("b", 1) is ManagerState.START
+    env.clock.advance(due_s - env.clock.now())
+    env.manager.step()
+    (state,) = env.monitor.version_states("a")
+    assert (state.manager_state, state.is_late) == (ManagerState.LOADING, True)
+    assert "nobody waits for it" in state.note
+    assert loaded.wait(10.0)
+    sequencer.open("load")
+    env.settle()
+    (state,) = env.monitor.version_states("a")
+    assert (state.manager_state, state.is_late) == (ManagerState.AVAILABLE, False)
+    assert env.close()

@@ -16,6 +16,7 @@ from tests.sources.test_version_cache import FakeRemote
 from tfs.core.errors import NotFound
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
+from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget
 
 
@@ -120,6 +121,38 @@ def test_what_is_here_already_does_not_wait_for_the_rest(w: World) -> None:
     assert w.last() == ["1"]
     w.executor.run()
     assert w.last() == ["2", "1"]
+
+
+def test_many_copies_are_told_together_while_telling_takes_long(
+    tmp_path: Path,
+) -> None:
+    """The time for thousands of versions grows with their number, not its square."""
+    clock = FakeClock()
+    remote, executor = FakeRemote(), HeldExecutor()
+    cache = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
+    adapter = FetchingSourceAdapter(
+        cache,
+        lambda _, copy: executor.submit(copy),
+        clock,
+    )
+    told: list[int] = []
+
+    def take(aspired: AspiredVersions[StoragePath]) -> None:
+        told.append(len(aspired.versions))
+        clock.advance(1.0)
+
+    adapter.set_aspired_versions_callback(take)
+    versions = tuple(
+        ServableData(
+            ServableId("m", number),
+            remote.publish(f"s3://m/{number}", a=b"%d" % number),
+        )
+        for number in range(10)
+    )
+    adapter.aspired_versions_callback()(AspiredVersions("m", versions, "all"))
+    executor.run()
+    cache.close()
+    assert told == [0, 10]  # what the source says is told at once, and the last copy
 
 
 def test_local_paths_and_errors_pass_at_once(w: World) -> None:

@@ -120,7 +120,14 @@ def problem_of(model: pb.ModelReport) -> str:
             return f"version {version.version}: {version.error.message}"
     if model.HasField("error"):
         return model.error.message
-    return model.notes[0] if model.notes else ""
+    if model.notes:
+        return model.notes[0]
+    hindrances = [
+        f"version {version.version}: {why}"
+        for version in model.versions
+        if (why := _hindrance(version))
+    ]
+    return hindrances[0] if hindrances else ""
 
 
 def stats_table(stats: Iterable[pb.Stat]) -> str:
@@ -177,7 +184,15 @@ def _why(version: pb.VersionReport) -> str:
         return version.error.message
     if version.load.HasField("next_attempt_s"):
         return version.notes[-1]
-    return version.reason
+    return _hindrance(version) or version.reason
+
+
+def _hindrance(version: pb.VersionReport) -> str:
+    """Returns what a version waits for on its way, "" if nothing is noted."""
+    from tfs.core.servable_state import ManagerState
+
+    at_rest = (ManagerState.AVAILABLE.value, ManagerState.END.value)
+    return "" if version.state in at_rest or not version.notes else version.notes[-1]
 
 
 def batching_table(models: Iterable[pb.ModelReport]) -> str:

@@ -40,6 +40,10 @@ class Executor(Protocol):
         """
         ...
 
+    def excuse(self, num: int) -> None:
+        """Runs as many more at once as hang and do not count: ``num`` of them now."""
+        ...
+
     def close(self, deadline_s: float | None = None) -> bool:
         """Lets what was submitted finish; returns whether it did by the deadline."""
         ...
@@ -67,6 +71,9 @@ class InlineExecutor:
             raise RuntimeError("executor is closed")
         _run_logged(fn, "inline")
 
+    def excuse(self, num: int) -> None:
+        """Does nothing: what hangs hangs its caller."""
+
     def close(self, deadline_s: float | None = None) -> bool:
         """Refuses later work."""
         self._closed = True
@@ -89,6 +96,7 @@ class ThreadExecutor:
         # Guards every field below; leaf lock: nothing is called under it.
         self._changed = threading.Condition()
         self._limit = num_threads
+        self._num_excused = 0
         self._queue: deque[Callable[[], object]] = deque()
         self._num_threads = 0
         self._num_idle = 0
@@ -106,7 +114,7 @@ class ThreadExecutor:
         """Threads that are idle or not started yet, less what is queued."""
         with self._changed:
             busy = self._num_threads - self._num_idle
-            return max(0, self._limit - busy - len(self._queue))
+            return max(0, self._most_locked() - busy - len(self._queue))
 
     def resize(self, num_threads: int) -> None:
         """Changes how many functions may run at once."""
@@ -114,6 +122,13 @@ class ThreadExecutor:
             raise ValueError(f"{self.name}: num_threads must be positive")
         with self._changed:
             self._limit = num_threads
+            self._start_missing_locked()
+            self._changed.notify_all()
+
+    def excuse(self, num: int) -> None:
+        """Runs ``num`` more at once than ``num_threads`` says; see the protocol."""
+        with self._changed:
+            self._num_excused = num
             self._start_missing_locked()
             self._changed.notify_all()
 
@@ -154,8 +169,12 @@ class ThreadExecutor:
                 self._clock.wait(self._changed, deadline_s)
         return True
 
+    def _most_locked(self) -> int:
+        return self._limit + self._num_excused
+
     def _start_missing_locked(self) -> None:
-        wanted = min(self._limit, self._num_threads - self._num_idle + len(self._queue))
+        most = self._most_locked()
+        wanted = min(most, self._num_threads - self._num_idle + len(self._queue))
         while self._num_threads < wanted:
             self._num_threads += 1
             self._num_idle += 1
@@ -168,13 +187,13 @@ class ThreadExecutor:
         while True:
             with self._changed:
                 while not self._queue:
-                    if self._closed or self._num_threads > self._limit:
+                    if self._closed or self._num_threads > self._most_locked():
                         self._num_idle -= 1
                         self._num_threads -= 1
                         self._changed.notify_all()
                         return
                     self._changed.wait()
-                if self._num_threads - self._num_idle >= self._limit:
+                if self._num_threads - self._num_idle >= self._most_locked():
                     self._num_idle -= 1
                     self._num_threads -= 1
                     self._changed.notify_all()

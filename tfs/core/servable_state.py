@@ -39,6 +39,8 @@ class ServableState:
         resident_bytes: Memory measured for the version, None while unknown.
         note: What an operator should know although nothing failed: "unbatched:
             rows influence each other", "placed in process: 0.31 ms".
+        is_late: Whether what brings the next state has taken so long that nobody should
+            wait for it; it may come all the same.
 
     """
 
@@ -49,6 +51,7 @@ class ServableState:
     since_s: float = 0.0
     resident_bytes: int | None = None
     note: str = ""
+    is_late: bool = False
 
     def __str__(self) -> str:
         health = "OK" if self.error is None else str(self.error)

@@ -347,6 +347,9 @@ class _Later:
     def submit(self, fn: Callable[[], object]) -> None:
         self.jobs.append(fn)
 
+    def excuse(self, num: int) -> None:
+        pass
+
     def close(self, deadline_s: float | None = None) -> bool:
         return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfs.core.errors import DataLoss
@@ -39,6 +41,18 @@ def test_a_model_settles_when_nothing_more_can_happen(
 ) -> None:
     """One available version is success; failure is when nothing is moving any more."""
     assert failure_of(states, problems) == expected
+
+
+def test_a_model_that_hangs_keeps_nobody_waiting() -> None:
+    """A server is ready without it, and a reload answers; what unloads is no matter."""
+    late = replace(state(1, ManagerState.LOADING), note="it hangs", is_late=True)
+    assert failure_of([late], []) == (
+        "{{name: digits version: 1} does not come to an end: it hangs}"
+    )
+    assert failure_of([state(2, ManagerState.START), late], []) is None
+    assert failure_of([state(2, ManagerState.AVAILABLE), late], []) == ""
+    leaving = replace(state(1, ManagerState.UNLOADING), is_late=True)
+    assert failure_of([state(2, ManagerState.END, LOST), leaving], []) == BLAME
 
 
 ENDED = state(2, ManagerState.END, LOST)

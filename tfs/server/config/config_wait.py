@@ -1,7 +1,7 @@
 """When a new config has taken effect: a pure judgement over states and problems.
 
 A model has settled when one of its versions is available, when all that were tried
-have failed, or when its base path cannot be read. (TensorFlow Serving waits for ever
+have failed or hang, or when its base path cannot be read. (TensorFlow Serving waits for ever
 for a model without versions: docs/divergences.md.)
 """
 
@@ -36,8 +36,19 @@ def failure_of(
     """
     if any(state.manager_state is ManagerState.AVAILABLE for state in states):
         return ""
-    if any(state.manager_state is not ManagerState.END for state in states):
+    if any(
+        state.manager_state is not ManagerState.END and not state.is_late
+        for state in states
+    ):
         return None
+    late = [
+        state
+        for state in states
+        if state.is_late and state.manager_state is not ManagerState.UNLOADING
+    ]
+    if late:
+        newest = max(late, key=lambda state: state.id.version)
+        return f"{{{newest.id} does not come to an end: {newest.note}}}"
     failed = [state for state in states if state.error is not None]
     fresh = [state for state in failed if state not in stale]
     if fresh:

@@ -1,0 +1,132 @@
+"""A pool whose functions may hang without holding up the others.
+
+A loader that reads from a dead mount, or waits for something that never comes, cannot be
+interrupted and keeps its thread. After a while it is *late*: the pool runs one more beside
+it, so that a pool of one thread goes on, and whoever counts what runs leaves it out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from managers.managed_version import ManagedVersion
+from tfs.core.clock import Clock
+from tfs.core.executor import Executor
+
+_MAX_NUM_LATE: Final = 32  # whose threads are made up for: the rest is in the way
+
+
+class _Task:
+    """Something that the pool is to do."""
+
+    __slots__ = ("begun_s", "is_late", "managed", "submitted_s")
+
+    def __init__(self, managed: ManagedVersion | None, submitted_s: float) -> None:
+        self.managed = managed
+        self.submitted_s = submitted_s
+        self.begun_s: float | None = None
+        self.is_late = False
+
+
+class PatientPool:
+    """Runs functions for versions on an executor, which it does not own. Thread-safe.
+
+    Args:
+        executor: Where they run.
+        clock: Tells how long.
+        patience_s: How long one may take before others go on without it.
+
+    """
+
+    def __init__(self, executor: Executor, clock: Clock, patience_s: float) -> None:
+        self._executor = executor
+        self._clock = clock
+        self._patience_s = patience_s
+        # Guards the fields below and the tasks; leaf but for the executor's.
+        self._lock = threading.Lock()
+        self._tasks: list[_Task] = []
+        self._num_late = 0
+
+    @property
+    def num_running(self) -> int:
+        """Functions that were taken, have not ended and are not late."""
+        return len(self._tasks) - self._num_late
+
+    def submit(
+        self,
+        managed: ManagedVersion | None,
+        run: Callable[[], None],
+        on_ended: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """Has ``run`` called as soon as a thread is free.
+
+        Args:
+            managed: The version that it is for; None is for none in particular.
+            run: What to do.
+            on_ended: Called when it has ended and is not counted any more, with
+                whether it had been late; on the same thread.
+
+        Raises:
+            RuntimeError: The executor is closed; neither will be called.
+
+        """
+        task = _Task(managed, self._clock.now())
+
+        def run_counted() -> None:
+            with self._lock:
+                task.begun_s = self._clock.now()
+            try:
+                run()
+            finally:
+                self._end(task)
+                on_ended(task.is_late)
+
+        with self._lock:
+            self._tasks.append(task)
+        try:
+            self._executor.submit(run_counted)
+        except RuntimeError:
+            self._end(task)
+            raise
+
+    def relieve(self) -> tuple[list[ManagedVersion], float | None]:
+        """Makes up for the threads of what is late by now.
+
+        Returns:
+            The versions whose functions were not late before, and when, by the clock,
+            another may be; None if nothing runs that is not late.
+
+        """
+        late = list[ManagedVersion]()
+        next_s: float | None = None
+        with self._lock:
+            num_late = self._num_late
+            if len(self._tasks) == num_late:
+                return late, None
+            now_s = self._clock.now()
+            for task in self._tasks:
+                if task.is_late or self._num_late >= _MAX_NUM_LATE:
+                    continue
+                begun_s = task.submitted_s if task.begun_s is None else task.begun_s
+                due_s = begun_s + self._patience_s
+                if task.begun_s is not None and due_s <= now_s:
+                    task.is_late = True
+                    self._num_late += 1
+                    if task.managed is not None:
+                        late.append(task.managed)
+                    continue
+                # What waits for a thread still is looked at when it may have had one.
+                due_s = due_s if due_s > now_s else now_s + self._patience_s
+                next_s = due_s if next_s is None else min(next_s, due_s)
+            if self._num_late > num_late:
+                self._executor.excuse(self._num_late)
+        return late, next_s
+
+    def _end(self, task: _Task) -> None:
+        with self._lock:
+            self._tasks.remove(task)
+            if task.is_late:
+                self._num_late -= 1
+                self._executor.excuse(self._num_late)
