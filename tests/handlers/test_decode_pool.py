@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -158,6 +161,44 @@ def test_what_is_wrong_with_a_slow_request_is_said() -> None:
     PredictHandler(served, decode_pool=pool.pool)(call)
     pool.run_all()
     assert call.error().code is Code.INVALID_ARGUMENT
+
+
+class Message:
+    """What a decoder has in hand; can be watched."""
+
+
+def test_an_error_keeps_nothing_of_what_was_decoded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its traceback holds the frames, they the message, until the collector comes."""
+    freed: list[str] = []
+
+    def decode(kind: type[Exception]) -> None:
+        message = Message()
+        weakref.finalize(message, freed.append, kind.__name__)
+        try:
+            raise KeyError("the cause")
+        except KeyError as error:
+            raise kind("no good") from error
+
+    outcomes: list[object] = []
+    pool = Pool()
+    gc.disable()
+    try:
+        for kind in (InvalidArgument, ValueError):
+            call = FakeCall()
+            pool.pool.run(call, functools.partial(decode, kind), outcomes.append)
+        pool.run_all()
+        # A fault of ours is logged, traceback and all; that record is a holder, too.
+        (record,) = caplog.records
+        assert "event=decode_failed" in record.getMessage()
+        assert record.exc_info
+        record.exc_info = None
+        assert freed == ["InvalidArgument", "ValueError"]
+    finally:
+        gc.enable()
+    codes = [each.code for each in outcomes if isinstance(each, ServingError)]
+    assert codes == [Code.INVALID_ARGUMENT, Code.INTERNAL]
 
 
 def test_a_closed_pool_refuses() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfs.core.batch_task import Join, Split, Task
-from tfs.core.errors import InvalidItems, ServingError, serving_error
+from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
 
 
 class SplitTask:
@@ -61,6 +61,7 @@ class SplitTask:
             )
         except Exception as error:
             self._error = serving_error(error, "splitting a task over batches failed")
+            forget_frames(self._error)  # this one holds us, and the task
             return None
         self._outcomes.append(None)
         self._next_row += rows
@@ -93,4 +94,5 @@ class SplitTask:
             outcome = self._join(self._task, self._outcomes)
         except Exception as error:
             outcome = serving_error(error, "joining the parts of a task failed")
+            forget_frames(outcome)  # this one holds it, and all parts
         self._task.on_done(outcome)

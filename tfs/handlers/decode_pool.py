@@ -8,15 +8,23 @@ request that came later overtakes it.
 from __future__ import annotations
 
 import functools
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tfs.core import stat_names
 from tfs.core.call import Call
-from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.errors import (
+    ServingError,
+    Unavailable,
+    forget_frames,
+    serving_error,
+)
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.stats import Stats
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -105,7 +113,13 @@ class DecodePool:
             try:
                 outcome = decode()
             except Exception as error:
+                if not isinstance(error, ServingError):
+                    log.error(
+                        "event=decode_failed method=%s", call.method, exc_info=error
+                    )
                 outcome = serving_error(error, call.method)
+                # It holds this frame, and this frame holds it and the message.
+                forget_frames(outcome)
         self._room.append(None)
         self._post(functools.partial(self._go_on, call, outcome, done))
 

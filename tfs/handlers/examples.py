@@ -39,6 +39,7 @@ from tfs.core.errors import (
     InvalidArgument,
     ServingError,
     Unimplemented,
+    forget_frames,
     serving_error,
 )
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
@@ -363,6 +364,7 @@ class _Progress:
             call.reply(response)
         except Exception as error:
             failure = serving_error(error, f"{servable_id.slashed}: {handler.method}")
+            forget_frames(failure)  # this one holds it, and the request
             code = failure.code
             call.fail(failure)
         finally:

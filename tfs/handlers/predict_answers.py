@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tfs.codec.predict import write_predict_replies, write_predict_reply
 from tfs.core.call import BurstCall, Call
-from tfs.core.errors import Code, ServingError, serving_error
+from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestLog
@@ -146,6 +146,7 @@ class PredictAnswers:
                 call.reply_parts(response)
         except Exception as error:
             failure = serving_error(error, f"{self._id.slashed}: Predict")
+            forget_frames(failure)  # this one holds it, and the answer
             code = failure.code
             call.fail(failure)
         finally:

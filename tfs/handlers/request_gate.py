@@ -17,7 +17,13 @@ from typing import Final, Protocol
 from tfs.core import stat_names
 from tfs.core.call import Call
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Code, ServingError, Unavailable, serving_error
+from tfs.core.errors import (
+    Code,
+    ServingError,
+    Unavailable,
+    forget_frames,
+    serving_error,
+)
 from tfs.core.stats import Stats
 from tfs.handlers.request_stats import RequestFigures, RequestStats
 
@@ -233,6 +239,7 @@ class RequestGate:
             log.error("event=handler_failed method=%s", method, exc_info=error)
         self.leave()
         known = serving_error(error, method)
+        forget_frames(known)  # they hold the message; who keeps the error need not
         ended = call.cancel.error or known
         (stats or self._lost[method]).end(ended.code, begun_s)
         call.fail(known)

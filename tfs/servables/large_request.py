@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tfs.core.errors import InvalidItems, ServingError, serving_error
+from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import concatenate
 from tfs.servables.batching_loop import BatchingLoop
@@ -135,6 +135,7 @@ class LargeRequest:
             outcome = join_parts(task, self._outcomes)
         except Exception as error:
             outcome = serving_error(error, "joining the portions failed")
+            forget_frames(outcome)  # this one holds it, and all portions
         self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:

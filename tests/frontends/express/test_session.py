@@ -29,6 +29,7 @@ from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express import frames
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
@@ -971,6 +972,33 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
+@pytest.mark.parametrize("end", ["bad", "reset"])
+def test_a_call_that_ends_while_it_is_inflated_is_freed_at_once(
+    rig: Rig, end: str
+) -> None:
+    """What is no gzip, and what nobody waits for, leaves nothing for the collector."""
+
+    def num_calls() -> int:
+        return sum(isinstance(each, ExpressCall) for each in gc.get_objects())
+
+    client = rig.connect()
+    gc.collect()
+    gc.disable()
+    try:
+        num_before = num_calls()
+        body = b"not gzip" if end == "bad" else gzip.compress(b"x")
+        held = head(1, HOLD, ("grpc-encoding", "gzip"))
+        held += data_frame(1, prefixed(body, compressed=True))
+        if end == "reset":  # read in the same round: it is on the executor then
+            held += frames.rst_stream(1, ErrorCode.CANCEL)
+        client.send(held)
+        rig.settle()
+        rig.held.clear()
+        assert num_calls() == num_before
+    finally:
+        gc.enable()
+
+
 def test_a_name_is_every_address_it_stands_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1020,11 +1048,13 @@ def test_every_address_of_a_name_is_served(monkeypatch: pytest.MonkeyPatch) -> N
         client.connect(("127.0.0.2", port))
 
 
-def test_an_answered_call_is_freed_at_once(rig: Rig) -> None:
-    """No cycle keeps its message until the collector comes by."""
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answered_call_is_freed_at_once(rig: Rig, compressed: bool) -> None:
+    """No cycle keeps its message until the collector comes by, inflated or not."""
     client = rig.connect()
-    client.send(hold(1))
-    rig.step()
+    body = prefixed(gzip.compress(b"x") if compressed else b"x", compressed=compressed)
+    client.send(head(1, HOLD, ("grpc-encoding", "gzip")) + data_frame(1, body))
+    rig.settle()
     freed: list[bool] = []
     call = rig.held.pop()
     weakref.finalize(call, freed.append, True)

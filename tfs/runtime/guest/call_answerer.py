@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tfs.core.errors import InvalidItems, Unavailable, serving_error
+from tfs.core.errors import InvalidItems, Unavailable, forget_frames, serving_error
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
@@ -116,6 +116,7 @@ class CallAnswerer:
             ran_out = is_out_of_memory(error)
             who = loaded.source.id.slashed if loaded is not None else "a model"
             fault = serving_error(error, who)
+            forget_frames(fault)  # this one holds it, and what the model had made
             text = (
                 fault.to_bytes(_MAX_TEXT_BYTES)
                 if isinstance(fault, InvalidItems)

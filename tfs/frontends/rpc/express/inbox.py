@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from tfs.core.errors import ServingError, Unavailable
+from tfs.core.errors import ServingError, Unavailable, forget_frames
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.flow_control import budget_used_up
 from tfs.frontends.rpc.express.messages import decompress
@@ -68,7 +68,15 @@ class Inbox:
                     self._shared.executor.submit(partial(self._inflate, item[0]))
                 except RuntimeError:
                     call.fail(Unavailable("the server is shutting down"))
-                return
+                else:
+                    return
+        self._let_go()
+
+    def _let_go(self) -> None:
+        # The call and we hold each other: its message, decompressed, would lie here
+        # until the collector comes by.
+        self._items.clear()
+        self._call.inbox = None
 
     def _inflate(self, body: memoryview) -> None:
         # On the executor's thread.
@@ -78,6 +86,7 @@ class Inbox:
                 body, self._call.stream.head.encoding, self._max_message_bytes
             )
         except ServingError as error:
+            forget_frames(error)  # they hold the message, and the outcome them
             outcome = error
         self._shared.loop.post(partial(self._on_inflated, outcome))
 
@@ -85,16 +94,19 @@ class Inbox:
         self._shared.on_large_message()
         call = self._call
         if call.is_finished or not self._items:
+            self._let_go()
             return
         item = self._items.popleft()
         if isinstance(outcome, ServingError):
             call.fail(outcome)
+            self._let_go()
             return
         assert item is not None  # it was what was decompressed
         budget = self._shared.budget
         grown_bytes = len(outcome) - len(item[0])
         if grown_bytes > budget.free_bytes:
             call.fail(budget_used_up())
+            self._let_go()
             return
         budget.used_bytes += grown_bytes
         call.stream.held_bytes += grown_bytes
