@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import warnings
@@ -19,7 +20,6 @@ from tests.runtime.dlmopen_host import needs_dlmopen
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale, Weighted
 from tfs.core.errors import (
-    DataLoss,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -155,13 +155,20 @@ def test_errors_name_what_failed(manager: InterpreterManager, tmp_path: Path) ->
         assert session.global_("math", "sqrt")(4.0).value() == 2.0
     with pytest.raises(NotFound):
         manager.load_package(tmp_path / "absent.pt")
-    (tmp_path / "garbage.pt").write_bytes(b"no archive")
-    garbage = manager.load_package(tmp_path / "garbage.pt")
-    with pytest.raises(DataLoss, match=r"garbage\.pt"):
-        garbage.load_pickle("model", "model.pkl")
     package = manager.load_package(archive(tmp_path / "good.pt", Scale()))
     with pytest.raises(NotFound, match=r"other\.pkl"):
         package.load_pickle("model", "other.pkl")
+    with package.acquire_session() as session:
+        loaded = session.self.attr("load_pickle")("model", "model.pkl")
+        with pytest.raises(
+            Internal, match=r"\(tests/runtime/zoo\.py, line \d+, in fail"
+        ):
+            loaded.attr("fail")(torch.ones(1))
+        with pytest.raises(InvalidArgument, match="object of this session"):
+            session.create_movable(torch.ones(1))  # type: ignore[arg-type]
+        dumps = session.global_("operator", "attrgetter")("forward.__code__")
+        with pytest.raises(InvalidArgument, match="What moves is pickled"):
+            session.create_movable(dumps(loaded))
 
 
 def test_values_end_with_their_session(
@@ -293,10 +300,61 @@ def test_a_closed_manager_refuses(tmp_path: Path) -> None:
         InterpreterManager(0)
 
 
-def test_what_is_no_package_is_named_by_its_file(tmp_path: Path) -> None:
-    """A program that opens archives of its own has no version to look for."""
+def test_what_is_no_package_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A program learns at once what it should have passed."""
     (tmp_path / "notes.txt").write_text("nothing of the kind")
+    torch.save(torch.ones(2), tmp_path / "tensor.pt")
     with InterpreterManager(1, backend="inline") as manager:
-        package = manager.load_package(tmp_path / "notes.txt")
-        with pytest.raises(DataLoss, match=r"notes\.txt is not a torch\.package"):
-            package.load_pickle("model", "model.pkl")
+        for name in ("notes.txt", "tensor.pt"):
+            with pytest.raises(
+                InvalidArgument, match=f"'{name}' is no archive of torch"
+            ):
+                manager.load_package(tmp_path / name)
+        with pytest.raises(InvalidArgument, match=r"directory; .*model\.pt"):
+            manager.load_package(tmp_path)
+    with pytest.raises(ValueError, match="process, dlmopen, inline"):
+        InterpreterManager(1, backend="threads")  # type: ignore[arg-type]
+
+
+def test_a_fork_is_told_to_make_its_own(tmp_path: Path) -> None:
+    """Nobody would answer there; neither use nor the end of a with-block hangs."""
+    path = archive(tmp_path / "scale.pt", Scale())
+    with InterpreterManager(1) as manager:
+        model = manager.load_package(path).load_pickle("model", "model.pkl")
+        x = torch.ones(1, 1)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                model(x)
+            except FailedPrecondition as error:
+                manager.close()
+                status = 0 if "make one here" in error.message else 2
+            finally:
+                os._exit(status)
+        until(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+              is not None, "the end of the fork")  # fmt: skip
+        assert os.waitpid(pid, 0)[1] == 0
+        assert torch.equal(model(x), x * 2)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="load the package there"):
+            pickle.dumps(model)
+
+
+@pytest.mark.parametrize("backend", ["process", "inline"])
+def test_ctrl_c_reaches_the_program(tmp_path: Path, backend: str) -> None:
+    """It ends the wait for a call at once, and the next call is answered."""
+    path = archive(tmp_path / "scale.pt", Scale())
+    with InterpreterManager(2, backend=backend) as manager:  # type: ignore[arg-type]
+        package = manager.load_package(path)
+        model = package.load_pickle("model", "model.pkl")
+        session = model.acquire_session()
+        slow = session.self.attr("slow")
+        main = threading.main_thread().ident
+        assert main is not None
+        # Whenever it comes, it comes within the block.
+        soon = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
+        soon.start()
+        with pytest.raises(KeyboardInterrupt):
+            slow(torch.full((1, 1), 5.0))
+        x = torch.ones(1, 1)
+        assert torch.equal(model(x), x * 2)  # type: ignore[arg-type]

@@ -22,9 +22,10 @@ import os
 import threading
 import time
 import weakref
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, Self, cast
+from typing import Final, Literal, NoReturn, Self, cast
 
 from tfs.core.errors import (
     FailedPrecondition,
@@ -48,6 +49,7 @@ from tfs.runtime.session_channel import (
 from tfs.runtime.session_interpreter import SessionInterpreter
 
 _CLOSE_S = 30.0
+_BACKENDS: Final = ("process", "dlmopen", "inline")
 
 
 class InterpreterManager:
@@ -59,6 +61,9 @@ class InterpreterManager:
         backend: "process"; "dlmopen" for private CPythons in this process; or
             "inline", where interpreters share the GIL.
         options: For processes.
+
+    It and all that it makes belong to the process it was made in: a forked one makes its
+    own.
 
     Raises:
         FailedPrecondition: This host cannot run backend "dlmopen"; says why. The first
@@ -73,6 +78,8 @@ class InterpreterManager:
         backend: Literal["process", "dlmopen", "inline"] = "process",
         options: ProcessOptions | None = None,
     ) -> None:
+        if backend not in _BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}")
         num = num_interpreters
         if num is None:
             num = len(os.sched_getaffinity(0))
@@ -122,10 +129,12 @@ class InterpreterManager:
 
         Raises:
             NotFound: There is no such file.
+            InvalidArgument: It is no such archive; says what to pass instead.
 
         """
         self._check_open()
-        name = os.path.basename(os.fspath(path))
+        name = os.path.basename(os.path.abspath(path))
+        _check_archive(os.fspath(path), name)
         try:
             file = SealedFile.copy_of(os.fspath(path))
         except OSError as error:
@@ -141,6 +150,8 @@ class InterpreterManager:
         if self._closed:
             return
         self._closed = True
+        if not self._interpreters[0].is_of_this_process:
+            return  # what a fork holds of them is of no use, and not its to end
         if self._loop is None:
             for interpreter in self._interpreters:
                 interpreter.channel.let_go()
@@ -181,7 +192,7 @@ class InterpreterManager:
         """Returns the least used interpreter, one use more on its count."""
         self._check_open()
         with self._lock:
-            interpreter = min(self._interpreters, key=lambda each: each.num_users)
+            interpreter = min(self._interpreters, key=lambda each: each.load)
             interpreter.num_users += 1
         try:
             interpreter.make_ready()
@@ -229,6 +240,34 @@ class InterpreterManager:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("this InterpreterManager is closed")
+        self._interpreters[0].check_process()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an InterpreterManager, its packages and objects stay in their process: "
+            "make one in the other process, and load the package there"
+        )
+
+
+def _check_archive(path: str, name: str) -> None:
+    """Refuses what is no archive of torch.package, before it is read into memory."""
+    if os.path.isdir(path):
+        raise InvalidArgument(
+            f"{name!r} is a directory; pass the archive in it, such as model.pt"
+        )
+    if not os.path.exists(path):
+        return  # reading it says so
+    is_archive = False
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        is_archive = any(each.endswith("/.data/extern_modules") for each in names)
+    if not is_archive:
+        raise InvalidArgument(
+            f"{name!r} is no archive of torch.package; write one with "
+            "torch.package.PackageExporter or tfs.export.save (torch.save and "
+            "torch.jit.save write others)"
+        )
 
 
 class Package:
@@ -378,9 +417,16 @@ class InterpreterSession:
         """Returns an object of this session for all interpreters.
 
         Raises:
-            InvalidArgument: Something in it cannot be pickled.
+            InvalidArgument: Something in it cannot be pickled, or it is no object of
+                this session.
 
         """
+        if not isinstance(obj, RemoteObject):
+            raise InvalidArgument(
+                f"create_movable takes an object of this session, such as a call of "
+                f"session.global_(...) gives, and got a {type(obj).__name__}; tensors "
+                "and plain values are passed to calls as they are"
+            )
         interpreter = self._lent()
         packages = [package.number for package in self._packages]
         value, arena_fd = interpreter.ask_for_fd(

@@ -23,6 +23,16 @@ class SessionChannel(Protocol):
         ...
 
     @property
+    def num_unanswered(self) -> int:
+        """Requests that were sent and not answered, waited for or not."""
+        ...
+
+    @property
+    def survives_fork(self) -> bool:
+        """Whether it can be used in a process forked off the one it was made in."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Changes whenever what sessions left in the interpreter is gone."""
         ...
@@ -72,11 +82,19 @@ class InlineSessionChannel:
         # what a session channel promises. Rank: none may be taken under it but those
         # of user code.
         self._lock = threading.Lock()
-        self._guest = SessionGuest()
+        self._guest = SessionGuest(is_interrupted=True)
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def num_unanswered(self) -> int:
+        return 0  # who gives up ends the call with it
+
+    @property
+    def survives_fork(self) -> bool:
+        return True
 
     @property
     def generation(self) -> int:
@@ -88,7 +106,7 @@ class InlineSessionChannel:
     def let_go(self) -> None:
         """Drops what sessions left here."""
         with self._lock:
-            self._guest = SessionGuest()
+            self._guest = SessionGuest(is_interrupted=True)
 
     def exchange(
         self, request: bytes, fds: tuple[int, ...] = ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tfs.core.errors import ServingError
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.runtime.guest.value_codec import decode, encode
 from tfs.runtime.session_channel import DirectChannel, SessionChannel
 
@@ -42,12 +43,36 @@ class SessionInterpreter:
         self.channel = channel
         self._direct = channel if isinstance(channel, DirectChannel) else None
         self.num_users = 0
+        self._pid = os.getpid()
         # Guards the fields below and makes materialising happen once. Held during an
         # exchange with the interpreter; rank: before the manager's lock.
         self._lock = threading.Lock()
         self._generation = -1
         self._present: set[int] = set()
         self._held = False
+
+    @property
+    def load(self) -> int:
+        """How busy it is: its users, or calls that somebody gave up waiting for."""
+        return max(self.num_users, self.channel.num_unanswered)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was made here, and not in a process that this one was forked of."""
+        return self.channel.survives_fork or os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        """Refuses use in a fork, where nobody would answer.
+
+        Raises:
+            FailedPrecondition: This process is a fork.
+
+        """
+        if not self.is_of_this_process:
+            raise FailedPrecondition(
+                "this InterpreterManager belongs to the process it was made in, of "
+                "which this one is a fork: make one here"
+            )
 
     def make_ready(self) -> None:
         """Starts the interpreter at its first use."""
@@ -101,5 +126,6 @@ class SessionInterpreter:
     def _exchange(
         self, op: str, fields: Mapping[str, object], fds: tuple[int, ...]
     ) -> tuple[object, list[int]]:
+        self.check_process()
         reply, reply_fds = self.channel.exchange(encode({"op": op, **fields}), fds)
         return decode(reply), reply_fds

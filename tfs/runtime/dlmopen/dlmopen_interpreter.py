@@ -153,6 +153,16 @@ class DlmopenInterpreter:
         return self._name
 
     @property
+    def num_unanswered(self) -> int:
+        """Whether anything is called there: one at most."""
+        return int(self._calling.locked())
+
+    @property
+    def survives_fork(self) -> bool:
+        """Yes: the caller's own thread enters it."""
+        return True
+
+    @property
     def generation(self) -> int:
         """Changes when what sessions left here is gone."""
         return self._num_closings

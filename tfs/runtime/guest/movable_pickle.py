@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import logging
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -73,12 +74,21 @@ def pickle_movable(obj: object, packages: Sequence[OpenPackage]) -> Pickled:
     storages = _StorageWriter(arena_fd, packages)
     pickler = PackagePickler(importer, buffer, protocol=4)
     pickler._persistent_id = storages.persistent_id
+    log = logging.getLogger("torch.package.importer")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of each importer that does not know a name
     try:
         pickler.dump(obj)
         SealedFile.seal(arena_fd)
     except Exception as error:
         os.close(arena_fd)
-        raise InvalidArgument(f"this object cannot be moved: {error}") from error
+        why = str(error).partition(": Could not find obj")[0]
+        raise InvalidArgument(
+            f"this object cannot be moved: {why}. What moves is pickled: lambdas, "
+            "classes and functions within functions, locks and open files are not"
+        ) from error
+    finally:
+        log.setLevel(level)
     return Pickled(buffer.getvalue(), arena_fd)
 
 

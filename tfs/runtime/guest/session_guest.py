@@ -29,9 +29,14 @@ class SessionGuest:
 
     One request, one reply, both by :mod:`~tfs.runtime.guest.value_codec`; descriptors
     travel beside them. References live until their session ends.
+
+    Args:
+        is_interrupted: Whether Ctrl-C comes here, and is the caller's to handle.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_interrupted: bool = False) -> None:
+        self._is_interrupted = is_interrupted
         self._packages: dict[int, OpenPackage] = {}
         self._movables: dict[int, object] = {}
         self._sessions: dict[int, dict[int, object]] = {}
@@ -67,7 +72,7 @@ class SessionGuest:
         except ServingError:
             raise
         except BaseException as error:  # user code may raise anything, SystemExit too
-            raise Internal(f"{form['op']} failed: {one_line(error)}") from error
+            raise self._fault(str(form["op"]), error) from error
 
     def run(
         self, movable_id: int, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -85,7 +90,12 @@ class SessionGuest:
         except ServingError:
             raise
         except BaseException as error:  # as above
-            raise Internal(f"run failed: {one_line(error)}") from error
+            raise self._fault("run", error) from error
+
+    def _fault(self, operation: str, error: BaseException) -> ServingError:
+        if self._is_interrupted and isinstance(error, KeyboardInterrupt):
+            raise error
+        return Internal(f"{operation} failed: {one_line(error)}{_place_of(error)}")
 
     def close(self) -> None:
         """Drops everything; modules of packages leave the interpreter. Idempotent."""
@@ -261,3 +271,16 @@ class SessionGuest:
                 "this value belongs to another session, or to one that has ended"
             )
         return session[ref.ref_id]
+
+
+def _place_of(error: BaseException) -> str:
+    """Returns where in a package's code an error came up, for a message; "" elsewhere."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith("<torch_package_"):
+            file = code.co_filename.partition(">.")[2]
+            place = f" ({file}, line {trace.tb_lineno}, in {code.co_name})"
+        trace = trace.tb_next
+    return place

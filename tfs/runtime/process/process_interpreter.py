@@ -101,6 +101,7 @@ class ProcessInterpreter:
         self._mapping: ProcessModel | None = None  # being loaded again
         self._num_calls_before = 0  # when the worker that runs was new
         self._failed: list[Call] = []  # a dead worker was in, to be answered
+        self.num_unanswered = 0  # requests of sessions, written by the loop
 
     @property
     def name(self) -> str:
@@ -134,6 +135,11 @@ class ProcessInterpreter:
     def generation(self) -> int:
         """Changes whenever what sessions left in the worker is gone."""
         return self._life.num_deaths
+
+    @property
+    def survives_fork(self) -> bool:
+        """No: the loop, and with it the conversation, is the other process's."""
+        return False
 
     def stats(self) -> InterpreterStats:
         return replace(
@@ -254,9 +260,10 @@ class ProcessInterpreter:
 
         def begin(waiter: Waiter[tuple[bytes, list[int]]]) -> None:
             def on_reply(reply: WorkerReply | None) -> None:
+                self.num_unanswered -= 1
                 if reply is None:
                     text = f"the interpreter of this session {self._life.last_end}"
-                    waiter.fail(Internal(text))
+                    waiter.fail(Internal(f"{text}; what it held is gone, begin anew"))
                 elif (error := reply.error()) is not None:
                     waiter.fail(error)
                 else:
@@ -267,6 +274,7 @@ class ProcessInterpreter:
                 if error is not None:
                     waiter.fail(error)
                 elif self._life.conversation is not None:
+                    self.num_unanswered += 1
                     self._life.conversation.send(
                         "session", {"body": request}, fds, on_reply, background=False
                     )
