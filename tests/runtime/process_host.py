@@ -11,6 +11,7 @@ import psutil
 
 from tests.runtime.answers import WAIT_S
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
@@ -26,11 +27,16 @@ class ProcessHost:
         self.interpreters: list[ProcessInterpreter] = []
 
     def interpreter(
-        self, options: ProcessOptions | None = None, spare: SpareWorker | None = None
+        self,
+        options: ProcessOptions | None = None,
+        spare: SpareWorker | None = None,
+        shares: DeviceShares | None = None,
     ) -> ProcessInterpreter:
         """Returns a new interpreter; the host closes it."""
         name = f"process-{len(self.interpreters)}"
-        interpreter = ProcessInterpreter(name, self.loop, self.zygote, options, spare)
+        interpreter = ProcessInterpreter(
+            name, self.loop, self.zygote, options, spare, shares
+        )
         self.interpreters.append(interpreter)
         return interpreter
 

@@ -1,7 +1,14 @@
-"""Models on a GPU, in every backend that takes them; needs one."""
+"""Models on a GPU, in every backend that takes them; needs one.
+
+How workers share weights there is also in ``process/test_device_shares.py``, whose tests
+run on a GPU where there is one.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,50 +19,81 @@ import torch
 
 from tests.models import dlrm
 from tests.runtime.answers import WAIT_S, ask
-from tests.runtime.packaged import package
-from tests.runtime.process_host import process_host
+from tests.runtime.packaged import floats, package, signature, values
+from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.zoo import Large, Scale
 from tfs.core.dtype import DTYPES
 from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
+from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.device_shares import DeviceShares
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.worker_state import WorkerState
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
         not torch.cuda.is_available(), reason="torch sees no CUDA device"
     ),
+    pytest.mark.timeout(300),  # each process has a context to make
 ]
+
+DEVICE = "cuda:0"
+X = {"x": floats((1, 2), (3, 4))}
+LARGE_BYTES = 400 << 20
+SLACK_BYTES = 64 << 20
+"""What a device's memory may differ by for other reasons."""
 
 Load = Callable[[ModelSource], InterpreterModel]
 
 
-@pytest.fixture(params=["inline", "process"])
+@pytest.fixture
+def shares(host: ProcessHost) -> Iterator[DeviceShares]:
+    shares = DeviceShares(host.loop, host.zygote, WorkerOptions(), {"cuda": "cuda"})
+    yield shares
+    host.close_interpreters()
+    host.on_loop(shares.close)
+
+
+@pytest.fixture(params=["inline", "process", "shared process"])
 def load(request: pytest.FixtureRequest) -> Iterator[Load]:
     """Loads on a new interpreter, which ends with the test."""
-    if request.param == "process":
-        with process_host() as host:
-            yield lambda source: host.interpreter().load(source)
+    if request.param == "inline":
+        interpreters: list[InlineInterpreter] = []
+
+        def load_inline(source: ModelSource) -> InterpreterModel:
+            interpreters.append(InlineInterpreter(f"inline-{len(interpreters)}"))
+            interpreters[-1].start()
+            return interpreters[-1].load(source)
+
+        yield load_inline
+        for interpreter in interpreters:
+            interpreter.close(time.monotonic() + WAIT_S)
         return
-    interpreters: list[InlineInterpreter] = []
-
-    def load_inline(source: ModelSource) -> InterpreterModel:
-        interpreters.append(InlineInterpreter(f"inline-{len(interpreters)}"))
-        interpreters[-1].start()
-        return interpreters[-1].load(source)
-
-    yield load_inline
-    for interpreter in interpreters:
-        interpreter.close(time.monotonic() + WAIT_S)
+    with process_host() as host:
+        shares: DeviceShares | None = None
+        if request.param == "shared process":
+            shares = DeviceShares(
+                host.loop, host.zygote, WorkerOptions(), {"cuda": "cuda"}
+            )
+        yield lambda source: host.interpreter(None, None, shares).load(source)
+        host.close_interpreters()
+        if shares is not None:
+            host.on_loop(shares.close)
 
 
 def recommender(folder: Path, version: int) -> tuple[ModelSource, Tensors, TensorView]:
     """A version for the first device, a request, and the processor's answer."""
     torch.manual_seed(version)
-    model, tensors = dlrm.build()
+    _, tensors = dlrm.build()
+    model = dlrm.DLRM(num_rows=10_000)  # tables large enough to be shared
     with torch.inference_mode():
         expected = model.eval()(**tensors)
     signatures = {
@@ -70,7 +108,21 @@ def recommender(folder: Path, version: int) -> tuple[ModelSource, Tensors, Tenso
     }
     source = package(folder, model, signatures, "dlrm", version)
     inputs = {name: to_view(tensor) for name, tensor in tensors.items()}
-    return replace(source, device="cuda:0"), inputs, to_view(expected)
+    return replace(source, device=DEVICE), inputs, to_view(expected)
+
+
+def large(folder: Path, version: int = 1, size_bytes: int = LARGE_BYTES) -> ModelSource:
+    """A version whose one parameter takes so many bytes."""
+    torch.manual_seed(version)
+    signatures = {"serving_default": signature()}
+    source = package(folder, Large(size_bytes), signatures, "large", version)
+    return replace(source, device=DEVICE)
+
+
+def used_bytes() -> int:
+    """What all processes together have of the device."""
+    free_bytes, total_bytes = torch.cuda.mem_get_info(0)
+    return total_bytes - free_bytes
 
 
 def assert_close(answer: TensorView, expected: TensorView) -> None:
@@ -105,14 +157,145 @@ def test_two_versions_on_one_gpu_answer_each_for_itself(
     assert_close(ask(models[1], others).outputs()["y"], expected_of_second)
 
 
+def test_a_graph_runs_on_a_gpu(load: Load, tmp_path: Path) -> None:
+    """Also in a process whose zygote has traced one: it did not ask for devices."""
+    program = torch.export.export(
+        Scale().eval(),
+        (torch.ones(2, 2),),
+        dynamic_shapes=({0: torch.export.Dim("n")},),
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    signatures = {"serving_default": signature()}
+    source = ModelSource(
+        ServableId("graph", 1), str(tmp_path), "torch_export", {}, signatures, DEVICE
+    )
+    answer = ask(load(source), X).outputs()["y"]
+    assert values(answer) == [[2, 4], [6, 8]]
+
+
 def test_unloading_gives_the_memory_of_the_device_back(tmp_path: Path) -> None:
-    """Within the server, too, whose process stays."""
-    source, inputs, _ = recommender(tmp_path, 1)
+    """Within the server, too, whose process stays; to others, not to its allocator."""
     interpreter = InlineInterpreter("inline-0")
     interpreter.start()
-    model = interpreter.load(source)
-    ask(model, inputs).outputs()
-    held_bytes = torch.cuda.memory_allocated(0)
+    source, inputs, _ = recommender(tmp_path, 1)
+    stays = interpreter.load(source)
+    ask(stays, inputs).outputs()  # what a first call takes for good
+    before_bytes = used_bytes()
+    model = interpreter.load(large(tmp_path))
+    ask(model, X).outputs()
+    assert used_bytes() - before_bytes >= LARGE_BYTES - SLACK_BYTES
     model.unload()
-    assert torch.cuda.memory_allocated(0) < held_bytes
+    assert used_bytes() - before_bytes <= SLACK_BYTES
     interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_processes_answer_as_this_one_bit_for_bit(
+    host: ProcessHost, shares: DeviceShares, tmp_path: Path
+) -> None:
+    """The same kernels on the same bytes."""
+    source, inputs, _ = recommender(tmp_path, 1)
+    inline = InlineInterpreter("inline-0")
+    inline.start()
+    expected = ask(inline.load(source), inputs).outputs()["y"]
+    inline.close(time.monotonic() + WAIT_S)
+    for interpreter in (host.interpreter(), host.interpreter(None, None, shares)):
+        answer = ask(interpreter.load(source), inputs).outputs()["y"]
+        assert answer.data == expected.data
+
+
+class Workers:
+    """A large version in several processes."""
+
+    def __init__(
+        self, host: ProcessHost, shares: DeviceShares | None, source: ModelSource
+    ) -> None:
+        self._host = host
+        self._shares = shares
+        self._source = source
+        self.interpreters: list[ProcessInterpreter] = []
+        self.models: list[ProcessModel] = []
+
+    def add(self) -> int:
+        """Loads it in one more, calls it, and returns what that took of the device."""
+        before_bytes = used_bytes()
+        interpreter = self._host.interpreter(None, None, self._shares)
+        first = self.interpreters[0] if self.interpreters else interpreter
+        share = self.models[0].share if self.models else first.share_of(self._source)
+        self.interpreters.append(interpreter)
+        self.models.append(interpreter.load(self._source, None, None, share))
+        ask(self.models[-1], X).outputs()
+        return used_bytes() - before_bytes
+
+    def kill(self, index: int) -> None:
+        """Kills one's process, and waits for the next."""
+        interpreter = self.interpreters[index]
+        pid = interpreter.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(
+            lambda: (
+                interpreter.pid not in (None, pid)
+                and interpreter.state is WorkerState.READY
+            ),
+            "the next worker",
+        )
+
+    def unload(self) -> None:
+        for model in self.models:
+            model.unload()
+
+
+def test_workers_hold_a_large_model_once(
+    host: ProcessHost, shares: DeviceShares, tmp_path: Path
+) -> None:
+    """One worker more takes a context, and one with a copy takes the model besides."""
+    source = large(tmp_path)
+    copying, sharing = Workers(host, None, source), Workers(host, shares, source)
+    copying.add()
+    with_copy_bytes = copying.add()
+    copying.unload()
+    sharing.add()
+    with_share_bytes = max(sharing.add(), sharing.add())
+    assert with_copy_bytes - with_share_bytes >= LARGE_BYTES - SLACK_BYTES
+    share = sharing.models[0].share
+    assert share is not None
+    assert share.shared_bytes == LARGE_BYTES
+    first, *others = (ask(each, X).outputs()["y"].data for each in sharing.models)
+    assert others == [first, first]
+
+
+def test_what_killed_workers_had_opened_is_given_back_all_the_same(
+    host: ProcessHost, shares: DeviceShares, tmp_path: Path
+) -> None:
+    """They took back nothing themselves; the keeper, whom others keep, does for them."""
+    stays = host.interpreter(None, None, shares).load(large(tmp_path, 2, 1 << 20))
+    expected = ask(stays, X).outputs()["y"].data
+    keeper = shares.keeper_pid(DEVICE)
+    assert keeper is not None
+    before_bytes = used_bytes()
+    workers = Workers(host, shares, large(tmp_path))
+    for _ in range(2):
+        workers.add()
+    for index in (0, 1, 0):
+        workers.kill(index)
+    workers.unload()
+    until(
+        lambda: used_bytes() - before_bytes <= SLACK_BYTES,
+        "the memory of the version and of its workers' contexts",
+    )
+    assert shares.keeper_pid(DEVICE) == keeper
+    assert ask(stays, X).outputs()["y"].data == expected
+
+
+def test_nothing_is_left_on_the_device(
+    host: ProcessHost, shares: DeviceShares, tmp_path: Path
+) -> None:
+    """With the last version the keeper goes, and its context with it."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before_bytes = used_bytes()
+    workers = Workers(host, shares, large(tmp_path))
+    for _ in range(2):
+        workers.add()
+    workers.unload()
+    until(lambda: used_bytes() - before_bytes <= SLACK_BYTES, "an empty device")

@@ -21,12 +21,15 @@ def test_versions_with_other_weights_share_a_digest(tmp_path: Path) -> None:
     assert code_digest(first) == code_digest(second)
 
 
-def test_other_sizes_code_signature_or_host_change_the_digest(tmp_path: Path) -> None:
+def test_other_sizes_code_signature_host_or_device_change_the_digest(
+    tmp_path: Path,
+) -> None:
     """Whatever can change how long a call takes counts as other code."""
     path = save(DigitClassifier(), EXAMPLE, tmp_path / "a")
     digests = {
         code_digest(path),
         code_digest(path, host="another machine"),
+        code_digest(path, device="cuda:0"),
         code_digest(save(DigitClassifier(11), EXAMPLE, tmp_path / "b")),
         code_digest(save(AddsOne(), EXAMPLE, tmp_path / "c")),
         code_digest(save(DigitClassifier(), EXAMPLE, tmp_path / "d", batched=False)),
@@ -34,7 +37,7 @@ def test_other_sizes_code_signature_or_host_change_the_digest(tmp_path: Path) ->
             save(DigitClassifier(), EXAMPLE, tmp_path / "e", batching_parameters="")
         ),
     }
-    assert len(digests) == 6
+    assert len(digests) == 7
 
 
 def test_weights_of_a_python_version_do_not_count_its_assets_do(

@@ -322,6 +322,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "crashed, and a second zygote to fork them; not with --model_memory_limit_bytes (default true)",
     ),
     Flag(
+        "share_gpu_weights",
+        "share_gpu_weights",
+        _bool,
+        "have the process interpreters of a version share its parameters on a GPU; "
+        "false: each has a copy of its own there (default true)",
+    ),
+    Flag(
         "load_probe_budget_s",
         "load_probe_budget_s",
         float,

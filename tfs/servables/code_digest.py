@@ -30,12 +30,14 @@ _RECORDED_AT_RANDOM: Final = ".data/serialization_id"
 _READ_BYTES: Final = 1 << 20
 
 
-def code_digest(path: str, host: str | None = None) -> str:
+def code_digest(path: str, host: str | None = None, device: str = "cpu") -> str:
     """Returns a hex digest of the version directory's code. Reads all but tensors.
 
     Args:
         path: The version directory.
         host: What stands for this machine; None finds it out.
+        device: Where the version computes: what was measured on one device says nothing
+            of another.
 
     Raises:
         OSError: A file cannot be read.
@@ -57,6 +59,8 @@ def code_digest(path: str, host: str | None = None) -> str:
         for part in _parts(name, file, known.get(name)):
             digest.update(part)
     digest.update(f"\n{_torch_version()}\n{host or host_name()}".encode())
+    if device != "cpu":
+        digest.update(f"\n{device}".encode())
     return digest.hexdigest()
 
 

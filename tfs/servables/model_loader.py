@@ -120,7 +120,8 @@ class ModelLoader:
         """
         if self._code_digest is None:
             try:
-                self._code_digest = code_digest(self._path)
+                device = self._context.device
+                self._code_digest = code_digest(self._path, device=device)
             except (OSError, zipfile.BadZipFile) as error:
                 raise DataLoss(
                     f"the version cannot be read: {error}; write it again"

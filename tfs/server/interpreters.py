@@ -41,6 +41,7 @@ class InterpretersOptions:
         worker: How the processes run.
         num_private_pythons: Those of backend dlmopen; 0 for as many as processes.
         keeps_spare: Whether a process more than are used is kept ready.
+        shares_gpu_weights: Whether the processes of a version share its weights on GPUs.
 
     """
 
@@ -50,6 +51,7 @@ class InterpretersOptions:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     num_private_pythons: int = 0
     keeps_spare: bool = False
+    shares_gpu_weights: bool = True
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -91,6 +93,7 @@ class Interpreters:
                     max_queued=options.max_queued,
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
+                    kept_devices={"cuda": "cuda"} if options.shares_gpu_weights else {},
                     keeps_spare=options.keeps_spare,
                     is_urgent=is_urgent,
                 ),

@@ -89,6 +89,7 @@ class ModelFleet:
                 keeps_spare=(
                     options.spare_worker and not options.model_memory_limit_bytes
                 ),
+                shares_gpu_weights=options.share_gpu_weights,
             ),
             on_slow=self._note_slow,
             on_quarantine=self._quarantine,

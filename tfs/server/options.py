@@ -99,6 +99,8 @@ class ServerOptions:
             and the loop for a reply that is due, before they sleep, 0 to 1000.
         spare_worker: Whether one process interpreter more than are used is kept ready
             while there are any, and a second zygote; never beside a limit on the memory of models.
+        share_gpu_weights: Whether the process interpreters of a version on a GPU share
+            its parameters there.
         load_probe_budget_s: How long measuring a version of unknown code may take;
             0 measures nothing.
         enable_batching: Whether concurrent requests are joined.
@@ -160,6 +162,7 @@ class ServerOptions:
     worker_user: str = ""
     worker_spin_us: int = 0
     spare_worker: bool = True
+    share_gpu_weights: bool = True
     load_probe_budget_s: float = 0.5
     enable_batching: bool = True
     batching_parameters_file: str = ""

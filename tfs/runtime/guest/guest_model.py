@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 
-from tfs.core.errors import FailedPrecondition, Internal, ServingError, text_of
+from tfs.core.errors import FailedPrecondition, Internal, ServingError
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.current_device import current_device
+from tfs.runtime.guest.fault_text import one_line as one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import Strings
 from tfs.runtime.guest.version_files import VersionFiles as VersionFiles
+
+if TYPE_CHECKING:
+    from tfs.runtime.guest.device_weights import DeviceWeights
 
 Value: TypeAlias = "torch.Tensor | Strings"
 Output: TypeAlias = "torch.Tensor | TensorView"
@@ -60,8 +65,16 @@ class GuestModel(Protocol):
         ...
 
 
-def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
+def load_guest_model(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
     """Loads a version by its platform's guest module. Blocks.
+
+    Args:
+        source: What to load.
+        files: Its payload.
+        weights: Where its tensors come from, if they may be on the device already; the
+            caller settles it.
 
     Raises:
         ServingError: Naming the version; nothing is left.
@@ -70,7 +83,8 @@ def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
     who = source.id.slashed
     try:
         platform = importlib.import_module(f"tfs.runtime.guest.{source.platform}")
-        model: GuestModel = platform.load(source, files)
+        with current_device(source.device):
+            model: GuestModel = platform.load(source, files, weights)
     except ServingError:
         raise
     except ImportError as error:
@@ -83,7 +97,10 @@ def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
     return model
 
 
-def one_line(error: BaseException) -> str:
-    """Returns the exception's type and the start of its text, for a message."""
-    text = " ".join(text_of(error).split())
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+def give_device_memory_back() -> None:
+    """Returns to the device what its allocator keeps of tensors that are gone. Blocks.
+
+    Does nothing where no device was used: it makes no context.
+    """
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()

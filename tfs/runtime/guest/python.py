@@ -31,6 +31,7 @@ import torch
 
 from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
 from tfs.core.signature import Signature
+from tfs.runtime.guest.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import (
@@ -39,6 +40,7 @@ from tfs.runtime.guest.sealed_file import (
     num_written_pages_at,
 )
 from tfs.runtime.guest.torch_callable import TorchCallable
+from tfs.runtime.guest.weight_places import by_address, by_content
 
 SOURCE: Final = "servable.py"
 SAFETENSORS: Final = "weights.safetensors"
@@ -71,7 +73,9 @@ class Version:
         path: The version directory, absolute.
         device: Where to compute: "cpu" or "cuda[:i]".
         weights: Tensors by name, on ``device``; empty without a weights file. On the
-            CPU they are shared with other interpreters until they are written to.
+            CPU they are shared with other interpreters until they are written to. On a
+            GPU those are that become parameters as they are
+            (``load_state_dict(..., assign=True)``), and nothing else.
 
     """
 
@@ -85,7 +89,9 @@ class Version:
         return os.path.join(self.path, "assets")
 
 
-def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
     """Runs the version's code and loads its object; see :class:`GuestModel`.
 
     Raises:
@@ -96,10 +102,10 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     module = _import(source, files[SOURCE])
     try:
         servable = _class_of(source, module)()
-        weights, written_pages = _weights(source, files)
+        tensors, written_pages = _weights(source, files, weights)
         prepare = getattr(servable, "load", None)
         if prepare is not None:
-            prepare(Version(source.path, source.device, weights))
+            prepare(Version(source.path, source.device, tensors))
         functions = _functions(source, servable)
     except BaseException:
         _forget(module)
@@ -215,7 +221,7 @@ def _validate(
 
 
 def _weights(
-    source: ModelSource, files: VersionFiles
+    source: ModelSource, files: VersionFiles, shared: DeviceWeights | None
 ) -> tuple[Mapping[str, torch.Tensor], Callable[[], int]]:
     who = source.id.slashed
     try:
@@ -223,6 +229,12 @@ def _weights(
             file = files[SAFETENSORS]
             mapping = file.map()
             weights = read_safetensors(mapping)
+            if shared is not None:
+                find = by_address(lambda: [mapping])
+                weights = {
+                    n: shared.moved(t, SAFETENSORS, find) for n, t in weights.items()
+                }
+                return weights, lambda: num_written_pages(mapping) or 0
             if source.device != "cpu":
                 weights = {n: t.to(source.device) for n, t in weights.items()}
                 return weights, lambda: 0
@@ -230,11 +242,16 @@ def _weights(
         if CHECKPOINT in files.files:
             path = files[CHECKPOINT].path
             # Mapped privately; what torch wrote before 1.6 cannot be.
-            is_mapped = source.device == "cpu" and zipfile.is_zipfile(path)
+            is_archive = zipfile.is_zipfile(path)
+            is_mapped = is_archive and (source.device == "cpu" or shared is not None)
+            location: Callable[[Any, str], Any] | str = source.device
+            if is_archive and shared is not None and shared.is_shared:
+                find = by_content(files[CHECKPOINT], MIN_SHARED_BYTES)
+                location = shared.restorer(CHECKPOINT, find)
             loaded = torch.load(
-                path, map_location=source.device, weights_only=True, mmap=is_mapped
+                path, map_location=location, weights_only=True, mmap=is_mapped
             )
-            if not is_mapped:
+            if source.device != "cpu" or shared is not None or not is_mapped:
                 return loaded, lambda: 0
             tensors = list(_tensors(loaded))
             return loaded, lambda: sum(map(_written_pages, tensors))

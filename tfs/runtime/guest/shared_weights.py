@@ -39,7 +39,7 @@ def share_weights(
         What counts the pages that were written to since.
 
     """
-    records = _records(file)
+    records = records_of(file, _MIN_BYTES)
     mapping = file.map()
     anchor = (ctypes.c_char * 1).from_buffer(mapping)
     address = ctypes.addressof(anchor)
@@ -69,12 +69,12 @@ def _view(mapping: mmap.mmap, offset: int, like: torch.Tensor) -> torch.Tensor:
     return flat.view(like.shape)
 
 
-def _records(file: SealedFile) -> dict[int, list[int]]:
-    """Returns the offsets of the archive's plain, aligned records by their size."""
+def records_of(file: SealedFile, min_bytes: int) -> dict[int, list[int]]:
+    """Returns the offsets of an archive's plain, aligned records by their size."""
     found: dict[int, list[int]] = {}
     with open(file.path, "rb") as opened, zipfile.ZipFile(opened) as archive:
         for info in archive.infolist():
-            if info.compress_type != zipfile.ZIP_STORED or info.file_size < _MIN_BYTES:
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size < min_bytes:
                 continue
             opened.seek(info.header_offset)
             header = opened.read(_LOCAL_HEADER_BYTES)

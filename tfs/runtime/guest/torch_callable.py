@@ -12,6 +12,7 @@ from tfs.core.errors import FailedPrecondition, Internal, InvalidArgument, Servi
 from tfs.core.servable import Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.current_device import current_device
 from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
@@ -72,14 +73,16 @@ class TorchCallable:
     ) -> dict[str, Output]:
         """Runs one signature on tensors the model may keep and write to."""
         call = self._calls.get(signature_name) or self._call_of(signature_name)
-        if not self._is_on_cpu:
-            inputs = {
+        if self._is_on_cpu:
+            return call(inputs, num_rows)
+        with current_device(self._device):
+            moved = {
                 name: value.to(self._device, non_blocking=True)
                 if isinstance(value, torch.Tensor)
                 else value
                 for name, value in inputs.items()
             }
-        return call(inputs, num_rows)
+            return call(moved, num_rows)
 
     def num_written_pages(self) -> int:
         """Returns how many pages of shared weights this model made its own."""

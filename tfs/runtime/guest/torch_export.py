@@ -25,12 +25,14 @@ from torch.export.pt2_archive.constants import (
 from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.runtime.guest.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.max_pooling import quicken_graph
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_callable import TorchCallable
+from tfs.runtime.guest.weight_places import by_address
 
 ARCHIVE = "model.pt2"
 
@@ -38,7 +40,9 @@ _reading: Final = threading.Lock()
 """Held while a graph is read: torch's reader is one per process, in a global variable."""
 
 
-def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
     """Loads the program of a version; see :class:`GuestModel`.
 
     Raises:
@@ -56,7 +60,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
                 function = _load_compiled(source, file.path)
             else:
                 reader = MappedReader(file)
-                function = _load_program(source, file, reader)
+                function = _load_program(source, file, reader, weights)
     except ServingError:
         raise
     except Exception as error:
@@ -137,9 +141,20 @@ def _is_compiled(path: str) -> bool:
 
 
 def _load_program(
-    source: ModelSource, file: SealedFile, reader: MappedReader
+    source: ModelSource,
+    file: SealedFile,
+    reader: MappedReader,
+    weights: DeviceWeights | None,
 ) -> Callable[..., object]:
     program = _read_mapped(file, reader)
+    if program is not None and weights is not None:
+        find = by_address(reader.mappings)
+        for name, value in program.state_dict.items():
+            if isinstance(value, torch.nn.Parameter):
+                moved = weights.moved(value.detach(), ARCHIVE, find)
+                program.state_dict[name] = torch.nn.Parameter(
+                    moved, value.requires_grad
+                )
     if program is None:
         with open(file.path, "rb") as opened:
             program = torch.export.load(opened)
@@ -179,8 +194,10 @@ def _read_mapped(
 def _load_compiled(source: ModelSource, path: str) -> Callable[..., object]:
     from torch._inductor import aoti_load_package
 
+    # None, or "cuda" without a number, is the current device.
+    index = torch.device(source.device).index
     with open(path, "rb") as file:
-        compiled = aoti_load_package(file)
+        compiled = aoti_load_package(file, device_index=-1 if index is None else index)
     in_spec = pytree.treespec_loads(compiled.loader.get_call_spec()[0])
     return _by_name(source, compiled, in_spec, [])
 

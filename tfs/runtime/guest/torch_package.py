@@ -21,6 +21,7 @@ from torch.package._mangling import demangle
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
+from tfs.runtime.guest.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.max_pooling import quicken_modules
@@ -28,11 +29,14 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.weight_places import by_address
 
 ARCHIVE = "model.pt"
 
 
-def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
     """Loads the model of a version; see :class:`GuestModel`.
 
     Raises:
@@ -51,7 +55,10 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
                 f"{source.id.slashed}: its archive holds no {resource!r} in package "
                 f"{package!r}"
             )
-        model = importer.load_pickle(package, resource, map_location=source.device)
+        location: object = source.device
+        if weights is not None:
+            location = weights.restorer(ARCHIVE, by_address(reader.mappings))
+        model = importer.load_pickle(package, resource, map_location=location)
         if isinstance(model, torch.nn.Module):
             model.eval()
             quicken_modules(model)

@@ -10,15 +10,19 @@ import warnings
 import torch
 
 from tfs.core.errors import DataLoss
+from tfs.runtime.guest.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.shared_weights import share_weights
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
+from tfs.runtime.guest.weight_places import by_content
 
 ARCHIVE = "model.pt"
 
 
-def load(source: ModelSource, files: VersionFiles) -> GuestModel:
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
     """Loads the module of a version; see :class:`GuestModel`.
 
     Raises:
@@ -43,4 +47,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     written_pages = share_weights(
         [*module.parameters(), *module.buffers()], files[ARCHIVE]
     )
+    if weights is not None and weights.is_shared:
+        find = by_content(files[ARCHIVE], MIN_SHARED_BYTES)
+        weights.adopt(module.parameters(), ARCHIVE, find)
     return TorchCallable(source, methods_of(source, module), written_pages)

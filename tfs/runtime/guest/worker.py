@@ -33,7 +33,13 @@ from tfs.core.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
-from tfs.runtime.guest.guest_model import load_guest_model, one_line
+from tfs.runtime.guest.device_memory import device_memory
+from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.guest_model import (
+    give_device_memory_back,
+    load_guest_model,
+    one_line,
+)
 from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
@@ -46,6 +52,7 @@ from tfs.runtime.guest.slab import NUM_SLOTS, REPLIES, REQUESTS, STARTED, Slab
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.warm_up import warm_up
+from tfs.runtime.guest.weights_lease import WeightsLease
 from tfs.runtime.guest.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
@@ -67,6 +74,8 @@ class Worker:
         # dict operation.
         self._models: dict[int, LoadedModel] = {}
         self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
+        # Of unloaded models that left references to shared weights behind.
+        self._retained: list[DeviceWeights] = []
         self._sessions: SessionGuest | None = None
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
         self._forks = ForkWatch()
@@ -123,13 +132,14 @@ class Worker:
 
     def _note_call(self, loaded: LoadedModel) -> None:
         """Tells the host once when a model wrote to its weights."""
-        num_pages = loaded.written_pages_if_due()
-        if num_pages:
+        num_pages, num_shared = loaded.written_if_due()
+        if num_pages or num_shared:
             self._tell(
                 {
                     "event": "weights_written",
                     "model": str(loaded.source.id.slashed),
                     "num_pages": num_pages,
+                    "num_shared_tensors": num_shared,
                 }
             )
 
@@ -154,6 +164,8 @@ class Worker:
         self._channel.close()
         for slots in self._slots.values():
             slots.close_channel()
+        for loaded in self._models.values():
+            loaded.weights.close_channel()
         self._control.close()
 
     # -- control ------------------------------------------------------------------
@@ -235,9 +247,16 @@ class Worker:
 
     def _load(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         source, model_id, names = (request[key] for key in ("source", "model", "files"))
+        weights: DeviceWeights | None = None
         assert isinstance(source, ModelSource)
         assert isinstance(model_id, int)
         assert isinstance(names, list)
+        keeper = request.get("keeper")
+        if isinstance(keeper, str):
+            channel = socket.socket(fileno=os.dup(fds[-1]))
+            lease = WeightsLease(channel, device_memory(keeper, source.device))
+            weights = DeviceWeights(source.device, lease)
+            fds = fds[:-1]
         meter = LoadMeter()
         state = ProcessState()
         # Of this thread's processor time: at the lowest priority, beside others that
@@ -252,9 +271,14 @@ class Worker:
         try:
             self._memory_limit.allow(files.size_bytes)
             try:
-                guest = load_guest_model(source, files)
+                guest = load_guest_model(source, files, weights)
+                if weights is not None:
+                    weights.settle()
             except BaseException as error:
                 self._memory_limit.allow(-files.size_bytes)
+                # Closed at once: what is left of the model calls nothing any more.
+                if weights is not None:
+                    weights.close_channel()
                 if isinstance(error, ServingError):
                     raise
                 who = source.id.slashed
@@ -262,11 +286,14 @@ class Worker:
         finally:
             files.close()
         import_s = time.thread_time() - begun_s + imported_s(source.platform)
-        self._models[model_id] = LoadedModel(source, guest)
+        loaded = self._models[model_id] = LoadedModel(source, guest, weights)
         return {
             "code": 0,
             "import_s": import_s,
             "changes": state.changes(),
+            "shared_bytes": loaded.weights.shared_bytes,
+            "not_shared": loaded.weights.refusal,
+            "cannot_share": loaded.weights.is_refusal_final,
             **meter.read(files.size_bytes),
         }
 
@@ -339,9 +366,12 @@ class Worker:
         if slots is not None:
             slots.close()
         if loaded is not None:
+            weights = loaded.weights
             loaded.guest.close()
             del loaded
             _free()
+            if not weights.close():
+                self._retained.append(weights)
         return {"code": 0}
 
     def _session(
@@ -368,8 +398,9 @@ class Worker:
 
 
 def _free() -> None:
-    """Gives what nobody holds any more back to the system."""
+    """Gives what nobody holds any more back to the system, and to the device."""
     gc.collect()
+    give_device_memory_back()
     with contextlib.suppress(AttributeError, OSError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
 

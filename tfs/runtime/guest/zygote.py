@@ -10,6 +10,7 @@ with their own channel. What a model starts belongs to its worker's process grou
 ends with it.
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
+                     the same with {"keeper": [kind, device]}, one descriptor |
                      {"standby": true}, the channel of a zygote to be forked off
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
                      {"died": pid, "status": as of os.wait} | {"failed": token, "why"} |
@@ -44,6 +45,7 @@ from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.parent_death import die_with_parent
 from tfs.runtime.guest.platform_imports import MODULES, import_for
 from tfs.runtime.guest.warm_up import make_archive
+from tfs.runtime.guest.weights_keeper import run as run_keeper
 from tfs.runtime.guest.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 
@@ -206,6 +208,9 @@ class Zygote:
                 # The zygote's own; from here on the default ends this process.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 options = WorkerOptions(**request["options"])
+                if request["keeper"]:
+                    become_keeper(self._pid, options, fds, *request["keeper"])
+                    os._exit(0)
                 become_worker(self._pid, options, fds, archive)
             except BaseException as error:
                 print(f"worker {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
@@ -255,6 +260,20 @@ def become_worker(
         CallChannel.of_fds(channel_fds),
         socket.socket(fileno=control_fd),
     ).run(archive)
+
+
+def become_keeper(
+    zygote_pid: int, options: WorkerOptions, fds: list[int], kind: str, device: str
+) -> None:
+    """Turns a fresh fork into the keeper of a device's weights, until it has to end.
+
+    As the user whom the workers are: they share memory.
+    """
+    close_all_but({0, 1, 2, *fds})
+    _lead_group(0)
+    drop_privileges(options)
+    die_with_parent(zygote_pid)
+    run_keeper(socket.socket(fileno=fds[0]), kind, device)
 
 
 def seed_random() -> None:

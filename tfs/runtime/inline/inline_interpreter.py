@@ -12,6 +12,7 @@ what crashes a call crashes the process, what hangs holds its thread.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import threading
@@ -31,7 +32,11 @@ from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.thread_priority import answer_soon
-from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.guest_model import (
+    GuestModel,
+    give_device_memory_back,
+    load_guest_model,
+)
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.hang_watch import HangWatch
@@ -517,3 +522,9 @@ def _drop(model: InlineModel) -> None:
     # Modules and importers of a package hold each other: their memory goes when whoever
     # unloads collects, once for all that it unloads together (managers/memory.py).
     guest.close()
+    if model.source.device != "cpu":
+        # A device's is short, and nobody else returns what torch keeps of it: the next
+        # version may need it.
+        del guest
+        gc.collect()
+        give_device_memory_back()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from tfs.core.errors import Code
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lanes import CallLanes
+from tfs.runtime.process.device_shares import OnLost
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.worker_conversation import (
     OnReply,
@@ -19,6 +22,7 @@ def install(
     lanes: CallLanes,
     slab_bytes: int,
     on_reply: OnReply,
+    on_lost: OnLost,
     *,
     background: bool,
 ) -> None:
@@ -31,22 +35,37 @@ def install(
         slab_bytes: The size of that lane's slab.
         on_reply: Takes what the worker said of the load, an error after which nothing
             is left there, or None if it died over it.
+        on_lost: Called with the reason when the worker must not go on, because the
+            weights that it shares with others are not what they were.
         background: Whether the load gives way to everything else.
 
     """
 
     def on_loaded(reply: WorkerReply | None) -> None:
+        if model.share is not None and reply is not None:
+            model.share.note(model, reply.fields)
         if reply is None or reply.error() is not None or model.source.concurrency == 1:
             on_reply(reply)
         else:
             _open_lane(model, conversation, lanes, slab_bytes, reply, on_reply)
 
-    fields = {
+    fields: dict[str, object] = {
         "source": model.source,
         "model": model.model_id,
         "files": list(model.files.files),
     }
-    conversation.send("load", fields, model.files.fds, on_loaded, background=background)
+    fds = model.files.fds
+    lease_fd: int | None = None
+    if model.share is not None:
+        lease_fd = model.share.lease(model, model.files, on_lost)
+    if model.share is not None and lease_fd is not None:
+        fields["keeper"] = model.share.kind
+        fds = (*fds, lease_fd)
+    try:
+        conversation.send("load", fields, fds, on_loaded, background=background)
+    finally:
+        if lease_fd is not None:
+            os.close(lease_fd)
 
 
 def _open_lane(

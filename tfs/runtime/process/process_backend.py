@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
@@ -38,6 +39,9 @@ class ProcessBackend:
         self._spare: SpareWorker | None = None
         if self._options.keeps_spare:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)
+        self._shares = DeviceShares(
+            loop, self._zygote, self._options.worker, self._options.kept_devices
+        )
         if started is not None:
             loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
@@ -69,6 +73,7 @@ class ProcessBackend:
                         self._zygote,
                         self._options,
                         self._spare,
+                        self._shares,
                     )
                     for index in range(num_interpreters)
                 ],
@@ -96,6 +101,7 @@ class ProcessBackend:
         def end() -> None:
             if self._spare is not None:
                 self._spare.close()
+            self._shares.close()
             self._zygote.close()
             done.set()
 

@@ -36,6 +36,7 @@ from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_lanes import CallLanes
+from tfs.runtime.process.device_shares import DeviceShares, OnLost, VersionShare
 from tfs.runtime.process.model_installation import install
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
@@ -72,6 +73,7 @@ class ProcessInterpreter:
         zygote: Forks the workers; shared by the interpreters of a server.
         options: See there.
         spare: Has a worker ready, perhaps; shared likewise, for the same options.
+        shares: Has weights on devices once, shared likewise; None for copies.
 
     """
 
@@ -82,8 +84,10 @@ class ProcessInterpreter:
         zygote: ZygoteClient,
         options: ProcessOptions | None = None,
         spare: SpareWorker | None = None,
+        shares: DeviceShares | None = None,
     ) -> None:
         self._name = name
+        self._shares = shares
         self._loop = loop
         self._options = options or ProcessOptions()
         self._life = WorkerLife(name, loop, zygote, self._options, spare, self)
@@ -159,6 +163,7 @@ class ProcessInterpreter:
         source: ModelSource,
         files: VersionFiles | None = None,
         health: VersionHealth | None = None,
+        share: VersionShare | None = None,
     ) -> ProcessModel:
         """Loads a version. Blocks; call it on a manager thread.
 
@@ -167,6 +172,7 @@ class ProcessInterpreter:
             files: Its payload, where another interpreter has staged it already;
                 descriptors are duplicated.
             health: Shared by the interpreters of the version, None if there is one.
+            share: The same.
 
         Raises:
             ServingError: The version does not load; nothing is left of it.
@@ -178,13 +184,17 @@ class ProcessInterpreter:
         staged: VersionFiles | None = None
         try:
             staged = files.duplicate() if files is not None else self.stage(source)
-            return self._load(source, staged, health)
+            return self._load(source, staged, health, share or self.share_of(source))
         except BaseException:
             if staged is not None:
                 staged.close()
             raise
         finally:
             self.let_go()
+
+    def share_of(self, source: ModelSource) -> VersionShare | None:
+        """Returns a new share in a device's weights, None if there is none to be had."""
+        return self._shares.of(source) if self._shares is not None else None
 
     def unload(self, model: ProcessModel) -> None:
         """Frees a model behind the call that runs. Blocks."""
@@ -443,7 +453,11 @@ class ProcessInterpreter:
         return VersionFiles(files)
 
     def _load(
-        self, source: ModelSource, files: VersionFiles, health: VersionHealth | None
+        self,
+        source: ModelSource,
+        files: VersionFiles,
+        health: VersionHealth | None,
+        share: VersionShare | None,
     ) -> ProcessModel:
         model_id = self._next_model_id
         self._next_model_id += 1
@@ -453,11 +467,15 @@ class ProcessInterpreter:
             model_id,
             health or VersionHealth(self._options.crashes),
             self,
+            share,
         )
         try:
             reply = self._converse("load", source, files.fds, model)
-        except Internal:
-            self._loop.post(lambda: self._give_up_loading(model))
+        except ServingError as error:
+            if isinstance(error, Internal):
+                self._loop.post(lambda: self._give_up_loading(model))
+            if share is not None:
+                self._loop.post(lambda: share.leave(model, lambda: None))
             raise
         # The worker maps weights and does not read them: what it takes is importing.
         model.process_changes = str(reply.get("changes", ""))
@@ -506,6 +524,7 @@ class ProcessInterpreter:
                     self._lanes,
                     self._options.worker.slab_bytes,
                     on_reply,
+                    self._on_lost(),
                     background=background,
                 )
             else:
@@ -582,10 +601,21 @@ class ProcessInterpreter:
                 self._lanes,
                 self._options.worker.slab_bytes,
                 on_reply,
+                self._on_lost(),
                 background=False,
             )
             return
         self._life.settle()
+
+    def _on_lost(self) -> OnLost:
+        """Returns what replaces the worker there is now, and no later one."""
+        link = self._life.link
+
+        def end(why: str) -> None:
+            if self._life.link is link:
+                self._life.end(why, is_innocent=True)
+
+        return end
 
     def begin_calls(self, link: WorkerLink) -> None:
         """Hands tasks to a ready worker."""
@@ -663,7 +693,11 @@ class ProcessInterpreter:
             return
         for model in self._models.values():
             who = model.source.id.slashed
-            if who == fields.get("model") and not model.told_of_writes:
+            if who != fields.get("model"):
+                continue
+            if model.share is not None and fields.get("num_shared_tensors"):
+                model.share.give_up("it writes to its parameters while it serves")
+            elif not model.told_of_writes:
                 model.told_of_writes = True
                 log.warning(
                     "event=weights_written servable=%s interpreter=%s num_pages=%s "
@@ -683,6 +717,12 @@ class ProcessInterpreter:
         model.unloading = True
         self._lanes.refuse(unloaded(model.source.id), model)
 
+        def leave(_: WorkerReply | None = None) -> None:
+            if model.share is not None:
+                model.share.leave(model, lambda: waiter.set(None))
+            else:
+                waiter.set(None)
+
         def when_idle() -> None:
             self._lanes.forget(model)
             self._models.pop(model.model_id, None)
@@ -692,12 +732,12 @@ class ProcessInterpreter:
                     "unload",
                     {"model": model.model_id},
                     (),
-                    lambda _: waiter.set(None),
+                    leave,
                     background=False,
                 )
             else:
                 self._life.retire_if_empty()
-                waiter.set(None)
+                leave()
 
         self._lanes.after_calls(when_idle, model)
 
@@ -724,6 +764,8 @@ class ProcessInterpreter:
             on_reply(None)
         for model in self._models.values():
             model.files.close()
+            if model.share is not None:
+                model.share.leave(model, lambda: None)
         self._models = {}
         self._lanes.tell_idle()
         waiter.set(None)

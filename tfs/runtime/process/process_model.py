@@ -12,6 +12,7 @@ from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.call_times import CallTimes
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
+from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
 
 
@@ -82,6 +83,7 @@ class ProcessModel:
 
     Attributes:
         who: The version, for messages.
+        share: Its weights on a device that keeps them for all its interpreters, if any.
         request_plans: By signature, how requests for it were written.
         reply_plans: By signature, what is known of the words of its replies.
         import_s: Processor seconds the worker took to import and unpickle it; None
@@ -99,8 +101,10 @@ class ProcessModel:
         model_id: int,
         health: VersionHealth,
         host: ModelHost,
+        share: VersionShare | None = None,
     ) -> None:
         self._source = source
+        self.share = share
         self._host = host
         self.who = source.id.slashed
         self.files = files

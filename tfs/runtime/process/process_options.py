@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tfs.core.servable_id import ServableId
@@ -33,6 +33,9 @@ class ProcessOptions:
             the others begin to as well, instead of after it.
         crashes: When a crash is one too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
+        kept_devices: By type of device, the kind of memory in which the weights of a
+            version are there once for all its workers (``device_shares.py``); a device
+            without has a copy for each.
         keeps_spare: Whether one worker more than are used is kept ready, for some
             15 MB, and a second zygote, for some 5.
         is_urgent: Whether loads need not make way for what serves: while a server
@@ -47,6 +50,7 @@ class ProcessOptions:
     slow_load_s: float = 0.3
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
+    kept_devices: Mapping[str, str] = field(default_factory=lambda: {"cuda": "cuda"})
     keeps_spare: bool = False
     is_urgent: Callable[[], bool] = _never
 

@@ -10,6 +10,7 @@ from tfs.core.errors import ServingError
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
@@ -79,23 +80,26 @@ class ProcessPool:
         """
         health = VersionHealth(self._options.crashes)
         first, *others = self._interpreters
+        share = first.share_of(source)
         if source.concurrency > 1:
             others = []  # its requests are to meet in one interpreter
         try:
             if not others:
-                return SpreadModel([(first, first.load(source, None, health))])
+                return SpreadModel([(first, first.load(source, None, health, share))])
             first.hold(source.platform)
             try:
                 files = first.stage(source)
                 try:
                     if self._may_grow is not None:
                         model = SpreadModel(
-                            [(first, first.load(source, files, health))]
+                            [(first, first.load(source, files, health, share))]
                         )
-                        growth = _Growth(model, files, health, others, self._may_grow)
+                        growth = _Growth(
+                            model, files, health, share, others, self._may_grow
+                        )
                         model.grow_by(growth)
                         return model
-                    return _Spread(source, files, health).load(
+                    return _Spread(source, files, health, share).load(
                         first, others, self._options.slow_load_s
                     )
                 finally:
@@ -121,6 +125,7 @@ class _Growth:
         model: Where they are added.
         files: The version's bytes; descriptors are duplicated.
         health: Shared by all its interpreters.
+        share: The same.
         others: Those that have not loaded it.
         may_begin: Asked at each call that waits; any thread.
 
@@ -131,12 +136,14 @@ class _Growth:
         model: SpreadModel[ProcessInterpreter, ProcessModel],
         files: VersionFiles,
         health: VersionHealth,
+        share: VersionShare | None,
         others: Sequence[ProcessInterpreter],
         may_begin: Callable[[], bool],
     ) -> None:
         self._model = model
         self._files = files.duplicate()
         self._health = health
+        self._share = share
         self._others = tuple(others)
         self._may_begin = may_begin
         # Guards the fields below; leaf.
@@ -173,7 +180,9 @@ class _Growth:
             for interpreter in self._others:
                 if self._ended or self._health.quarantine is not None:
                     return
-                loaded = interpreter.load(source, self._files, self._health)
+                loaded = interpreter.load(
+                    source, self._files, self._health, self._share
+                )
                 if not self._model.add(interpreter, loaded):
                     loaded.unload()
                     return
@@ -196,12 +205,18 @@ class _Spread:
         source: The version.
         files: Its bytes in memory; stay the caller's.
         health: Shared by all interpreters.
+        share: The same.
 
     """
 
     def __init__(
-        self, source: ModelSource, files: VersionFiles, health: VersionHealth
+        self,
+        source: ModelSource,
+        files: VersionFiles,
+        health: VersionHealth,
+        share: VersionShare | None,
     ) -> None:
+        self._share = share
         self._source = source
         self._files = files
         self._health = health
@@ -243,7 +258,7 @@ class _Spread:
     def _load_on(self, interpreter: ProcessInterpreter) -> None:
         try:
             self._loaded[interpreter] = interpreter.load(
-                self._source, self._files, self._health
+                self._source, self._files, self._health, self._share
             )
         except Exception as error:
             self._loaded[interpreter] = error

@@ -140,6 +140,7 @@ class WorkerLife:
         self._respawn_timer: Timer | None = None
         self._deaths = CrashHistory(options.crashes)
         self._ended_for: str | None = None  # why we killed it, where we did
+        self._ended_innocent = False
         self._start_failed = False
 
     @property
@@ -201,10 +202,17 @@ class WorkerLife:
             self._move(WorkerState.ABSENT)
             self._zygote.release()
 
-    def end(self, why: str | None) -> None:
-        """Kills the worker; its callers and the log are told why."""
+    def end(self, why: str | None, *, is_innocent: bool = False) -> None:
+        """Kills the worker; its callers and the log are told why.
+
+        Args:
+            why: None if it is dying already, and others know of what.
+            is_innocent: Whether no model is to be blamed for it.
+
+        """
         if self.link is not None:
-            self._ended_for = self._ended_for or why
+            if self._ended_for is None:
+                self._ended_for, self._ended_innocent = why, is_innocent
             self._loop.unwatch(self.link.control.fileno())
             self.link.kill()
 
@@ -302,7 +310,7 @@ class WorkerLife:
         """The process is gone; the zygote says how, or has a moment to do so."""
         self._loop.unwatch(link.pidfd)
         if self._ended_for is not None:
-            self._on_death(link, self._ended_for)
+            self._on_death(link, self._ended_for, is_innocent=self._ended_innocent)
             return
 
         def on_status(status: int | None) -> None:
@@ -376,7 +384,7 @@ class WorkerLife:
     def _drop_link(self) -> None:
         link, self.link = self.link, None
         self.conversation = None
-        self._ended_for = None
+        self._ended_for, self._ended_innocent = None, False
         if link is not None:
             if link.pidfd >= 0:
                 for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):

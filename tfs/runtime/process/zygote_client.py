@@ -45,12 +45,14 @@ class _ForkRequest:
         *,
         is_spare: bool,
         platform: str,
+        keeper: tuple[str, str] | None,
     ) -> None:
         self.options = options
         self.fds = fds
         self.on_done = on_done
         self.is_spare = is_spare
         self.platform = platform
+        self.keeper = keeper
 
 
 class ZygoteClient:
@@ -139,18 +141,26 @@ class ZygoteClient:
         *,
         is_spare: bool = False,
         platform: str = "",
+        keeper: tuple[str, str] | None = None,
     ) -> None:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker or the reason why there is none. The caller may
         close ``fds`` in it. A spare warms up, and tells its control channel so. A
-        platform whose imports take long (``platform_imports``) has them behind it.
+        platform whose imports take long (``platform_imports``) has them behind it. With
+        ``keeper``, a kind of memory and a device, it is no worker but keeps weights
+        there (``guest/weights_keeper.py``).
         """
         if self._closed:
             on_done("the server is shutting down")
             return
         request = _ForkRequest(
-            options, fds, on_done, is_spare=is_spare, platform=platform
+            options,
+            fds,
+            on_done,
+            is_spare=is_spare,
+            platform=platform,
+            keeper=keeper,
         )
         if self._ready:
             self._send(request)
@@ -198,6 +208,7 @@ class ZygoteClient:
             "options": asdict(request.options),
             "spare": request.is_spare,
             "platform": request.platform,
+            "keeper": request.keeper,
         }
         try:
             control_channel.send(

@@ -1,0 +1,86 @@
+"""Memory of a device that one process fills and others of its host look into.
+
+    keeper   held = memory.hold(storage)         # copied to the device, once
+             handle = held.export()              # once for each process that is to open it
+    worker   storage = memory.open(handle)       # the same bytes, no copy
+    keeper   held.release(handle)                # that process has no use for it any more
+             held = None; memory.collect()       # back to the device
+
+Everything that knows how to do this on a kind of device is behind this protocol: CUDA's
+memory, and shared memory of the system, with which all that needs no GPU is tested.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, Protocol, TypeAlias
+
+import torch
+
+Handle: TypeAlias = "list[str | int | bool]"
+"""Names held memory to other processes: what JSON holds, some hundred bytes."""
+
+KINDS: Final = ("cuda", "posix")
+"""Of device memory; a module of this package each."""
+
+
+class HeldStorage(Protocol):
+    """A storage's bytes on the device. Confined to one thread of the keeper."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many."""
+        ...
+
+    def export(self) -> Handle:
+        """Returns a handle for one process, to be opened once.
+
+        Raises:
+            Exception: This device's memory cannot be shared here.
+
+        """
+        ...
+
+    def release(self, handle: Handle) -> None:
+        """Takes note that a process which was given ``handle`` does not use it.
+
+        Whether it has said so itself, has died over it or never opened it.
+        """
+        ...
+
+
+class DeviceMemory(Protocol):
+    """The memory of one device. The keeper's and the worker's half.
+
+    Implementors promise:
+
+    1. making one touches no device; the first other call may take as long as a context;
+    2. ``open`` shares: what one process writes others see. It keeps the memory from
+       being reused until the storage is gone, as long as the keeper lives;
+    3. whatever cannot be done raises, naming it; the process stays usable.
+    """
+
+    def hold(self, source: torch.UntypedStorage) -> HeldStorage:
+        """Copies a storage of the CPU to the device. Blocks until it is there."""
+        ...
+
+    def open(self, handle: Handle) -> torch.UntypedStorage:
+        """Returns the storage that another process exported."""
+        ...
+
+    def collect(self) -> None:
+        """Gives memory that nobody holds any more back to the device."""
+        ...
+
+
+def device_memory(kind: str, device: str) -> DeviceMemory:
+    """Returns a device's memory.
+
+    Args:
+        kind: One of :data:`KINDS`.
+        device: As torch names it.
+
+    """
+    module = importlib.import_module(f"tfs.runtime.guest.{kind}_memory")
+    memory: DeviceMemory = module.make(device)
+    return memory

@@ -1,0 +1,327 @@
+"""Which versions have their weights on a device once, for all their workers.
+
+A device has one keeper, from the first version that is loaded there until the last one is
+unloaded. A version's share of it is taken by each worker that loads the version, by a
+lease, and is given back when its last interpreter has unloaded it.
+
+- The keeper dies: nobody knows for how long what workers see is what it put there. They
+  are ended and come back with a new keeper, and no model is blamed. A keeper that dies
+  too often is not replaced.
+- A model writes to what it shares: its version is given copies of its own.
+- The device's memory cannot be shared on this host (no IPC between containers, a driver
+  without it), or the keeper cannot have it: workers have copies of their own. The log
+  says why, once for each device and reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
+from tfs.runtime.process.keeper_process import KeeperProcess
+from tfs.runtime.process.zygote_client import ZygoteClient
+
+log = logging.getLogger(__name__)
+
+_DROP_S: Final = 10.0  # for a killed worker to be gone, and the device to be told
+
+OnLost = Callable[[str], None]
+"""Takes why a worker must not go on with what it shares."""
+
+
+def _nothing() -> None:
+    """Stands in where nobody waits."""
+
+
+class _Member:
+    """One interpreter's use of a version's share."""
+
+    def __init__(self, keeper: KeeperProcess, on_lost: OnLost) -> None:
+        self.keeper = keeper
+        self.on_lost = on_lost
+        self.shared_bytes = 0  # unknown until the worker has told
+        self.lost = ""  # why, where its keeper died before that
+
+
+class VersionShare:
+    """One version's weights on its device. Made anywhere, then loop-confined.
+
+    Members are named by whatever object stands for the version on one interpreter.
+    """
+
+    def __init__(
+        self, shares: DeviceShares, key: int, device: str, kind: str, who: str
+    ) -> None:
+        self._shares = shares
+        self.key = key
+        """What its keeper calls it; another one when it comes there anew."""
+        self.device = device
+        self.kind = kind
+        self._who = who
+        self._refusal = ""
+        self._members: dict[object, _Member] = {}
+        self._keeper: KeeperProcess | None = None  # that has something of it
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that the member with the most has in common with others."""
+        return max((each.shared_bytes for each in self._members.values()), default=0)
+
+    def lease(self, member: object, files: VersionFiles, on_lost: OnLost) -> int | None:
+        """Returns a worker's end of a lease, which the caller closes; None for copies.
+
+        Args:
+            member: Whose; a lease it had before has ended with its worker.
+            files: The version's.
+            on_lost: Called when the worker has to be replaced.
+
+        """
+        keeper = None if self._refusal else self._shares.keeper(self)
+        fd = keeper.lease(self.key, files) if keeper is not None else None
+        if keeper is None or fd is None:
+            self.leave(member, _nothing)
+            return None
+        self._keeper = keeper
+        self._members[member] = _Member(keeper, on_lost)
+        return fd
+
+    def note(self, member: object, loaded: Mapping[str, object]) -> None:
+        """Takes what a worker said of its load."""
+        found = self._members.get(member)
+        if found is None:
+            return
+        why, size_bytes = loaded.get("not_shared"), loaded.get("shared_bytes")
+        if isinstance(why, str) and why and not found.lost:
+            self._shares.refuse(self.device, why, final=bool(loaded["cannot_share"]))
+        if not isinstance(size_bytes, int) or not size_bytes:
+            self.leave(member, _nothing)
+            return
+        found.shared_bytes = size_bytes
+        log.info(
+            "event=weights_shared servable=%s device=%s size_bytes=%d",
+            self._who,
+            self.device,
+            size_bytes,
+        )
+        if found.lost:
+            found.on_lost(found.lost)
+
+    def give_up(self, why: str) -> None:
+        """Has every worker of the version replaced by one with copies of its own."""
+        if self._refusal:
+            return
+        self._refusal = why
+        log.warning(
+            "event=weights_not_shared servable=%s device=%s why=%r",
+            self._who,
+            self.device,
+            why,
+        )
+        self._tell_lost(f"was ended to have weights of its own: {why}")
+
+    def lose(self, keeper: KeeperProcess, why: str) -> None:
+        """Takes note that a keeper is gone."""
+        if self._keeper is keeper:
+            self._keeper = None
+        self._tell_lost(why, keeper)
+
+    def _tell_lost(self, why: str, keeper: KeeperProcess | None = None) -> None:
+        for each in list(self._members.values()):
+            if keeper is not None and each.keeper is not keeper:
+                continue
+            if each.shared_bytes:
+                each.on_lost(why)
+            else:
+                each.lost = why
+
+    def leave(self, member: object, on_done: Callable[[], None]) -> None:
+        """Takes a member out; calls ``on_done`` when the device has its memory back.
+
+        At once where other members remain, and in bounded time in any case.
+        """
+        self._members.pop(member, None)
+        keeper = self._keeper
+        if self._members or keeper is None:
+            on_done()
+            return
+        # Whoever takes a share from now on is not to wait for this to be over.
+        key, self.key = self.key, self._shares.new_key()
+        self._keeper = None
+        self._shares.drop(keeper, self.device, key, on_done)
+
+
+class DeviceShares:
+    """The keepers of a server. Loop-confined, except the constructor and ``of``.
+
+    Args:
+        loop: Watches them.
+        zygote: Forks them.
+        options: They run as the workers do.
+        kinds: By type of device ("cuda"), the kind of memory that is shared there.
+        crashes: When a keeper died too often.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        zygote: ZygoteClient,
+        options: WorkerOptions,
+        kinds: Mapping[str, str],
+        crashes: CrashPolicy | None = None,
+    ) -> None:
+        self._loop = loop
+        self._zygote = zygote
+        self._options = options
+        self._kinds = dict(kinds)
+        self._crashes = crashes or CrashPolicy()
+        self._keys = itertools.count()
+        self._keepers: dict[str, KeeperProcess] = {}  # by device
+        self._versions: dict[KeeperProcess, dict[int, VersionShare]] = {}
+        self._dropping: dict[tuple[KeeperProcess, int], Callable[[], None]] = {}
+        self._histories: dict[str, CrashHistory] = {}
+        self._refused: dict[str, str] = {}  # devices, and why for good
+        self._told: set[tuple[str, str]] = set()
+        self._closed = False
+
+    def of(self, source: ModelSource) -> VersionShare | None:
+        """Returns a new share for a version, None if its device shares nothing."""
+        kind = self._kinds.get(source.device.partition(":")[0])
+        if kind is None:
+            return None
+        device = "cuda:0" if source.device == "cuda" else source.device
+        return VersionShare(self, self.new_key(), device, kind, source.id.slashed)
+
+    def new_key(self) -> int:
+        """Returns a name for a version that no keeper has heard of."""
+        return next(self._keys)
+
+    def keeper_pid(self, device: str) -> int | None:
+        """Returns the process that keeps a device's weights, None while there is none."""
+        keeper = self._keepers.get(device)
+        return keeper.pid if keeper is not None else None
+
+    def keeper(self, share: VersionShare) -> KeeperProcess | None:
+        """Returns the keeper for a version, started if need be; None if not to be had."""
+        device = share.device
+        if self._closed or device in self._refused:
+            return None
+        keeper = self._keepers.get(device)
+        if keeper is None:
+            history = self._histories.setdefault(device, CrashHistory(self._crashes))
+            now_s = self._loop.clock.now()
+            if history.is_too_many(now_s):
+                num = history.num_recent(now_s)
+                self.refuse(device, f"its keeper died {num} times", final=False)
+                return None
+            keeper = self._start(device, share.kind)
+        if keeper is not None:
+            self._versions[keeper][share.key] = share
+        return keeper
+
+    def refuse(self, device: str, why: str, *, final: bool) -> None:
+        """Says why workers have copies of their own there, for good if ``final``."""
+        if final:
+            self._refused[device] = why
+        if (device, why) not in self._told:
+            self._told.add((device, why))
+            log.warning(
+                "event=weights_not_shared device=%s why=%r final=%s", device, why, final
+            )
+
+    def drop(
+        self,
+        keeper: KeeperProcess,
+        device: str,
+        version: int,
+        on_done: Callable[[], None],
+    ) -> None:
+        """Has a keeper drop a version; ends it behind the last one."""
+        key = (keeper, version)
+        if keeper not in self._versions or not keeper.drop(version):
+            on_done()
+            return
+        timer: Timer | None = None
+
+        def done() -> None:
+            self._dropping.pop(key, None)
+            if timer is not None:
+                timer.cancel()
+            versions = self._versions.get(keeper)
+            if versions is not None:
+                versions.pop(version, None)
+                if not versions:
+                    self._close(device, keeper)
+            on_done()
+
+        def give_up() -> None:
+            log.warning(
+                "event=weights_not_dropped device=%s keeper=%s",
+                device,
+                keeper.pid,
+            )
+            done()
+
+        self._dropping[key] = done
+        timer = self._loop.call_at(self._loop.clock.now() + _DROP_S, give_up)
+
+    def close(self) -> None:
+        """Ends every keeper; idempotent."""
+        self._closed = True
+        for device, keeper in list(self._keepers.items()):
+            self._close(device, keeper)
+        for done in list(self._dropping.values()):
+            done()
+
+    def _start(self, device: str, kind: str) -> KeeperProcess | None:
+        def on_dropped(key: int) -> None:
+            done = self._dropping.get((keeper, key))
+            if done is not None:
+                done()
+
+        def on_end(why: str) -> None:
+            self._loop.post(lambda: self._on_end(device, keeper, why))
+
+        try:
+            keeper = KeeperProcess(
+                self._loop,
+                self._zygote,
+                self._options,
+                kind,
+                device,
+                on_dropped,
+                on_end,
+            )
+        except OSError as error:
+            self.refuse(device, f"no keeper: {error.strerror}", final=False)
+            return None
+        self._keepers[device] = keeper
+        self._versions[keeper] = {}
+        return keeper
+
+    def _close(self, device: str, keeper: KeeperProcess) -> None:
+        keeper.close()
+        self._versions.pop(keeper, None)
+        if self._keepers.get(device) is keeper:
+            del self._keepers[device]
+
+    def _on_end(self, device: str, keeper: KeeperProcess, why: str) -> None:
+        versions = self._versions.get(keeper, {})
+        if self._keepers.get(device) is not keeper:
+            return  # closed meanwhile
+        log.error("event=weights_keeper_ended device=%s why=%r", device, why)
+        self._histories[device].add(self._loop.clock.now())
+        self._close(device, keeper)
+        for (of, _), done in list(self._dropping.items()):
+            if of is keeper:
+                done()
+        text = f"was ended: the process that kept its weights on {device} is gone"
+        for share in list(versions.values()):
+            share.lose(keeper, text)

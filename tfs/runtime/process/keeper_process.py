@@ -1,0 +1,139 @@
+"""The host's end of the process that keeps the weights on one device.
+
+Leases are put into its channel without asking whether it runs already: they lie there
+while it is forked. Where there is none to be had, the channel is closed, and whoever
+holds the other end of a lease sees that end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+
+log = logging.getLogger(__name__)
+
+
+class KeeperProcess:
+    """One keeper, from its fork on. Loop-confined.
+
+    Args:
+        loop: Watches it.
+        zygote: Forks it; kept meanwhile.
+        options: It runs as the workers do.
+        kind: Of memory, see ``guest/device_memory.py``.
+        device: Whose memory.
+        on_dropped: Called with a version that is gone from the device.
+        on_end: Called once, with the reason, when it ends unasked.
+
+    Raises:
+        OSError: There are no descriptors left.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        zygote: ZygoteClient,
+        options: WorkerOptions,
+        kind: str,
+        device: str,
+        on_dropped: Callable[[int], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._zygote = zygote
+        self._on_dropped = on_dropped
+        self._on_end = on_end
+        self._pidfd = -1
+        self._closed = False
+        self.pid: int | None = None
+        """The process, once it is forked."""
+        self._channel, theirs = control_channel.pair()
+        self._channel.setblocking(False)
+        loop.watch(self._channel.fileno(), lambda _: self._read())
+        zygote.acquire()
+
+        def on_forked(outcome: Forked | str) -> None:
+            theirs.close()
+            if isinstance(outcome, str):
+                self._end(f"it cannot be started: {outcome}")
+                return
+            self.pid, self._pidfd = outcome.pid, outcome.pidfd
+            if self._closed:
+                self._kill()
+            else:
+                loop.watch(self._pidfd, lambda _: self._end("it has died"))
+
+        zygote.fork(options, (theirs.fileno(),), on_forked, keeper=(kind, device))
+
+    def lease(self, version: int, files: VersionFiles) -> int | None:
+        """Returns the worker's end of a lease, which the caller closes; None if not."""
+        if self._closed:
+            return None
+        ours, theirs = control_channel.pair()
+        body = {"lease": version, "files": list(files.files)}
+        with ours:
+            if self._send(body, (ours.fileno(), *files.fds)):
+                return theirs.detach()
+        theirs.close()
+        return None
+
+    def drop(self, version: int) -> bool:
+        """Has a version dropped when its last lease ends; returns whether it was told."""
+        return not self._closed and self._send({"drop": version}, ())
+
+    def close(self) -> None:
+        """Ends it: everything it held is back with the device. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.unwatch(self._channel.fileno())
+        self._channel.close()
+        self._zygote.release()
+        if self._pidfd >= 0:
+            self._loop.unwatch(self._pidfd)
+            self._kill()
+
+    def _send(self, body: dict[str, object], fds: tuple[int, ...]) -> bool:
+        try:
+            control_channel.send(self._channel, json.dumps(body).encode(), fds)
+        except OSError as error:  # full or gone; the latter is seen to elsewhere
+            log.warning("event=keeper_takes_nothing why=%r", error.strerror)
+            return False
+        return True
+
+    def _read(self) -> None:
+        while not self._closed:
+            try:
+                message = control_channel.receive(self._channel)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
+                self._end("its channel ended")
+                return
+            body, fds = message
+            control_channel.close_all(fds)
+            self._on_dropped(json.loads(body)["dropped"])
+
+    def _end(self, why: str) -> None:
+        if not self._closed:
+            self.close()
+            self._on_end(why)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.close(self._pidfd)
+        self._pidfd = -1
