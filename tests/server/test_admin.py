@@ -515,14 +515,20 @@ def test_a_full_disk_is_told_at_the_start(
 
 
 def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:
-    """The file has caught up; nothing is left to reset."""
+    """It is not laid over it; but what ends with the server does not end a rollback."""
     operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
     operator.ask("promote", pb.PromoteRequest(model="a", version=1))
     text = config(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))
     operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
     assert operator.show().overrides == []
+    assert "the overrides of a say" in operator.show().notes[0]
     again = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
-    assert again.env.served("a") == 2
+    assert again.env.served("a") == 1
+    caught_up = operating(
+        1, 2, extra=f"{ALL} traffic {{ primary: 1 }}", state_dir=str(tmp_path)
+    )
+    assert caught_up.show().overrides == []
+    assert operating(1, 2, extra=ALL, state_dir=str(tmp_path)).env.served("a") == 2
 
 
 def test_an_override_of_a_model_that_left_is_shown_inactive() -> None:

@@ -52,7 +52,12 @@ from tfs.server.canary.change import (
 )
 from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.overrides import Override
-from tfs.server.config.running_config import Origin, RunningConfig, require_configured
+from tfs.server.config.running_config import (
+    Origin,
+    RunningConfig,
+    require_configured,
+    resting_note,
+)
 from tfs.server.config.server_config import Message, parse_config_text
 from tfs.server.core import ServerCore
 from tfs.server.memory.resident_memory import tree_resident_bytes
@@ -178,6 +183,9 @@ class CoreAdmin:
                 "the config file cannot be read, what it said last holds: "
                 f"{self._core.config_file_problem}"
             )
+        running = self._core.running
+        if running is not None and running.resting:
+            notes.append(resting_note(running))
         if not file.path:
             notes.append("no --state_dir: overrides last until the server restarts")
         return notes
@@ -440,7 +448,7 @@ class CoreAdmin:
         name = request.model
 
         def make(running: RunningConfig) -> None:
-            if name not in running.overrides:
+            if name not in running.kept:
                 require_configured(running, name)
 
         self._override(
@@ -498,11 +506,12 @@ class CoreAdmin:
     ) -> pb.OverrideOutcome:
         running = self._running()
         override = running.overrides.get(name)
-        old = None if before is None else before.overrides.get(name)
+        kept = running.kept.get(name)
+        old = None if before is None else before.kept.get(name)
         notes = list(outcome.notes)
         if outcome.error is not None:
             notes.append(f"in force, but: {outcome.error.message}")
-        reply = pb.OverrideOutcome(changed=override != old, notes=notes)
+        reply = pb.OverrideOutcome(changed=kept != old, notes=notes)
         if override is not None:
             reply.override.CopyFrom(self._override_report(running, name, override))
         if name in running.effective.models:
@@ -535,7 +544,7 @@ class CoreAdmin:
 
 
 def _check_rolled_back(running: RunningConfig, name: str) -> None:
-    override = running.overrides.get(name)
+    override = running.kept.get(name)
     if override is None:
         require_configured(running, name)
         raise FailedPrecondition(f"{name} is not rolled back: it has no override")

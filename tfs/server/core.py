@@ -55,6 +55,7 @@ from tfs.server.config.running_config import (
     changes,
     check_platforms,
     first_running,
+    resting_note,
     with_base,
     with_override,
 )
@@ -392,7 +393,7 @@ class ServerCore:
                 outcomes = tuple(ModelOutcome(each) for each in changed)
                 on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
                 return
-            self._drop_redundant(running.overrides, new)
+            self._drop_redundant(running.kept, new)
             stale = self._waiters.ended([each.name for each in changed])
             self._commit(new)
             self._refusal = None
@@ -449,8 +450,8 @@ class ServerCore:
                 new = with_override(running, name, override, self._platforms)
                 changed = tuple(each for each in changes(running, new))
                 if not validate_only:
-                    if new.overrides != running.overrides:
-                        self.overrides_file.write(new.overrides)
+                    if new.kept != running.kept:
+                        self.overrides_file.write(new.kept)
                     stale = self._waiters.ended((name,))
                     self._commit(new)
             except ServingError as error:
@@ -523,14 +524,14 @@ class ServerCore:
 
     def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
         """Takes overrides that say what the base says out of the file."""
-        gone = sorted(before.keys() - new.overrides.keys())
+        gone = sorted(before.keys() - new.kept.keys())
         if not gone:
             return
         log.info(
             "event=overrides_dropped servables=%s why=equal_to_base", ",".join(gone)
         )
         try:
-            self.overrides_file.write(new.overrides)
+            self.overrides_file.write(new.kept)
         except ServingError as error:
             log.warning("event=overrides_not_written problem=%s", error)
 
@@ -729,6 +730,8 @@ class ServerCore:
             notes.append(
                 "no --state_dir: this override lasts until the server restarts"
             )
+        if name in new.resting:
+            notes.append(resting_note(new))
         if name in new.why_inactive:
             notes.append(f"the override is not in force: {new.why_inactive[name]}")
         return tuple(notes)
@@ -752,6 +755,8 @@ def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:
         notes.append(
             "only the config file survives a restart; this configuration does not"
         )
+    if new.resting:
+        notes.append(resting_note(new))
     if new.active:
         listed = ", ".join(sorted(new.active))
         notes.append(f"overrides stay laid over the configuration of: {listed}")

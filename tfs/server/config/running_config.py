@@ -93,7 +93,9 @@ class RunningConfig:
 
     Attributes:
         base: The last accepted one.
-        overrides: All that are kept, active or not, by model.
+        overrides: All that are laid over the base, active or not, by model.
+        resting: Overrides that the base says itself, so that they are not laid over it,
+            but it is a base that ends with the server: they are kept for the next one.
         effective: The base with the active ones laid over it.
         active: Models whose override is in force.
         why_inactive: By model.
@@ -108,6 +110,12 @@ class RunningConfig:
     active: frozenset[str] = frozenset()
     why_inactive: Mapping[str, str] = field(default_factory=dict)
     tolerated: frozenset[str] = frozenset()
+    resting: Overrides = field(default_factory=dict)
+
+    @property
+    def kept(self) -> Overrides:
+        """The overrides to keep over a restart, by model."""
+        return {**self.resting, **self.overrides}
 
     def model_message(self, name: str) -> ModelConfig | None:
         """Returns a model's effective config, None if it is not configured."""
@@ -148,8 +156,8 @@ def with_base(
     check_platforms(base.config, platforms)
     check_change(running.effective, base.config)
     is_given = base.origin is not Origin.MODEL_REPOSITORY
-    tolerated = running.tolerated if is_given else frozenset(running.overrides)
-    changed = _laid(base, running.overrides, platforms, tolerated)
+    tolerated = running.tolerated if is_given else frozenset(running.kept)
+    changed = _laid(base, running.kept, platforms, tolerated)
     check_change(running.effective, changed.effective)
     return changed
 
@@ -166,7 +174,7 @@ def with_override(
         ServingError: The result would be invalid.
 
     """
-    overrides = {k: each for k, each in running.overrides.items() if k != name}
+    overrides = {k: each for k, each in running.kept.items() if k != name}
     if override is not None:
         overrides[name] = override
     tolerated = running.tolerated - {name}
@@ -202,6 +210,7 @@ def _laid(
             bad[model.name] = f"it makes the configuration invalid: {error.message}"
     usable = {name: each for name, each in overrides.items() if name not in bad}
     laid = lay_over(base.config.message, usable)
+    resting = set() if base.origin.survives_restart else laid.redundant
     return RunningConfig(
         base,
         {name: each for name, each in overrides.items() if name not in laid.redundant},
@@ -209,6 +218,16 @@ def _laid(
         frozenset(laid.active),
         {**laid.inactive, **bad},
         frozenset(bad),
+        {name: overrides[name] for name in sorted(resting)},
+    )
+
+
+def resting_note(running: RunningConfig) -> str:
+    """Returns what people should know of overrides that rest."""
+    listed = ", ".join(sorted(running.resting))
+    return (
+        f"the configuration says what the overrides of {listed} say, until the next one "
+        "or a restart: then they hold again (tfs config reset ends them)"
     )
 
 
