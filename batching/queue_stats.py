@@ -18,6 +18,22 @@ EARLY: Final = tuple(
 """For how many the n-th of a size stands while there are few: the first, the second,
 the fourth and so on each for those since the one before, so that ten requests show."""
 
+
+def num_batches_meant(device_s: float, num_alike: int) -> int:
+    """Returns for how many batches the times of one stand; 0: they are not counted.
+
+    Args:
+        device_s: Device time of the batch.
+        num_alike: The how-many-th of its size it is.
+
+    """
+    if device_s >= SHORT_S:
+        return 1
+    if num_alike <= SAMPLE:
+        return EARLY[num_alike]
+    return 0 if num_alike % SAMPLE else SAMPLE
+
+
 _NUM_TIMES = 32  # powers of two of a microsecond, up to 36 minutes
 _TIME_BOUNDS = tuple(2**index * 1e-6 for index in range(_NUM_TIMES - 1))
 _NUM_DEPTHS = 22  # none, then powers of two, up to a million

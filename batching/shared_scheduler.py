@@ -37,7 +37,7 @@ from batching.batch import (
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
-from batching.queue_stats import EARLY, SAMPLE, SHORT_S
+from batching.queue_stats import EARLY, SAMPLE, SHORT_S, num_batches_meant
 from batching.shared_queue import SharedQueue
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
@@ -228,6 +228,62 @@ class SharedBatchScheduler:
                 self._ring.append(queue)
             else:
                 self._note(queue, now_s)
+
+    def begin_alone(self, queue: AnyQueue, num_rows: int) -> float | None:
+        """Tells whether a task may be computed at once, as the batch it would make.
+
+        That is so while nothing else waits for the device or runs on it, and the queue
+        neither waits for more nor pads so few rows. Whoever gets the time computes the
+        task before anything else happens on this thread, and calls ``end_alone``; or
+        does nothing and submits it.
+
+        Returns:
+            The time; None if the task is to be submitted.
+
+        """
+        if (
+            self.num_in_flight
+            or self._ring
+            or self._last is not None
+            or self._later
+            or self._aside
+            or self._policy is not None
+            or self._stepping
+            or queue.closing
+            or not queue.is_plain
+            or not queue.is_greedy
+            or queue.waiting.num_rows
+            or queue.padded[num_rows] != num_rows
+        ):
+            return None
+        return self._now()
+
+    def end_alone(
+        self, queue: AnyQueue, num_rows: int, begun_s: float, *, failed: bool
+    ) -> None:
+        """Counts a task that was computed past ``queue``, as its batch would have been."""
+        now_s = self._last_done_s = self._now()
+        device_s = now_s - begun_s
+        if queue.credit_s <= 0.0 and not queue.has_share(self._round_index):
+            # Rounds pass at once while nobody else wants the device.
+            self._round_index += self._num_rounds_owed(queue)
+            queue.has_share(self._round_index)
+        queue.credit_s -= device_s
+        counts = queue.rows_counts
+        counts[num_rows] = num_alike = counts[num_rows] + 1
+        stats = queue.stats
+        if num_rows != 1:
+            stats.note_shape(1, num_rows, num_rows)
+        num_meant = num_batches_meant(device_s, num_alike)
+        if num_meant:
+            stats.note_times(0.0, device_s, 0, num_meant)
+        if failed:
+            stats.num_failures += 1
+            stats.num_failed_tasks += 1
+            return
+        queue.num_fruitless = 0
+        if num_meant:
+            queue.learn(num_rows, num_rows, device_s)
 
     def _line_up(self, queue: AnyQueue) -> None:
         """Puts a queue behind the others of its kind."""
@@ -485,10 +541,14 @@ class SharedBatchScheduler:
 
     def _defer(self, queue: AnyQueue) -> None:
         """Makes a queue that has used up its share wait for a later round."""
-        rounds = math.floor(-queue.credit_s / queue.quantum_s) + 1
+        rounds = self._num_rounds_owed(queue)
         heapq.heappush(
             self._later, (self._round_index + rounds, next(self._sequence), queue)
         )
+
+    def _num_rounds_owed(self, queue: AnyQueue) -> int:
+        """Returns how many rounds must pass until a queue has a share again."""
+        return math.floor(-queue.credit_s / queue.quantum_s) + 1
 
     def _start_next_round(self, now_s: float) -> bool:
         """Fills the empty ring with those whose round comes next, if there are any."""

@@ -132,6 +132,21 @@ class Model:
         return {"y": x}
 
 
+class PromptModel(Model):
+    """The same, computed where it is asked for; counts those calls apart."""
+
+    num_prompt_calls = 0
+
+    def compute_now(
+        self, signature_name: str, inputs: Tensors, num_rows: int
+    ) -> Outcome | None:
+        self.num_prompt_calls += 1
+        signature = self.signatures[signature_name]
+        return self._outcome(
+            InferenceTask(signature_name, signature, inputs, print, num_rows)
+        )
+
+
 class Lookup:
     """A serving map with labels; ``acquire_shared`` as the server's."""
 
@@ -321,16 +336,17 @@ def _random_message(rng: random.Random) -> bytes:
 @pytest.mark.parametrize("is_batched", [True, False])
 @pytest.mark.parametrize("as_content", [True, False])
 @pytest.mark.parametrize("limit", [0, 5])
+@pytest.mark.parametrize("kind", [Model, PromptModel])
 @pytest.mark.parametrize("seed", range(5))
 def test_together_is_as_one_by_one(
-    is_batched: bool, as_content: bool, limit: int, seed: int
+    is_batched: bool, as_content: bool, limit: int, kind: type[Model], seed: int
 ) -> None:
     """Same messages, same replies, errors and counters, with plans and without."""
     rng = random.Random(seed)
     bursts = [
         [
             (_random_message(rng), rng.choice(((), LOW_PRIORITY)))
-            for _ in range(rng.randrange(1, 20))
+            for _ in range(rng.choice((1, rng.randrange(1, 20))))
         ]
         for _ in range(30)
     ]
@@ -344,7 +360,7 @@ def test_together_is_as_one_by_one(
             per_model=limit,
             as_tensor_content=as_content,
         )
-        handle = desk.publish(Model())
+        handle = desk.publish(kind())
         lookup.labels["stable"] = 1
         calls = []
         for burst in bursts:
@@ -386,7 +402,9 @@ def _like(rng: random.Random, original: bytes) -> bytes:
     return bytes(data)
 
 
-def _differences(seed: int, num_bursts: int) -> None:
+def _differences(
+    seed: int, num_bursts: int, kind: type[Model] = Model, max_burst: int = 20
+) -> None:
     """Sends mutated requests with plans and without; asserts that nothing differs."""
     rng = random.Random(seed)
     kinds = [
@@ -420,10 +438,10 @@ def _differences(seed: int, num_bursts: int) -> None:
                 (
                     _like(rng, rng.choice(few)),
                     LOW_PRIORITY if not rng.randrange(8) else (),
-                    not rng.randrange(10),  # cancelled
+                    kind is Model and not rng.randrange(10),  # cancelled
                     rng.choice(deadlines),  # seconds from now
                 )
-                for _ in range(rng.randrange(1, 20))
+                for _ in range(rng.randrange(1, max_burst))
             ]
         )
     limit = rng.choice((0, 0, 3, 10))
@@ -440,14 +458,14 @@ def _differences(seed: int, num_bursts: int) -> None:
             as_tensor_content=as_content,
             options=options,
         )
-        handles = [desk.publish(Model(1))]
+        handles = [desk.publish(kind(1))]
         lookup.labels["stable"] = 1
         log = KeptLog()
         calls = []
         known(desk, *kinds)
         for burst, change in zip(bursts, changes, strict=True):
             if change == 0:
-                handles.append(desk.publish(Model(len(handles) + 1)))
+                handles.append(desk.publish(kind(len(handles) + 1)))
             elif change == 1:
                 lookup.labels["stable"] = len(handles)
             elif change == 2:
@@ -506,6 +524,49 @@ def test_mutated_requests_are_answered_as_one_by_one_for_long() -> None:
     """The same, for as long as a stress run may take."""
     for seed in range(1000, 3000):
         _differences(seed, 20)
+
+
+def test_mutated_requests_are_answered_at_once_as_one_by_one() -> None:
+    """Also where each is computed when it comes: whatever bytes, alone or few."""
+    for seed in range(12):
+        _differences(seed, 40, PromptModel, max_burst=3)
+
+
+def test_one_that_comes_alone_is_answered_before_anything_else() -> None:
+    """Where its model can be called at once, a lone request waits for no scheduler."""
+    desk = Desk(SharedLookup())
+    model = PromptModel()
+    handle = desk.publish(model)
+    known(desk, message(0, 0))
+    model.num_prompt_calls = 0
+    (call,) = [FakeCall(message(1.0, 2.0))]
+    desk.send([call])
+    assert list(reply_of(call).outputs["y"].float_val) == [1.0, 2.0]
+    assert (model.num_prompt_calls, handle.num_pins) == (1, 0)
+    several = [FakeCall(message(float(n), 2.0)) for n in (3, 4)]
+    desk.send(several)
+    assert not any(each.is_finished for each in several)
+    desk.finish()
+    assert model.num_prompt_calls == 2  # one batch
+    assert all(each.is_finished for each in several)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_one_that_comes_too_late_is_not_computed_at_once(is_cancelled: bool) -> None:
+    """Who gave up before the handler saw its request costs no compute."""
+    desk = Desk(SharedLookup())
+    model = PromptModel()
+    handle = desk.publish(model)
+    known(desk, message(0, 0))
+    model.num_prompt_calls = 0
+    call = FakeCall(message(1.0, 2.0), deadline_s=desk.clock.now() - 0.001)
+    if is_cancelled:
+        call = FakeCall(message(1.0, 2.0))
+        call.client_cancels()
+    desk.send([call])
+    desk.finish()
+    assert (model.num_prompt_calls, model.num_calls, handle.num_pins) == (0, 0, 0)
+    assert call.is_finished
 
 
 def test_many_elements_are_joined_into_memory_that_is_given_away() -> None:

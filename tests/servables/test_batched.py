@@ -125,6 +125,22 @@ class Sums:
         return {name: outputs[name] for name in names}
 
 
+class PromptSums(Sums):
+    """The same where it is asked for, unless it is busy."""
+
+    is_busy = False
+
+    def compute_now(
+        self, signature_name: str, inputs: Tensors, num_rows: int
+    ) -> Outcome | None:
+        if self.is_busy:
+            return None
+        signature = self.signatures[signature_name]
+        task = InferenceTask(signature_name, signature, inputs, print, num_rows)
+        self.seen.append(task)
+        return self.compute(task)
+
+
 UNPROVEN = BatchingOptions(batches_unproven=True)
 
 
@@ -1122,4 +1138,63 @@ def test_what_goes_past_the_queues_is_counted_on_by_the_next_form() -> None:
     at.step()
     assert counters()[stat_names.BYPASS_TASKS] == 1
     assert at.batched.bypass("no such signature").num_requests == 0
+    at.close()
+
+
+# -- where the model can be called at once --------------------------------------------
+
+
+def test_a_request_is_computed_at_once_and_counted_as_a_batch() -> None:
+    """Past an idle queue goes what would have been a batch of one; errors are its own."""
+    at = Fixture(PromptSums())
+    at.submit({"x": floats((1, 2), 1, 2)})  # makes the queue
+    at.step()
+    outcome = at.batched.compute_now(DEFAULT_SIGNATURE, {"x": floats((1, 2), 3, 4)}, 1)
+    assert not isinstance(outcome, ServingError | None)
+    assert values_of(outcome["sum"]) == [7]
+    failed = at.batched.compute_now(
+        DEFAULT_SIGNATURE, {"x": floats((2, 2), 1, 1, -1, 1)}, 2
+    )
+    assert isinstance(failed, InvalidArgument)
+    (report,) = at.batched.report()
+    assert (report.num_batches, report.num_rows) == (3, 4)
+    assert (report.num_completed_tasks, report.num_failed_tasks) == (3, 1)
+    at.close()
+
+
+def test_what_cannot_be_computed_at_once_is_left_alone() -> None:
+    """A busy model, a task that waits, too many rows: nothing is done, nothing counted."""
+    inner = PromptSums()
+    at = Fixture(inner)
+    inputs = {"x": floats((1, 2), 1, 2)}
+    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None  # no queue yet
+    _, first = at.submit(inputs)
+    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None  # it is before
+    at.step()
+    assert values_of(outputs_of(first)["sum"]) == [3]
+    inner.is_busy = True
+    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None
+    inner.is_busy = False
+    many = {"x": floats((5, 2), *range(10))}
+    assert at.batched.compute_now(DEFAULT_SIGNATURE, many, 5) is None
+    (report,) = at.batched.report()
+    assert report.num_batches == 1
+    at.batched.close()
+    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None
+    at.close()
+
+
+def test_wrong_outputs_of_a_request_computed_at_once_fail_it() -> None:
+    """They are looked at as those of any batch."""
+
+    class Wrong(PromptSums):
+        def compute(self, task: InferenceTask) -> Outcome:
+            return {"sum": floats((2,), 1, 2)}
+
+    at = Fixture(Wrong())
+    _, told = at.submit({"x": floats((1, 2), 1, 2)})
+    at.step()
+    now = at.batched.compute_now(DEFAULT_SIGNATURE, {"x": floats((1, 2), 1, 2)}, 1)
+    assert isinstance(now, FailedPrecondition)
+    assert now.message == error_of(told).message
     at.close()

@@ -209,6 +209,36 @@ class JoiningServable(Servable, Protocol):
         ...
 
 
+class PromptServable(Servable, Protocol):
+    """A servable that may compute a request before it returns, without a hand-over."""
+
+    def compute_now(
+        self, signature_name: str, inputs: Tensors, num_rows: int
+    ) -> Outcome | None:
+        """Computes a request here and now. From the serving loop; does not raise.
+
+        Returns None, with nothing done, where that is not possible or others would have
+        to wait for it: then it is to be submitted.
+
+        Args:
+            signature_name: By key; the servable has it.
+            inputs: Checked against it. Somebody waits for them, and is in time.
+            num_rows: Of the inputs.
+
+        """
+        ...
+
+
+def compute_now(
+    servable: Servable, signature_name: str, inputs: Tensors, num_rows: int
+) -> Outcome | None:
+    """Has a servable compute a request now; None if it cannot. On the loop."""
+    now: Callable[[str, Tensors, int], Outcome | None] | None = getattr(
+        servable, "compute_now", None
+    )
+    return None if now is None else now(signature_name, inputs, num_rows)
+
+
 def submit_all(servable: Servable, tasks: Sequence[InferenceTask]) -> None:
     """Submits tasks of one form, at once where the servable can; on the loop."""
     together: Callable[[Sequence[InferenceTask]], None] | None = getattr(

@@ -15,7 +15,7 @@ from tfs.codec.predict import (
 )
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.servable import InferenceTask, Servable, submit_all
+from tfs.core.servable import InferenceTask, Servable, compute_now, submit_all
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import Buffer, TensorView
@@ -23,7 +23,7 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.predict_answers import PredictAnswers
 from tfs.handlers.request_gate import PREDICT, RequestGate
-from tfs.handlers.request_plan import PlannedTask, RequestPlan
+from tfs.handlers.request_plan import RequestPlan
 from tfs.handlers.request_stats import RequestStats
 
 _AcquireShared: TypeAlias = Callable[
@@ -177,7 +177,10 @@ class PredictHandler:
                 run: Sequence[BurstCall] = calls[index:stop]
                 if _any_gives_way(run):
                     run, elements = self._start_low(run, elements)
-                if run and not self._start_alike(template, run, elements):
+                is_alone = len(calls) == 1
+                if run and not self._start_alike(
+                    template, run, elements, is_alone=is_alone
+                ):
                     # All that are alike: to try again with each of them as the first
                     # would take time squared, just when there is too much to do.
                     for call in run:
@@ -203,11 +206,21 @@ class PredictHandler:
         template: RequestTemplate,
         calls: Sequence[BurstCall],
         elements: Sequence[tuple[Buffer, ...]],
+        *,
+        is_alone: bool,
     ) -> bool:
         """Starts requests of one template by their plan, none of low priority.
 
         Returns False, with nothing done, if that is not as good as one by one: there
         is no plan for them, no room for all of them, or something is wrong.
+
+        Args:
+            template: What they have in common.
+            calls: Whose they are.
+            elements: What is each one's own.
+            is_alone: Whether it is one and no other came with it, so that nothing is
+                to be gained by queueing it.
+
         """
         acquire_shared = self._acquire_shared
         gate = self._gate
@@ -217,24 +230,26 @@ class PredictHandler:
         begun_s = gate.now()
         spec = template.model_spec
         handle: ServableHandle[Servable] | None = None
-        tasks: list[PlannedTask] | None = None
+        plan: RequestPlan | None = None
         try:
             handle = acquire_shared(spec.name, spec.version, spec.version_label, num)
             if handle is not None:
                 plan = self._plan(template, handle)
-                if plan is not None:
-                    made = plan.tasks(calls, elements, begun_s)
-                    if plan.answers.enter_all(num):  # the last that can fail
-                        tasks = made
+                if plan is not None and not plan.answers.enter_all(num):
+                    plan = None
         except Exception:
-            tasks = None  # one by one it shows again, to each caller
-        if tasks is None or handle is None:
+            plan = None  # one by one it shows again, to each caller
+        if plan is None or handle is None:
             if handle is not None:
                 for _ in calls:
                     handle.release()
             gate.leave_all(num)
             return False
-        submit_all(handle.servable, tasks)
+        servable = handle.servable
+        if not is_alone or not _answer_now(
+            servable, plan, calls[0], elements[0], begun_s
+        ):
+            submit_all(servable, plan.tasks(calls, elements, begun_s))
         return True
 
     def _plan(
@@ -271,6 +286,32 @@ class PredictHandler:
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan
+
+
+def _answer_now(
+    servable: Servable,
+    plan: RequestPlan,
+    call: BurstCall,
+    elements: tuple[Buffer, ...],
+    begun_s: float,
+) -> bool:
+    """Computes and answers a request that entered, if that can be done here and now.
+
+    All that differs from submitting it is what it takes; False, with nothing done,
+    where it is to be submitted, and ended there if nobody waits for it.
+    """
+    deadline_s = call.deadline_s
+    if call.cancel.error is not None or (
+        deadline_s is not None and deadline_s <= begun_s
+    ):
+        return False
+    outcome = compute_now(
+        servable, plan.signature_name, plan.inputs_of(elements), plan.num_rows
+    )
+    if outcome is None:
+        return False
+    plan.answers.end(call, begun_s, (), outcome)
+    return True
 
 
 def _any_gives_way(calls: Sequence[BurstCall]) -> bool:

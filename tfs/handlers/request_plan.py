@@ -62,6 +62,13 @@ class RequestPlan:
         self.signature_name = signature_name
         self.answers = answers
 
+    def inputs_of(self, elements: tuple[Buffer, ...]) -> Tensors:
+        """Returns the inputs of a request with these elements."""
+        return {
+            name: TensorView(dtype, shape, data)
+            for (name, dtype, shape), data in zip(self.inputs, elements, strict=True)
+        }
+
     def tasks(
         self,
         calls: Sequence[BurstCall],
@@ -115,12 +122,7 @@ class PlannedTask(InferenceTask):
         """Named tensors over ``elements``."""
         inputs = self._inputs
         if inputs is None:
-            inputs = self._inputs = {
-                name: TensorView(dtype, shape, data)
-                for (name, dtype, shape), data in zip(
-                    self.plan.inputs, self.elements, strict=True
-                )
-            }
+            inputs = self._inputs = self.plan.inputs_of(self.elements)
         return inputs
 
     @inputs.setter

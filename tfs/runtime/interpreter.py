@@ -13,10 +13,11 @@ would be one more backend: threads of this process that share one model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.runtime.model_source import ModelSource
 
 
@@ -75,6 +76,28 @@ class InterpreterModel(Protocol):
     def unload(self) -> None:
         """Frees the model. Blocks; idempotent."""
         ...
+
+
+class PromptModel(InterpreterModel, Protocol):
+    """A model whose interpreter may be the caller's own thread. Thread-safe."""
+
+    def compute_now(self, signature_name: str, inputs: Tensors) -> Outcome | None:
+        """Calls the model before it returns; does not raise.
+
+        Returns None, with nothing done, if that is not possible here and now: submit a
+        task then. Looks at no deadline.
+        """
+        ...
+
+
+def compute_now(
+    model: InterpreterModel, signature_name: str, inputs: Tensors
+) -> Outcome | None:
+    """Calls a model now, if it is a :class:`PromptModel` that can; else returns None."""
+    now: Callable[[str, Tensors], Outcome | None] | None = getattr(
+        model, "compute_now", None
+    )
+    return None if now is None else now(signature_name, inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition
-from tfs.core.servable import InferenceTask, Outcome
-from tfs.runtime.interpreter import InterpreterModel
+from tfs.core.servable import InferenceTask, Outcome, Tensors
+from tfs.runtime.interpreter import InterpreterModel, compute_now
 from tfs.runtime.model_source import ModelSource
 
 
@@ -41,6 +41,14 @@ class PlacedModel:
             self._num_running[model] += 1
         task.on_done = self._counted(model, task.on_done)
         model.submit(task)
+
+    def compute_now(self, signature_name: str, inputs: Tensors) -> Outcome | None:
+        """Calls the version where it is now; see :class:`.PromptModel`.
+
+        Not counted: such a call ends before anything else happens on its thread, and
+        the interpreter that it runs in waits for it before it unloads.
+        """
+        return compute_now(self._model, signature_name, inputs)
 
     def move(self, model: InterpreterModel, deadline_s: float | None = None) -> None:
         """Sends new tasks to ``model``, waits for the old ones, unloads the old place.

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from batching.batch import Batch, FaultyTasks
 from tfs.core.errors import FailedPrecondition, Internal, InvalidItems, ServingError
-from tfs.core.servable import InferenceTask, Outcome, Servable, TaskForm, Tensors
+from tfs.core.servable import (
+    InferenceTask,
+    Outcome,
+    Servable,
+    TaskForm,
+    Tensors,
+    compute_now,
+)
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
 from tfs.servables.batching_loop import BatchingLoop
@@ -17,6 +24,7 @@ class BatchRunner:
     """Computes the batches of one queue with the inner servable. Loop-confined.
 
     Args:
+        name: Of the signature.
         label: The version and the signature, for errors.
         inner: Computes the joined batch; may answer on any thread.
         fillers: What variable lengths are padded with, by input; None: its first
@@ -27,6 +35,7 @@ class BatchRunner:
 
     def __init__(
         self,
+        name: str,
         label: str,
         signature: Signature,
         inner: Servable,
@@ -34,6 +43,7 @@ class BatchRunner:
         fillers: Mapping[str, bytes | None],
         inner_sizes: Mapping[str, tuple[int, ...]],
     ) -> None:
+        self._name = name
         self._label = label
         self._signature = signature
         self._inner = inner
@@ -53,11 +63,16 @@ class BatchRunner:
             inputs = _join_elements(form, tasks, batch.padded_rows)
         else:
             inputs = self._join(tasks, batch.padded_rows)
+        end = _BatchEnd(batch, form, self._label, self._loop)
+        outcome = compute_now(self._inner, self._name, inputs, batch.padded_rows)
+        if outcome is not None:
+            end.end(outcome)
+            return
         joined = InferenceTask(
-            first.signature_name,
+            self._name,
             first.signature,
             inputs,
-            _BatchEnd(batch, form, self._label, self._loop).on_done,
+            end.on_done,
             batch.padded_rows,
             first.output_filter if alone else _union(tasks),
             first.deadline_s if alone else _latest_deadline_s(tasks),
@@ -65,6 +80,17 @@ class BatchRunner:
             first.cancel if alone else None,
         )
         self._inner.submit(joined)
+
+    def compute_now(self, inputs: Tensors, num_rows: int) -> Outcome | None:
+        """Computes a batch of one task before it returns; None if that cannot be."""
+        outcome = compute_now(self._inner, self._name, inputs, num_rows)
+        if outcome is None:
+            return None
+        if isinstance(outcome, InvalidItems):
+            return outcome.within(0, num_rows) or outcome
+        if isinstance(outcome, ServingError):
+            return outcome
+        return _misfit(self._label, outcome, num_rows) or outcome
 
     def _join(self, tasks: Sequence[InferenceTask], num_rows: int) -> Tensors:
         joined: dict[str, TensorView] = {}
@@ -118,16 +144,17 @@ class _BatchEnd:
     def on_done(self, outcome: Outcome) -> None:
         """Runs on any thread; the batch ends on the loop."""
         if self._loop.is_loop_thread:
-            self._end(outcome)
+            self.end(outcome)
         else:
-            self._loop.post(lambda: self._end(outcome))
+            self._loop.post(lambda: self.end(outcome))
 
-    def _end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome) -> None:
+        """Ends the batch. On the loop."""
         batch = self._batch
         if isinstance(outcome, ServingError):
             batch.done(self._attributed(outcome))
             return
-        error = self._misfit(outcome)
+        error = _misfit(self._label, outcome, batch.padded_rows, _union(batch.tasks))
         if error is not None:
             batch.done(error)
             return
@@ -161,23 +188,26 @@ class _BatchEnd:
             start += task.num_rows
         return FaultyTasks(errors) if errors else error
 
-    def _misfit(self, outputs: Tensors) -> ServingError | None:
-        num_rows = self._batch.padded_rows
-        for name in _union(self._batch.tasks):
-            if name not in outputs:
-                return Internal(f"{self._label}: output {name!r} is missing")
-        for name, view in outputs.items():
-            if not view.shape:
-                return FailedPrecondition(
-                    f"{self._label}: Batched output tensor has 0 dimensions: {name!r}"
-                )
-            if view.shape[0] != num_rows:
-                return FailedPrecondition(
-                    f"{self._label}: Batched output tensor's 0th dimension does not "
-                    "equal the sum of the 0th dimension sizes of the input tensors: "
-                    f"{name!r} has {view.shape[0]} rows, the batch {num_rows}"
-                )
-        return None
+
+def _misfit(
+    label: str, outputs: Tensors, num_rows: int, wanted: Sequence[str] = ()
+) -> ServingError | None:
+    """Returns what is wrong with the outputs of a batch; None: nothing."""
+    for name in wanted:
+        if name not in outputs:
+            return Internal(f"{label}: output {name!r} is missing")
+    for name, view in outputs.items():
+        if not view.shape:
+            return FailedPrecondition(
+                f"{label}: Batched output tensor has 0 dimensions: {name!r}"
+            )
+        if view.shape[0] != num_rows:
+            return FailedPrecondition(
+                f"{label}: Batched output tensor's 0th dimension does not equal the "
+                f"sum of the 0th dimension sizes of the input tensors: {name!r} has "
+                f"{view.shape[0]} rows, the batch {num_rows}"
+            )
+    return None
 
 
 def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:

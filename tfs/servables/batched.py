@@ -16,7 +16,14 @@ from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.servable import InferenceTask, Servable, submit_all
+from tfs.core.servable import (
+    InferenceTask,
+    Outcome,
+    Servable,
+    Tensors,
+    compute_now,
+    submit_all,
+)
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
@@ -128,6 +135,18 @@ class BatchedServable:
             submit_all(self._inner, tasks)
         else:
             queues.submit_all(tasks)
+
+    def compute_now(
+        self, signature_name: str, inputs: Tensors, num_rows: int
+    ) -> Outcome | None:
+        """Computes a request as a batch of one, past the queues where those are idle.
+
+        On the loop. None, with nothing done, if it has to be queued.
+        """
+        queues = self._batched.get(signature_name)
+        if queues is None:
+            return compute_now(self._inner, signature_name, inputs, num_rows)
+        return queues.compute_now(inputs, num_rows)
 
     @property
     def queue_options(self) -> Mapping[str, BatchQueueOptions]:

@@ -16,7 +16,7 @@ from tfs.core.resources import (
     Resource,
     ResourceAllocation,
 )
-from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import (
@@ -25,7 +25,7 @@ from tfs.core.version_directory import (
     verify_files,
     verify_sizes,
 )
-from tfs.runtime.interpreter import InterpreterModel
+from tfs.runtime.interpreter import InterpreterModel, compute_now
 from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
 from tfs.servables.inside import measurable_of, rehearsal_of
@@ -85,6 +85,12 @@ class ModelServable:
     def submit(self, task: InferenceTask) -> None:
         """Starts the task on the interpreter, which keeps a servable's promises."""
         self.model.submit(task)
+
+    def compute_now(
+        self, signature_name: str, inputs: Tensors, num_rows: int
+    ) -> Outcome | None:
+        """Has the interpreter compute a request now, if it is one that can."""
+        return compute_now(self.model, signature_name, inputs)
 
     def __repr__(self) -> str:
         return f"<ModelServable {self.id.slashed}>"

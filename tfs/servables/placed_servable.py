@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfs.core.model_profile import ModelProfile
-from tfs.core.servable import InferenceTask, Servable, submit_all
+from tfs.core.servable import (
+    InferenceTask,
+    Outcome,
+    Servable,
+    Tensors,
+    compute_now,
+    submit_all,
+)
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.runtime.interpreter import InterpreterModel
@@ -44,6 +51,12 @@ class PlacedServable:
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
         """Starts tasks of one form on the present target. On the loop."""
         submit_all(self._target, tasks)
+
+    def compute_now(
+        self, signature_name: str, inputs: Tensors, num_rows: int
+    ) -> Outcome | None:
+        """Has the present target compute a request now. On the loop."""
+        return compute_now(self._target, signature_name, inputs, num_rows)
 
     def become(self, target: Servable) -> None:
         """Sends later tasks to ``target``, a form of the same version."""

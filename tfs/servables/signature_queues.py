@@ -15,9 +15,9 @@ from batching.cost_table import CostTable
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
-from tfs.core.errors import Unavailable, serving_error
+from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.model_profile import SignatureProfile
-from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.servables.batch_runner import BatchRunner
 from tfs.servables.batching_loop import BatchingLoop
@@ -107,6 +107,9 @@ class SignatureQueues:
         self._is_uniform = not signature.defaults and not any(
             map(_has_free_inner, signature.inputs.values())
         )
+        self._alone: BatchRunner | None = None
+        if self._is_uniform:
+            self._alone = BatchRunner(name, self._label, signature, inner, loop, {}, {})
 
     def submit(self, task: InferenceTask) -> None:
         """Puts the task where it can be joined, or hands it on; never raises."""
@@ -171,6 +174,25 @@ class SignatureQueues:
                 self.submit(task)
         else:
             self._scheduler.submit_all(queue, tasks)
+
+    def compute_now(self, inputs: Tensors, num_rows: int) -> Outcome | None:
+        """Computes a request as a batch of one if it need not wait for anything.
+
+        Counted as the batch that it would have been. None, with nothing done, if it has
+        to be queued; so has the first, which makes the queue.
+        """
+        alone = self._alone
+        queue = self._groups.get(None)
+        if alone is None or queue is None or not 1 <= num_rows <= self._most_rows:
+            return None
+        begun_s = self._scheduler.begin_alone(queue, num_rows)
+        if begun_s is None:
+            return None
+        outcome = alone.compute_now(inputs, num_rows)
+        if outcome is not None:
+            failed = isinstance(outcome, ServingError)
+            self._scheduler.end_alone(queue, num_rows, begun_s, failed=failed)
+        return outcome
 
     @property
     def queue_options(self) -> BatchQueueOptions:
@@ -303,6 +325,7 @@ class SignatureQueues:
             if name in self._fillers
         }
         runner = BatchRunner(
+            self._name,
             self._label,
             self._signature,
             self._inner,

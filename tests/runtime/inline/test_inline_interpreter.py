@@ -13,9 +13,13 @@ from tests.runtime.answers import WAIT_S, Answer, ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale
+from tfs.core.errors import ServingError
+from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
+from tfs.runtime.interpreter import compute_now
+from tfs.runtime.placed_model import PlacedModel
 
 
 @pytest.fixture
@@ -88,6 +92,48 @@ def test_a_front_model_runs_on_the_thread_for_others(
         answer.outputs()
         assert answer.thread_name == "front-0"
     model.unload()
+    interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_a_call_at_once_is_one_on_the_loop_or_none(
+    loop: ServingLoop, tmp_path: Path
+) -> None:
+    """Where it may not run nothing is done: another thread, a busy or unloaded model."""
+    interpreter = InlineInterpreter("front-0", front_loop=loop)
+    interpreter.start()
+    model = interpreter.load(package(tmp_path, Scale()))
+    placed = PlacedModel(model)
+    inputs = {"x": floats((3, 1))}
+
+    def call() -> Outcome | None:
+        return compute_now(placed, "serving_default", inputs)
+
+    def on_loop() -> Outcome | None:
+        outcomes: list[Outcome | None] = []
+        done = threading.Event()
+
+        def record() -> None:
+            outcomes.append(call())
+            done.set()
+
+        loop.post(record)
+        assert done.wait(WAIT_S)
+        return outcomes[0]
+
+    ask_on(loop, model, 1, "serving_default")  # the first call may take long
+    model.on_front = True
+    assert call() is None
+    outputs = on_loop()
+    assert not isinstance(outputs, ServingError | None)
+    assert values(outputs["y"]) == [[6, 2]]
+    num_calls = interpreter.stats().num_calls
+    running = ask(model, {"x": floats((0.2, 1))}, "slow")
+    until(lambda: not interpreter.stats().num_queued, "the call's begin")
+    assert on_loop() is None
+    running.outputs()
+    assert interpreter.stats().num_calls == num_calls + 1
+    placed.unload()
+    assert on_loop() is None
     interpreter.close(time.monotonic() + WAIT_S)
 
 

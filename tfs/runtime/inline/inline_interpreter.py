@@ -97,6 +97,12 @@ class InlineModel:
     def submit(self, task: InferenceTask) -> None:
         self._interpreter.enqueue(self, task)
 
+    def compute_now(self, signature_name: str, inputs: Tensors) -> Outcome | None:
+        """Calls the model if this is the loop and nothing is in the way."""
+        if not self.on_front:
+            return None
+        return self._interpreter.compute_now(self, signature_name, inputs)
+
     def unload(self) -> None:
         self._interpreter.unload(self)
 
@@ -241,7 +247,7 @@ class InlineInterpreter:
         if is_concurrent:
             model.threads = RequestThreads(
                 source,
-                lambda task: self._answer(model, task),
+                lambda task: self._answer(model, task.signature_name, task.inputs),
                 name=f"{self._name}-{source.id.slashed}",
                 max_queued=self._max_queued,
                 clock=self._clock,
@@ -316,8 +322,11 @@ class InlineInterpreter:
         if model.threads is not None:
             model.threads.submit(task)
             return
-        if model.on_front and self._try_on_loop(model, task):
-            return
+        if model.on_front:
+            outcome = self.compute_now(model, task.signature_name, task.inputs, task)
+            if outcome is not None:
+                finish(task, outcome)
+                return
         hung = self._hangs.error() if self._hangs is not None else None
         if hung is not None:
             self._refuse_waiting(hung)
@@ -389,19 +398,38 @@ class InlineInterpreter:
 
     # -- on the loop -------------------------------------------------------------
 
-    def _try_on_loop(self, model: InlineModel, task: InferenceTask) -> bool:
-        """Runs a task here and now, if this is the loop and nothing is in the way."""
+    def compute_now(
+        self,
+        model: InlineModel,
+        signature_name: str,
+        inputs: Tensors,
+        task: InferenceTask | None = None,
+    ) -> Outcome | None:
+        """Runs a call here and now, if this is the loop and nothing is in the way.
+
+        Args:
+            model: Its front model.
+            signature_name: What to call.
+            inputs: With what.
+            task: Asked first whether it must run any more; None: the caller knows.
+
+        """
         loop = self._front_loop
         if loop is None or get_ident() != loop.thread_ident or self._queue:
-            return False
+            return None
         if not self._running.acquire(blocking=False):
-            return False
+            return None
         try:
             if self._closing or model.unloading:
-                return False
+                return None
+            if task is not None:
+                refused = why_not_run(task, self._now())
+                if refused is not None:
+                    self._num_dropped += 1
+                    return refused
             with self._inference:
                 before = read_thread_use()
-                outcome, call_s = self._execute(model, task)
+                outcome, call_s = self._call(model, signature_name, inputs)
                 if call_s > FRONT_LIMIT_S:
                     after = read_thread_use()
                     call_s = model.slow_calls.own_s(
@@ -422,8 +450,7 @@ class InlineInterpreter:
             )
             if self._on_slow is not None:
                 self._on_slow(model.source.id, call_s)
-        finish(task, outcome)
-        return True
+        return outcome
 
     # -- on the thread -----------------------------------------------------------
 
@@ -454,23 +481,26 @@ class InlineInterpreter:
     def _execute_watched(self, model: InlineModel, task: InferenceTask) -> Outcome:
         hangs = self._hangs
         if hangs is None:
-            return self._execute(model, task)[0]
+            return self._execute(model, task)
         hangs.begin(model.source.id)
         try:
-            return self._execute(model, task)[0]
+            return self._execute(model, task)
         finally:
             hangs.end()
 
     # -- where a model runs, under _running ------------------------------------------
 
-    def _execute(
-        self, model: InlineModel, task: InferenceTask
-    ) -> tuple[Outcome, float]:
-        """Returns the outcome, and the seconds the call took; 0 if there was none."""
+    def _execute(self, model: InlineModel, task: InferenceTask) -> Outcome:
         refused = why_not_run(task, self._now())
         if refused is not None:
             self._num_dropped += 1
-            return refused, 0.0
+            return refused
+        return self._call(model, task.signature_name, task.inputs)[0]
+
+    def _call(
+        self, model: InlineModel, signature_name: str, inputs: Tensors
+    ) -> tuple[Outcome, float]:
+        """Returns the outcome, and the seconds the call took."""
         begun_s = perf_counter()
         wanted = model.num_threads
         thread = get_ident()
@@ -479,7 +509,7 @@ class InlineInterpreter:
             # it changes only where models with different settings share one.
             torch.set_num_threads(wanted)
             self._num_threads[thread] = wanted
-        outcome = self._answer(model, task)
+        outcome = self._answer(model, signature_name, inputs)
         call_s = perf_counter() - begun_s
         self._busy_s += call_s
         self._num_calls += 1
@@ -487,12 +517,14 @@ class InlineInterpreter:
             self._num_failed += 1
         return outcome, call_s
 
-    def _answer(self, model: InlineModel, task: InferenceTask) -> Outcome:
+    def _answer(
+        self, model: InlineModel, signature_name: str, inputs: Tensors
+    ) -> Outcome:
         guest = model.guest
         if guest is None:
             return unloaded(model.source.id)
         try:
-            return guest.call(task.signature_name, task.inputs)
+            return guest.call(signature_name, inputs)
         except Exception as error:
             return serving_error(error, model.source.id.slashed)
 
