@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from typing import Final
@@ -51,6 +52,8 @@ class CallChannel:
             self._tensors, self._their_tensors = control_channel.pair()
             undo.pop_all()
         self._tensors.setblocking(False)
+        self.ring = functools.partial(os.eventfd_write, self.request_fd, 1)
+        """Tells the worker that one more request lies in the slab."""
         self._spins = spins
         self._closed = False
 
@@ -71,10 +74,6 @@ class CallChannel:
         shows on the pidfd.
         """
         self._their_tensors.close()
-
-    def ring(self) -> None:
-        """Tells the worker that one more request lies in the slab."""
-        os.eventfd_write(self.request_fd, 1)
 
     def num_replies(self) -> int:
         """Returns how many replies came since the last time asked."""

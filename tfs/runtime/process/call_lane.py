@@ -14,7 +14,7 @@ from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.lane import Lane
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
-from tfs.runtime.task_outcome import finish
+from tfs.runtime.task_outcome import finish, why_not_run
 
 
 class CallLane(Lane):
@@ -54,17 +54,36 @@ class CallLane(Lane):
     def num_running(self) -> int:
         return len(self._calls)
 
+    @property
+    def num_pending(self) -> int:
+        return len(self._queue) + len(self._calls)
+
+    def add(self, model: ProcessModel, task: InferenceTask) -> None:
+        """As every lane does; a task that nothing is before goes to the worker now."""
+        channel = self.channel
+        if channel is not None and not self._calls and not self._queue:
+            now_s = self._now()
+            if (
+                model.health.quarantine is None
+                and task.signature_name in model.signature_indexes
+                and why_not_run(task, now_s) is None
+            ):
+                self._write(channel, model, task, now_s)
+                return
+        super().add(model, task)
+
     def open(self, channel: CallChannel) -> None:
         """Starts handing tasks to a new worker."""
         self.channel = channel
         self._sequence = 0
         self._pump()
 
-    def read_replies(self, num_replies: int) -> None:
-        """Answers as many calls as the worker has, the oldest first."""
-        channel, calls = self.channel, self._calls
-        if channel is None:
-            return
+    def read_replies(self, channel: CallChannel, _events: int = 0) -> None:
+        """Answers as many calls as a worker has, the oldest first."""
+        num_replies = channel.num_replies()
+        if channel is not self.channel:
+            return  # it is not ready yet, and rings for nothing
+        calls = self._calls
         done: list[tuple[InferenceTask, Outcome]] = []
         for _ in range(num_replies):
             if not calls:
@@ -88,7 +107,8 @@ class CallLane(Lane):
             self._loop.look_until(0.0, self._look_backoff)
         for task, outcome in done:
             finish(task, outcome)
-        self.tell_idle()
+        if self._when_idle:
+            self.tell_idle()
 
     def close(self, num_started: int) -> list[Call]:
         """Stops handing out tasks: the worker is gone.

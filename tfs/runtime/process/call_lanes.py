@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -83,9 +84,12 @@ class CallLanes:
         else:
             self._common.add(model, task)
 
-    def read_replies(self, num_replies: int) -> None:
-        """Answers calls of the common lane; models' own see to themselves."""
-        self._common.read_replies(num_replies)
+    def reader_of(self, channel: CallChannel) -> Callable[[int], None]:
+        """Returns what answers calls of the common lane when a worker rings.
+
+        Models' own lanes see to themselves.
+        """
+        return functools.partial(self._common.read_replies, channel)
 
     def close(self) -> list[Call]:
         """Stops handing out tasks: the worker is gone. What it had not begun waits.

@@ -17,6 +17,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import get_ident
 from typing import Final, TypeVar
 
 from tfs.core.errors import (
@@ -539,7 +540,7 @@ class ProcessInterpreter:
 
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
         """Starts a task, from any thread. Never blocks, never raises."""
-        if self._loop.is_loop_thread:
+        if get_ident() == self._loop.thread_ident:
             self._enqueue(model, task)
         elif self.state is WorkerState.CLOSED:
             finish(task, closed(self._name))  # the loop may be gone
@@ -551,7 +552,7 @@ class ProcessInterpreter:
         self._enqueue(*self._inbox.popleft())
 
     def _enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        if self.state is WorkerState.CLOSED:
+        if self._life.state is WorkerState.CLOSED:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
@@ -622,9 +623,9 @@ class ProcessInterpreter:
         self._num_calls_before = self._lanes.stats().num_calls
         self._lanes.open(link.calls)
 
-    def read_replies(self, link: WorkerLink) -> None:
-        """Answers the calls that the worker has finished."""
-        self._lanes.read_replies(link.calls.num_replies())
+    def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
+        """Returns what answers the calls that the worker has finished."""
+        return self._lanes.reader_of(link.calls)
 
     def refuse(self, error: ServingError) -> None:
         """Answers what waits."""

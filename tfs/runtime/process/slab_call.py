@@ -45,8 +45,8 @@ _PlannedOutput: TypeAlias = "tuple[str, DType, tuple[int, ...], int, int]"
 ReplyPlans: TypeAlias = "dict[bytes, list[_PlannedOutput]]"
 """What the words of replies say, by these words; of one signature."""
 
-_PlannedRequest: TypeAlias = "tuple[bytes, tuple[tuple[str, int, int], ...]]"
-"""Its words, and of each input the name and where its bytes begin and end."""
+_PlannedRequest: TypeAlias = "tuple[slice, bytes, tuple[tuple[str, slice], ...]]"
+"""Where its words go, the words, and of each input the name and where its bytes go."""
 
 RequestPlans: TypeAlias = "dict[tuple[object, ...], _PlannedRequest]"
 """How requests are written, by slot, rows, dtypes and shapes; of one signature."""
@@ -84,20 +84,25 @@ def write_request(
 
     """
     inputs = task.inputs
-    form: tuple[object, ...] = ()
-    if plans is not None:
-        form = _form_of(slot, task)
-        known = plans.get(form)
-        if known is not None:
-            packed, places = known
-            memory = slab.map
-            for name, start, stop in places:
-                elements = inputs[name].data
-                assert not isinstance(elements, tuple)  # strings are never planned
-                memory[start:stop] = elements
-            start = slot.request_byte
-            memory[start : start + len(packed)] = packed
-            return None
+    # What the words depend on, but for the sizes of strings, which are never planned.
+    form: list[object] = [slot, task.num_rows]
+    for name in task.signature.inputs:
+        view = inputs.get(name)
+        if view is not None:
+            form += (view.dtype, view.shape)
+        else:
+            form.append(None)
+    key = tuple(form)
+    known = plans.get(key) if plans is not None else None
+    if known is not None:
+        words_at, packed, places = known
+        memory = slab.map
+        for name, place in places:
+            elements = inputs[name].data
+            assert not isinstance(elements, tuple)
+            memory[place] = elements
+        memory[words_at] = packed
+        return None
     words: list[int] = []
     payloads: list[tuple[str, int, bytes | bytearray | memoryview]] = []
     has_strings = False
@@ -141,25 +146,14 @@ def write_request(
     if plans is not None and overflow_fd is None and not has_strings:
         if len(plans) >= _MAX_PLANS:
             plans.clear()
-        stop = slot.request_byte + (REQUEST_WORDS + len(words)) * WORD_BYTES
-        plans[form] = (
-            slab.map[slot.request_byte : stop],
-            tuple((name, start, start + len(data)) for name, start, data in payloads),
+        num_bytes = (REQUEST_WORDS + len(words)) * WORD_BYTES
+        words_at = slice(slot.request_byte, slot.request_byte + num_bytes)
+        plans[key] = (
+            words_at,
+            slab.map[words_at],
+            tuple((name, slice(at, at + len(data))) for name, at, data in payloads),
         )
     return overflow_fd
-
-
-def _form_of(slot: Slot, task: InferenceTask) -> tuple[object, ...]:
-    """Returns what the words of a request depend on, but for the sizes of strings."""
-    inputs = task.inputs
-    form: list[object] = [slot, task.num_rows]
-    for name in task.signature.inputs:
-        view = inputs.get(name)
-        if view is None:
-            form.append(None)
-        else:
-            form += (view.dtype, view.shape)
-    return tuple(form)
 
 
 def read_reply(

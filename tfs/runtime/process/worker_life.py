@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tfs.core.errors import ServingError, Unavailable
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.serving_loop import READABLE, ServingLoop, Timer
 from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import CrashHistory, describe_status
 from tfs.runtime.process.process_options import ProcessOptions
@@ -59,8 +59,8 @@ class WorkerUser(Protocol):
         """Takes note of a ready worker."""
         ...
 
-    def read_replies(self, link: WorkerLink) -> None:
-        """Answers the calls that the worker has finished."""
+    def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
+        """Returns what answers the calls that a worker has finished."""
         ...
 
     def take_event(self, event: WorkerReply) -> None:
@@ -291,7 +291,7 @@ class WorkerLife:
         conversation = WorkerConversation(link, self._user.take_event, self.end)
         self.conversation = conversation
         loop = self._loop
-        loop.watch(link.calls.reply_fd, lambda _: self._user.read_replies(link))
+        loop.watch(link.calls.reply_fd, self._user.reader_of(link))
         loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
         loop.watch(link.control.fileno(), lambda _: conversation.read())
         self._user.move_in(conversation)
@@ -340,7 +340,7 @@ class WorkerLife:
         was_killed: bool = False,
     ) -> None:
         """Fails what ran, blames the model for it unless innocent, and starts anew."""
-        self._user.read_replies(link)  # what it had finished is good
+        self._user.reader_of(link)(READABLE)  # what it had finished is good
         self.last_end = how
         self.num_deaths += 1
         self._deaths.add(self._loop.clock.now())
