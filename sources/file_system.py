@@ -685,7 +685,7 @@ class FileSystemSource:
         if settled_at_s is not None and options.poll_wait_s >= 0:
             due_s = min(due_s, max(settled_at_s, soonest_s))
         with self._changed:
-            if self._servables.get(servable.name) is not servable:
+            if self._servables.get(servable.name) != servable:
                 return  # changed again while it was looked at: due already
             self._soonest_s[servable.name] = soonest_s
             asked_s = self._due_s.get(servable.name)

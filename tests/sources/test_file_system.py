@@ -577,6 +577,25 @@ def test_polling_follows_the_period() -> None:
     assert w.target.versions("digits") == [2]
 
 
+def test_a_configuration_that_changes_nothing_stops_no_looks() -> None:
+    """A reload for one model leaves another polled, and its new version settling."""
+    w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=5.0, settle_s=2.0))
+    w.publish(1)
+    w.source.step()
+    w.source.update_config([monitor(), monitor("other")])
+    w.publish(2)
+    w.clock.advance(5)
+    w.source.step()
+    assert w.target.versions("digits") == [2]
+    w.files.write("/models/digits/3/table.csv", b"")
+    w.source.update_config([monitor()])
+    due_s = w.source.step()
+    assert due_s == w.clock.now() + 2
+    w.clock.advance(2)
+    w.source.step()
+    assert w.target.versions("digits") == [3]
+
+
 def test_a_period_of_zero_looks_once() -> None:
     """poll_wait_s = 0 looks once, and again only for a new configuration.
 

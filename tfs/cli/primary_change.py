@@ -26,12 +26,32 @@ def show(
     arguments: argparse.Namespace,
     reply: pb.PromoteResponse | pb.RollbackResponse,
     version: int | None,
-) -> None:
-    """Prints what came of it, and which version is the primary if there is one."""
+    *,
+    is_chosen: bool = True,
+) -> int:
+    """Prints what came of it, and which version is the primary if there is one.
+
+    Args:
+        arguments: Of the command.
+        reply: The server's.
+        version: That was chosen, or answers now; None if there is none.
+        is_chosen: Whether ``version`` is to answer because of the command.
+
+    Returns:
+        The exit code: 1 if the chosen version does not answer.
+
+    """
+    model = reply.outcome.model
+    answers = model.primary if model.HasField("primary") else None
+    is_done = arguments.dry_run or not is_chosen or answers == version
     if arguments.json:
         print(as_json(reply))
-        return
-    if version is not None:
+    elif not is_done:
+        now = "nothing does" if answers is None else f"version {answers} goes on"
+        print(f"version {version} of {arguments.model} does not answer yet; {now}")
+    elif version is not None:
         verb = "could be" if arguments.dry_run else "is"
         print(f"version {version} of {arguments.model} {verb} the primary")
-    emit(outcome_lines(reply.outcome))
+    if not arguments.json:
+        emit(outcome_lines(reply.outcome))
+    return 0 if is_done else 1

@@ -27,7 +27,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Promotes, prints what came of it; 0 if the server took it."""
+    """Promotes, prints what came of it; 0 if that version answers."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     request = pb.PromoteRequest(
@@ -37,5 +37,4 @@ def run(arguments: argparse.Namespace) -> int:
         validate_only=arguments.dry_run,
     )
     reply = ask(arguments, "Promote", request, pb.PromoteResponse)
-    show(arguments, reply, reply.version)
-    return 0
+    return show(arguments, reply, reply.version)

@@ -28,7 +28,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rolls back, prints what came of it; 0 if the server took it."""
+    """Rolls back, prints what came of it; 0 if that version answers."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     if arguments.version is not None and arguments.end:
@@ -41,5 +41,4 @@ def run(arguments: argparse.Namespace) -> int:
     )
     reply = ask(arguments, "Rollback", request, pb.RollbackResponse)
     version = reply.version if reply.HasField("version") else None
-    show(arguments, reply, version)
-    return 0
+    return show(arguments, reply, version, is_chosen=not arguments.end)
