@@ -1,4 +1,4 @@
-"""Which device a model's own CUDA calls go to."""
+"""The device that a model asks for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import torch
 
 from tests.runtime.packaged import SCALE_SIGNATURES, package
 from tests.runtime.zoo import Scale
-from tfs.runtime.guest.current_device import current_device
+from tfs.core.errors import DataLoss, FailedPrecondition, ResourceExhausted
+from tfs.runtime.guest import torch_package
+from tfs.runtime.guest.current_device import check_device, current_device
+from tfs.runtime.guest.guest_model import load_guest_model
 from tfs.runtime.guest.torch_callable import TorchCallable
+from tfs.runtime.guest.version_files import VersionFiles
 
 
 def test_a_model_on_another_device_is_called_with_that_current(
@@ -51,3 +55,50 @@ def test_the_first_device_is_current_already(
     monkeypatch.delattr(torch.cuda, "device")
     with current_device(device):
         pass
+
+
+def has_devices(monkeypatch: pytest.MonkeyPatch, num_devices: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: num_devices > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "device"),
+    [(0, "cuda"), (0, "cuda:0"), (1, "cuda:1"), (2, "cuda:7")],
+)
+def test_a_device_that_there_is_not_is_said_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_devices: int, device: str
+) -> None:
+    """Each loader of torch's would say it otherwise, as a damaged file among others."""
+    has_devices(monkeypatch, num_devices)
+    source = replace(package(tmp_path, Scale()), device=device)
+    with pytest.raises(FailedPrecondition, match=f"scale/1 asks for device '{device}'"):
+        load_guest_model(source, VersionFiles({}))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0", "cuda:1"])
+def test_a_device_that_there_is_may_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """However it is written."""
+    has_devices(monkeypatch, 2)
+    check_device(device, "scale/1")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_device_that_is_full_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapped: bool
+) -> None:
+    """RESOURCE_EXHAUSTED, whatever a platform makes of the error."""
+
+    def load(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        except torch.OutOfMemoryError as error:
+            if wrapped:
+                raise DataLoss("cannot be read") from error
+            raise
+
+    monkeypatch.setattr(torch_package, "load", load)
+    with pytest.raises(ResourceExhausted, match="scale/1 does not load: device cpu"):
+        load_guest_model(package(tmp_path, Scale()), VersionFiles({}))

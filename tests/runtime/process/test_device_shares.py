@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -157,6 +159,14 @@ def num_held(keeper: int | None) -> int:
     return sum("memfd:tfs:held" in link for link in links)
 
 
+def mapped_kb(pid: int | None, name: str) -> int:
+    """How much of a file in memory a process has touched."""
+    text = Path(f"/proc/{pid}/smaps").read_text()
+    found = re.findall(rf"memfd:tfs:{re.escape(name)}.*?\nRss: +(\d+)", text, re.DOTALL)
+    assert found
+    return sum(map(int, found))
+
+
 def replaced(interpreter: ProcessInterpreter, pid: int | None) -> None:
     """Waits for the next worker."""
     until(
@@ -179,6 +189,8 @@ def test_parameters_lie_on_the_device_once(
     if not device.is_gpu:
         assert num_held(shares.keeper_pid(device.name)) == 1
     assert loaded.answers() == [expected, expected]
+    # What was copied to the device is no longer the keeper's in the system's memory.
+    assert mapped_kb(shares.keeper_pid(device.name), "model.pt") == 0
 
 
 @pytest.mark.parametrize("name", ["write_buffer", "write_plain"])
@@ -463,6 +475,43 @@ def test_every_platform_shares_what_it_has_as_parameters(
     assert loaded.answers() == [expected, expected]
     loaded.unload()
     assert shares.keeper_pid(device.name) is None
+
+
+WAITING = """
+import os
+import time
+from pathlib import Path
+
+class Waiting(Servable):
+    def load(self, version):
+        super().load(version)
+        Path(version.path, "loading").touch()
+        while not Path(version.path, "go").exists():
+            time.sleep(0.01)
+"""
+
+
+def test_a_keeper_that_dies_while_a_version_is_loaded_spoils_no_load(
+    host: ProcessHost, device: Device, shares: DeviceShares, tmp_path: Path
+) -> None:
+    """The version comes up, and its worker is replaced as if it had been up before."""
+    source, expected = written(tmp_path, "safetensors", device)
+    code = (tmp_path / "servable.py").read_text() + WAITING
+    (tmp_path / "servable.py").write_text(code)
+    source = replace(source, entry={"class": "Waiting"})
+    interpreter = host.interpreter(STRICT, None, shares)
+    with ThreadPoolExecutor(1) as executor:
+        loading = executor.submit(interpreter.load, source)
+        until((tmp_path / "loading").exists, "the load")
+        keeper, pid = shares.keeper_pid(device.name), interpreter.pid
+        assert keeper is not None
+        os.kill(keeper, signal.SIGKILL)
+        until(lambda: shares.keeper_pid(device.name) != keeper, "its end to be noticed")
+        (tmp_path / "go").touch()
+        model = loading.result()
+    replaced(interpreter, pid)
+    assert values(ask(model, X).outputs()["y"]) == expected
+    assert shares.keeper_pid(device.name) not in (None, keeper)
 
 
 def test_the_servers_backend_shares_what_its_options_say(

@@ -1,10 +1,12 @@
-"""The device on which a thread's CUDA calls happen that name none."""
+"""The device that a model asks for: whether there is one, and as its threads' own."""
 
 from __future__ import annotations
 
 import contextlib
 
 import torch
+
+from tfs.core.errors import FailedPrecondition
 
 _FIRST = ("cpu", "cuda", "cuda:0")
 _NONE: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
@@ -17,3 +19,23 @@ def current_device(device: str) -> contextlib.AbstractContextManager[object]:
     or has kernels of its own, would use the wrong one. Does nothing for the first.
     """
     return _NONE if device in _FIRST else torch.cuda.device(device)
+
+
+def check_device(device: str, who: str) -> None:
+    """Does nothing if torch can compute on ``device``.
+
+    Raises:
+        FailedPrecondition: It cannot, naming the version.
+
+    """
+    if device == "cpu":
+        return
+    # A build without CUDA counts none.
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (torch.device(device).index or 0) < num_devices:
+        return
+    found = f"{num_devices} of them" if num_devices else "none"
+    raise FailedPrecondition(
+        f"{who} asks for device {device!r}, and torch {torch.__version__} sees {found}; "
+        "name another in its runtime config, or serve it where there is one"
+    )

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 
-from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    ResourceExhausted,
+    ServingError,
+)
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.current_device import current_device
+from tfs.runtime.guest.current_device import check_device, current_device
 from tfs.runtime.guest.fault_text import one_line as one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import Strings
@@ -81,12 +86,17 @@ def load_guest_model(
 
     """
     who = source.id.slashed
+    check_device(source.device, who)
     try:
         platform = importlib.import_module(f"tfs.runtime.guest.{source.platform}")
         with current_device(source.device):
             model: GuestModel = platform.load(source, files, weights)
-    except ServingError:
+    except ServingError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise _does_not_fit(source) from error
         raise
+    except torch.OutOfMemoryError as error:
+        raise _does_not_fit(source) from error
     except ImportError as error:
         raise FailedPrecondition(
             f"{who} does not load: {one_line(error)}; package the module with the "
@@ -95,6 +105,13 @@ def load_guest_model(
     except Exception as error:
         raise Internal(f"{who} does not load: {one_line(error)}") from error
     return model
+
+
+def _does_not_fit(source: ModelSource) -> ServingError:
+    return ResourceExhausted(
+        f"{source.id.slashed} does not load: device {source.device} has no memory left "
+        "for it; unload something there, or load it on another"
+    )
 
 
 def give_device_memory_back() -> None:

@@ -207,6 +207,9 @@ class WeightsKeeper:
             except Exception as error:  # the device may be full
                 self._memory.collect()
                 return {"refused": one_line(error), "is_final": False}
+            # Else all that was copied counts as this process's, which the kernel would
+            # take for the largest there is when memory runs out.
+            version.mappings[place[0]].madvise(mmap.MADV_DONTNEED)
         try:
             handle = held.export()
         except Exception as error:
