@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import socket
 import stat
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeAlias, cast
@@ -447,6 +449,28 @@ def an_answered_call_is_not_cancelled(make: MakeTransport) -> None:
     assert seen.notes == []
 
 
+def a_call_that_is_over_is_let_go(make: MakeTransport) -> None:
+    """Answered or failed: no cycle keeps it, and its message, for the collector."""
+    freed = Seen()
+
+    def handler(call: Call) -> None:
+        weakref.finalize(call, freed.note, bytes(call.message))
+        if call.message == b"fail":
+            call.fail(NotFound("no"))
+        else:
+            call.reply(b"")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with serving(make, handler) as (ask, _):
+            ask(b"answer", timeout=PATIENCE_S)
+            _fails(ask, b"fail")
+            assert sorted(freed.wait(2), key=str) == [b"answer", b"fail"]
+    finally:
+        gc.enable()
+
+
 def a_handler_that_raises_fails_its_call(make: MakeTransport) -> None:
     """An exception is INTERNAL for its caller, and the next call is fine."""
 
@@ -643,6 +667,7 @@ TRANSPORT_CHECKS: tuple[TransportCheck, ...] = (
     a_deadline_ends_the_call,
     a_cancelled_call_is_told_once,
     an_answered_call_is_not_cancelled,
+    a_call_that_is_over_is_let_go,
     a_handler_that_raises_fails_its_call,
     an_unknown_method_is_unimplemented,
     a_listener_shows_its_services_only,

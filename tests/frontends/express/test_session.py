@@ -28,12 +28,14 @@ from tfs.core.errors import Code, NotFound, Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.response import HTTP_1_ANSWER
+from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.express.turns import SHARED_S, SHORT
 from tfs.testing.fake_clock import FakeClock
@@ -972,20 +974,46 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
+def num_of(kind: type) -> int:
+    """Returns how many there are of a kind that the collector looks after."""
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("end", ["leaves", "errs"])
+def test_a_closed_connection_is_freed_at_once(rig: Rig, end: str) -> None:
+    """With what was queued for a client that never read it."""
+    other = rig.connect()
+    gc.collect()
+    gc.disable()
+    try:
+        num_before = num_of(Session), num_of(Connection)
+        client = rig.connect()
+        client.send(request(1, b"x" * 10_000))
+        rig.step()
+        assert num_of(Session) == num_before[0] + 1
+        if end == "errs":
+            client.send(frames.window_update(0, 0))
+        else:
+            client.close()
+        rig.settle()
+        assert len(rig.transport.connections()) == 1
+        other.send(request(1))  # the last caller is remembered
+        rig.settle()
+        assert (num_of(Session), num_of(Connection)) == num_before
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("end", ["bad", "reset"])
 def test_a_call_that_ends_while_it_is_inflated_is_freed_at_once(
     rig: Rig, end: str
 ) -> None:
     """What is no gzip, and what nobody waits for, leaves nothing for the collector."""
-
-    def num_calls() -> int:
-        return sum(isinstance(each, ExpressCall) for each in gc.get_objects())
-
     client = rig.connect()
     gc.collect()
     gc.disable()
     try:
-        num_before = num_calls()
+        num_before = num_of(ExpressCall)
         body = b"not gzip" if end == "bad" else gzip.compress(b"x")
         held = head(1, HOLD, ("grpc-encoding", "gzip"))
         held += data_frame(1, prefixed(body, compressed=True))
@@ -994,7 +1022,7 @@ def test_a_call_that_ends_while_it_is_inflated_is_freed_at_once(
         client.send(held)
         rig.settle()
         rig.held.clear()
-        assert num_calls() == num_before
+        assert num_of(ExpressCall) == num_before
     finally:
         gc.enable()
 

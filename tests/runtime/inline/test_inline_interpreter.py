@@ -148,3 +148,15 @@ def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:
     assert values(answer.outputs()["y"]) == [[2, 2]]
     interpreter.close()
     assert not model.rehearse("count", {"x": floats((1, 2))}, 30.0)
+
+
+def test_a_failed_call_keeps_no_frames(tmp_path: Path) -> None:
+    """They would hold the model's tensors, and each other until the collector comes."""
+    interpreter = InlineInterpreter("failing")
+    interpreter.start()
+    model = interpreter.load(package(tmp_path, Scale()))
+    fault = ask(model, {"x": floats((1, 2))}, "fail").error()
+    assert fault.__traceback__ is None
+    assert fault.__cause__ is not None
+    assert fault.__cause__.__traceback__ is None
+    interpreter.close(time.monotonic() + WAIT_S)

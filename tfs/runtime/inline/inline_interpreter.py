@@ -27,7 +27,7 @@ from typing import TypeAlias
 import torch
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Internal, ServingError, serving_error
+from tfs.core.errors import Internal, ServingError, forget_frames, serving_error
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
@@ -526,7 +526,10 @@ class InlineInterpreter:
         try:
             return guest.call(signature_name, inputs)
         except Exception as error:
-            return serving_error(error, model.source.id.slashed)
+            fault = serving_error(error, model.source.id.slashed)
+            # They hold the model's tensors, and our callers' frames the fault.
+            forget_frames(fault)
+            return fault
 
 
 def _cannot_be_unloaded(model: InlineModel) -> Internal:

@@ -19,8 +19,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NoReturn
 
+from tfs.core.errors import forget_frames
 from tfs.frontends.rpc.express import frames, response
-from tfs.frontends.rpc.express.connection_events import ConnectionEvents
+from tfs.frontends.rpc.express.connection_events import NOBODY, ConnectionEvents
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import (
@@ -655,15 +656,22 @@ class Connection(StreamIntake):
             self.out.append(
                 frames.goaway(self._last_stream_id, fault.code, fault.reason)
             )
-        self.fault = self.fault or fault
+        if self.fault is None:
+            forget_frames(fault)  # they hold the owner, and this the fault
+            self.fault = fault
         self.close()
 
     def close(self) -> None:
-        """Forgets every stream (each brings ``on_reset``) and the window; idempotent."""
+        """Forgets every stream (each brings ``on_reset``) and the window; idempotent.
+
+        Nothing is told afterwards: owner and connection would hold each other, and all
+        that they have, until the collector comes by.
+        """
         self.is_closed = True
         self._rest = b""
         while self.streams:
             stream = next(iter(self.streams.values()))
             self._drop(stream, StreamState.CLOSED)
             self._events.on_reset(stream)
+        self._events = NOBODY
         self._window.close()

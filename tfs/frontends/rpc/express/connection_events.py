@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from tfs.core.errors import ServingError
 from tfs.frontends.rpc.express.stream import Stream
@@ -42,3 +42,23 @@ class ConnectionEvents(Protocol):
     def on_reset(self, stream: Stream) -> None:
         """The stream is gone, by the client's wish or fault, or with the connection."""
         ...
+
+
+class _Nobody:
+    def on_open(self, stream: Stream) -> None: ...
+
+    def on_request(self, stream: Stream, message: bytes) -> None: ...
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None: ...
+
+    def on_end(self, stream: Stream) -> None: ...
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None: ...
+
+    def on_reset(self, stream: Stream) -> None: ...
+
+
+NOBODY: Final[ConnectionEvents] = _Nobody()
+"""Whom a closed connection tells, so that it does not hold on to its owner."""

@@ -82,7 +82,7 @@ class Session(SocketOutput):
             self, shared.budget, shared.options.limits, now_s, shared.buffers
         )
         self.opened_s = now_s
-        self._silence = Silence(self, shared, now_s)
+        self._silence = Silence(shared, now_s)
         self._read_s = now_s
         self._busy_s = -inf
         self._has_more = False
@@ -178,6 +178,7 @@ class Session(SocketOutput):
     def sweep(self, now_s: float) -> None:
         """Closes, resets or pings what has been silent for too long."""
         self._silence.sweep(
+            self,
             now_s,
             self._read_s,
             self._written_s if self._unsent else None,
@@ -398,5 +399,6 @@ class Session(SocketOutput):
                     fault.reason,
                 )
             connection.close()
+            connection.out.clear()
         finally:
             self._on_closed(self)

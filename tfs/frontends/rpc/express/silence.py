@@ -37,7 +37,6 @@ class Silence:
     """Closes, resets or pings what one client leaves undone. Loop-confined.
 
     Args:
-        session: Whose client it is.
         shared: Gives the timeouts, counts those that passed.
         now_s: When the connection was accepted.
 
@@ -49,15 +48,11 @@ class Silence:
         "_opened_s",
         "_options",
         "_pinged_s",
-        "_session",
         "_shared",
         "_starved_since_s",
     )
 
-    def __init__(
-        self, session: SilentSession, shared: SharedState, now_s: float
-    ) -> None:
-        self._session = session
+    def __init__(self, shared: SharedState, now_s: float) -> None:
         self._shared = shared
         self._options = shared.options
         self._opened_s = now_s
@@ -68,6 +63,7 @@ class Silence:
 
     def sweep(
         self,
+        session: SilentSession,
         now_s: float,
         read_s: float,
         unsent_since_s: float | None,
@@ -77,6 +73,7 @@ class Silence:
         """Looks at every timeout but the deadlines of calls.
 
         Args:
+            session: Whose client it is, always the same; not kept, as it keeps this.
             now_s: The time now.
             read_s: When the client was last heard of.
             unsent_since_s: Since when it takes nothing of what waits for it; None:
@@ -84,11 +81,13 @@ class Silence:
             has_more: Whether it is for the server to go on with what it sent.
 
         """
-        connection = self._session.connection
+        connection = session.connection
         options = self._options
         if not connection.is_established:
             if now_s - self._opened_s > options.handshake_timeout_s:
-                self._give_up(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
+                self._give_up(
+                    session, ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"
+                )
             return
         stuck_since_s = connection.stuck_since_s
         if (
@@ -96,17 +95,17 @@ class Silence:
             and not has_more
             and now_s - stuck_since_s > options.header_timeout_s
         ):
-            self._give_up(ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
+            self._give_up(session, ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
             return
         if (
             unsent_since_s is not None
             and now_s - unsent_since_s > options.write_timeout_s
         ):
             self._shared.counters.timeouts += 1
-            self._session.close()
+            session.close()
             return
         if connection.streams:
-            self._sweep_streams(now_s)
+            self._sweep_streams(session, now_s)
             self._idle_since_s = now_s
         elif not connection.is_idle:
             self._idle_since_s = now_s
@@ -116,13 +115,13 @@ class Silence:
         elif now_s - self._idle_since_s > options.idle_timeout_s:
             connection.begin_drain()
             connection.finish_drain()
-            self._session.mark_dirty()
+            session.mark_dirty()
             return
-        self._keep_alive(now_s, read_s)
+        self._keep_alive(session, now_s, read_s)
 
-    def _sweep_streams(self, now_s: float) -> None:
+    def _sweep_streams(self, session: SilentSession, now_s: float) -> None:
         options = self._options
-        connection = self._session.connection
+        connection = session.connection
         for stream in list(connection.streams.values()):
             call: ExpressCall | None = stream.owner
             if stream.state is StreamState.OPEN and call is not None:
@@ -144,34 +143,34 @@ class Silence:
             elif stream.outbox and now_s - stream.progress_s > options.write_timeout_s:
                 self._shared.counters.timeouts += 1
                 connection.reset(stream, ErrorCode.CANCEL)
-                self._session.on_reset(stream)
-                self._session.mark_dirty()
-        if not connection.is_starved or self._shared.favoured is not self._session:
+                session.on_reset(stream)
+                session.mark_dirty()
+        if not connection.is_starved or self._shared.favoured is not session:
             self._starved_since_s = None  # others are on, and it waits its turn
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
         elif now_s - self._starved_since_s > options.starve_timeout_s:
-            self._relieve()
+            self._relieve(session)
 
-    def _relieve(self) -> None:
+    def _relieve(self, session: SilentSession) -> None:
         """Fails the youngest unfinished request for want of receive budget."""
-        for stream in reversed(list(self._session.connection.streams.values())):
+        for stream in reversed(list(session.connection.streams.values())):
             call: ExpressCall | None = stream.owner
             if call is not None and stream.is_inside_message:
                 call.fail(budget_used_up())
                 return
 
-    def _keep_alive(self, now_s: float, read_s: float) -> None:
+    def _keep_alive(self, session: SilentSession, now_s: float, read_s: float) -> None:
         if self._pinged_s is None or read_s > self._pinged_s:
             if now_s - read_s > self._options.keepalive_time_s:
                 self._pinged_s = now_s
-                self._session.connection.ping()
-                self._session.mark_dirty()
+                session.connection.ping()
+                session.mark_dirty()
         elif now_s - self._pinged_s > self._options.keepalive_timeout_s:
             self._shared.counters.timeouts += 1
-            self._session.close()
+            session.close()
 
-    def _give_up(self, code: ErrorCode, reason: str) -> None:
+    def _give_up(self, session: SilentSession, code: ErrorCode, reason: str) -> None:
         self._shared.counters.timeouts += 1
-        self._session.connection.terminate(ConnectionFault(code, reason))
-        self._session.mark_dirty()
+        session.connection.terminate(ConnectionFault(code, reason))
+        session.mark_dirty()
