@@ -116,7 +116,9 @@ class VersionEvents:
             self._publish_locked(managed, _STATES[managed.harness.state])
 
     def _republish_locked(self, managed: ManagedVersion) -> None:
-        if managed.harness.state is HarnessState.READY:
+        # LOADING: it can be requested, and its manager has not come round to READY.
+        is_ready = managed.harness.state in (HarnessState.LOADING, HarnessState.READY)
+        if managed.is_serving and is_ready:
             self._publish_locked(managed, ManagerState.AVAILABLE)
 
     def _publish_locked(
