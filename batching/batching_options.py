@@ -18,6 +18,7 @@ from tfs.core.errors import InvalidArgument
 _DEFAULT_MAX_BATCH_SIZE = 1000
 _DEFAULT_MAX_ENQUEUED_BATCHES = 10
 _UNMEASURED_BATCH_ROWS = 32
+_UNMEASURED_BATCH_BYTES = 8 << 20  # 2 ms to join
 _MAX_WAITING_ROWS = 4096
 # What is kept per number of rows must stay small; nothing is gained by joining more.
 _MAX_JOINED_ROWS = 1 << 14
@@ -143,17 +144,32 @@ def options_from_parameters(
 
 
 def recommended_options(
-    costs: CostTable, base: BatchingOptions | None = None
+    costs: CostTable, base: BatchingOptions | None = None, row_bytes: int = 0
 ) -> BatchingOptions:
     """Returns options for a signature nobody configured.
 
     Batches are as large as pays: the smallest size within 3 % of the best rows per
     second that was measured. Larger requests are split, and nobody waits for a
     window.
+
+    Where batches were not compared with single rows, rows are joined as long as copying
+    them is quick: requests of 10 MB to a model that does little took twice the time
+    together. One request of as many rows as would else be joined is computed as it came.
+
+    Args:
+        costs: What was measured.
+        base: What else to keep of options.
+        row_bytes: What joining copies for a row; 0 if it is not known.
+
     """
     max_batch = costs.best_batch_rows() or _UNMEASURED_BATCH_ROWS
+    max_lone = 0
+    if 1 not in costs.sizes and row_bytes * max_batch > _UNMEASURED_BATCH_BYTES:
+        max_lone = max_batch
+        max_batch = max(1, _UNMEASURED_BATCH_BYTES // row_bytes)
     return replace(
         base or BatchingOptions(),
+        max_lone_rows=max_lone,
         queue=BatchQueueOptions(
             max_batch_rows=max_batch,
             max_rows=max(_MAX_WAITING_ROWS, 10 * max_batch),

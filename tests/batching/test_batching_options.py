@@ -134,6 +134,34 @@ def test_recommended_batches_are_as_large_as_pays() -> None:
 
 
 @pytest.mark.parametrize(
+    ("row_bytes", "max_batch_rows", "max_lone_rows"),
+    [(0, 32, 0), (16, 32, 0), (1 << 18, 32, 0), (602_112, 13, 32), (10 << 20, 1, 32)],
+)
+def test_unmeasured_batches_are_as_large_as_is_quickly_joined(
+    row_bytes: int, max_batch_rows: int, max_lone_rows: int
+) -> None:
+    """What one request brings together needs no joining, and is not taken apart."""
+    options = recommended_options(CostTable(), row_bytes=row_bytes)
+    assert options.queue.max_batch_rows == max_batch_rows
+    assert options.max_lone_rows == max_lone_rows
+
+
+def test_one_measured_size_says_nothing_of_whether_joining_pays() -> None:
+    """A load's budget may end behind the largest batch, which comes first."""
+    costs = CostTable({32: 0.07})
+    assert recommended_options(costs, row_bytes=16).queue.max_batch_rows == 32
+    options = recommended_options(costs, row_bytes=10 << 20)
+    assert (options.queue.max_batch_rows, options.max_lone_rows) == (1, 32)
+
+
+def test_measured_batches_are_as_large_as_was_measured() -> None:
+    """However much that joins: the table has what joining takes."""
+    options = recommended_options(CostTable({1: 1.0, 8: 2.0}), row_bytes=10 << 20)
+    assert options.queue.max_batch_rows == 8
+    assert options.max_lone_rows == 0
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"num_batch_threads": 0},

@@ -731,6 +731,18 @@ def test_without_options_batches_are_as_large_as_pays() -> None:
     at.close()
 
 
+def test_without_measurements_large_rows_are_not_joined() -> None:
+    """To join megabytes takes longer than a model that does little with them."""
+    signature = signature_of({"x": TensorSpec(FLOAT32, (-1, 3 << 20))})
+    at = Fixture(Sums(signature))
+    measured = SignatureProfile(rows_independent=True)
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    batched = BatchedServable(at.inner, at.scheduler, at.loop, None, profile)
+    options = batched.queue_options[DEFAULT_SIGNATURE]
+    assert options.max_batch_rows == 1
+    at.close()
+
+
 def test_a_request_that_does_not_match_runs_anyway(at: Fixture) -> None:
     """The servable underneath says what is wrong with it.
 

@@ -31,7 +31,7 @@ from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.batching_report import BatchingStats, QueueReport
 from tfs.servables.bypass_count import BypassCount
 from tfs.servables.signature_queues import SignatureQueues
-from tfs.servables.tensor_join import with_joining
+from tfs.servables.tensor_join import joined_row_bytes, with_joining
 
 
 class BatchedServable:
@@ -86,7 +86,8 @@ class BatchedServable:
                     _bounded(
                         options
                         or recommended_options(
-                            CostTable(with_joining(found.call_s_by_rows, signature))
+                            CostTable(with_joining(found.call_s_by_rows, signature)),
+                            row_bytes=joined_row_bytes(signature),
                         ),
                         max_in_flight,
                     ),

@@ -74,6 +74,15 @@ def join_rows(views: Sequence[TensorView], num_rows: int) -> TensorView:
     return concatenate(views)
 
 
+def joined_row_bytes(signature: Signature) -> int:
+    """Returns what joining copies for a row; inputs of no fixed size do not count."""
+    return sum(
+        math.prod(spec.shape[1:]) * spec.dtype.item_bytes
+        for name, spec in signature.inputs.items()
+        if name not in signature.defaults and FREE not in spec.shape[1:]
+    )
+
+
 def with_joining(
     call_s_by_rows: Mapping[int, float], signature: Signature
 ) -> Mapping[int, float]:
@@ -82,11 +91,7 @@ def with_joining(
     A batch of several is copied to be one tensor, which for large rows and a quick
     model takes longer than it saves. Rows of no fixed size are not counted.
     """
-    row_bytes = sum(
-        math.prod(spec.shape[1:]) * spec.dtype.item_bytes
-        for name, spec in signature.inputs.items()
-        if name not in signature.defaults and FREE not in spec.shape[1:]
-    )
+    row_bytes = joined_row_bytes(signature)
     return {
         rows: call_s + (rows * row_bytes * _JOIN_S_PER_BYTE if rows > 1 else 0.0)
         for rows, call_s in call_s_by_rows.items()
