@@ -143,6 +143,7 @@ def test_a_name_of_cuda_memory_arrives_as_torch_made_it(
 
     class Exporting:
         def _share_cuda_(self) -> tuple[object, ...]:
+            seen.append("exported")
             return made
 
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
@@ -158,7 +159,8 @@ def test_a_name_of_cuda_memory_arrives_as_torch_made_it(
     handle = json.loads(json.dumps(storage.export()))
     CudaMemory(torch.device("cuda:1")).open(handle)
     storage.release(handle)
-    assert seen == [made, (b"/torch_1_2", 3)]
+    assert seen == ["exported", made, (b"/torch_1_2", 3)]
+    assert storage.export() == handle  # given out again, and not made anew
     # Else this says nothing of the names that torch really has.
     assert {"_share_cuda_", "_new_shared_cuda", "_release_ipc_counter_cuda"} <= set(
         dir(torch._C.StorageBase)

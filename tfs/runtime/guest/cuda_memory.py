@@ -62,6 +62,11 @@ class CudaStorage:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
+        # Each export wraps the storage's memory once more, takes an event and a counter,
+        # and keeps them until the storage is gone. So that workers which come and go for
+        # months need no more than are there at once, names are given out again: who had
+        # one before is gone, and nobody asks a counter while the storage is held.
+        self._released: list[Handle] = []
 
     @property
     def size_bytes(self) -> int:
@@ -69,7 +74,9 @@ class CudaStorage:
         return self._storage.nbytes()
 
     def export(self) -> Handle:
-        """Returns a handle with a counter and an event of its own."""
+        """Returns a handle that nobody else has, with a counter and an event."""
+        if self._released:
+            return self._released.pop()
         shared = self._storage._share_cuda_()  # type: ignore[no-untyped-call]
         device, memory, size_bytes, offset, counter, place, event, waits = shared
         return [
@@ -84,7 +91,8 @@ class CudaStorage:
         ]
 
     def release(self, handle: Handle) -> None:
-        """Takes the counter of ``handle`` down."""
+        """Takes the counter of ``handle`` down; it may be given out again."""
         torch.UntypedStorage._release_ipc_counter_cuda(
             bytes.fromhex(str(handle[4])), handle[5]
         )
+        self._released.append(handle)

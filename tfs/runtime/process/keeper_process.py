@@ -80,7 +80,11 @@ class KeeperProcess:
         """Returns the worker's end of a lease, which the caller closes; None if not."""
         if self._closed:
             return None
-        ours, theirs = control_channel.pair()
+        try:
+            ours, theirs = control_channel.pair()
+        except OSError as error:
+            log.warning("event=no_lease why=%r", error.strerror)
+            return None
         body = {"lease": version, "files": list(files.files)}
         with ours:
             if self._send(body, (ours.fileno(), *files.fds)):
