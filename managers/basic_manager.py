@@ -59,6 +59,7 @@ from tfs.core.errors import (
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor
 from tfs.core.loader import Loader
+from tfs.core.right_of_way import make_way
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
@@ -478,12 +479,14 @@ class BasicManager:
                     self._end_load(managed)
                 return
             harness.transition(HarnessState.LOADING)
+            make_way()
             self._events.publish(managed, ManagerState.LOADING)
             if not self._ran_hook(managed):
                 return
         if harness.state is HarnessState.LOADING and self._is_done(
             managed, harness.load_once()
         ):
+            make_way()
             self._make_available(managed)
 
     def _ran_hook(self, managed: ManagedVersion) -> bool:
@@ -527,12 +530,14 @@ class BasicManager:
             return
         if managed.reserved is not None:
             self._admission.correct(managed, harness.estimate_again())
+        make_way()
         handle = ServableHandle(harness.id, servable)
         self._events.make_available(managed, handle, self.serving_map)
         # Only now: whoever decides must not unload another version on the strength
         # of one that cannot be requested yet.
         harness.transition(HarnessState.READY)
         self._note_over(managed)
+        make_way()
         log.info(
             "event=loaded servable=%s reason=%r", harness.id.slashed, harness.reason
         )
@@ -614,12 +619,15 @@ class BasicManager:
 
     def _run_unload(self, managed: ManagedVersion) -> None:
         """Runs on the unload pool: destroys the servable."""
+        make_way()
         harness = managed.harness
         if managed.handle is not None:
             managed.handle.drop()
         harness.unload()
         if self._releaser is not None:
+            make_way()
             self._releaser.note_unload()
+        make_way()
         self._admission.release(managed)
         self._note_over(managed)
         log.info(

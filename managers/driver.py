@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.clock import Clock
+from tfs.core.right_of_way import make_way
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Driver:
     def _run_step(self) -> float | None:
         with self._changed:
             self._is_woken = False
+        make_way()
         try:
             return self._step()
         except Exception:

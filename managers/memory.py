@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.clock import Clock
+from tfs.core.right_of_way import make_way
 
 TRIM_INTERVAL_S: Final = 1.0
 """A wave of unloads trims once in this time, and once after it."""
@@ -44,7 +45,9 @@ def trim_heap() -> None:
 
 def release_to_system() -> None:
     """Collects cycles and returns free heap pages to the system. Blocks."""
+    make_way()
     gc.collect()
+    make_way()
     trim_heap()
 
 

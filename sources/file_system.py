@@ -35,6 +35,7 @@ from sources.storage_threads import StorageCall, StorageThreads
 from sources.version_policy import list_versions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
+from tfs.core.right_of_way import make_way
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
@@ -343,6 +344,7 @@ class FileSystemSource:
         """
         if not self._outlet.is_connected:
             return None
+        make_way()
         self._look_at_repository()
         with self._turn:
             with self._changed:

@@ -63,6 +63,7 @@ class FakeSubject:
         self.clock = FakeClock()
         self.calls: list[tuple[str, int]] = []
         self.can_rehearse = False
+        self.rehearsal_s = 0.1  # of a process where such code never ran
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         view = inputs["x"]
@@ -83,6 +84,7 @@ class FakeSubject:
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
         if self.can_rehearse:
             self.calls.append((f"{signature_name} rehearsed", inputs["x"].shape[0]))
+            self.clock.advance(self.rehearsal_s)
         return self.can_rehearse
 
 

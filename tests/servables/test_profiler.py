@@ -152,6 +152,20 @@ def test_known_code_is_called_beside_what_serves_before_it_is_looked_at(
     ]
 
 
+def test_what_is_warm_is_rehearsed_once(wanted: Wanted) -> None:
+    """Where the same code ran before, more calls would only be in the way of answers."""
+    wanted.profiler.profile(wanted.request(1))
+    wanted.subject.calls.clear()
+    wanted.subject.can_rehearse = True
+    wanted.subject.rehearsal_s = wanted.subject.row_s * 2
+    assert wanted.profiler.profile(wanted.request(2)) is not None
+    assert wanted.subject.calls == [
+        (f"{DEFAULT_SIGNATURE} rehearsed", 2),
+        (DEFAULT_SIGNATURE, 2),
+        (DEFAULT_SIGNATURE, 1),
+    ]
+
+
 def test_a_crowd_has_no_time_to_rehearse(wanted: Wanted) -> None:
     """A thousand versions are there sooner without."""
     wanted.profiler.profile(wanted.request(1))

@@ -31,6 +31,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
+from tfs.core.right_of_way import make_way
 from tfs.core.signature import Signature
 
 FORMAT: Final = 1
@@ -244,6 +245,7 @@ def verify_files(path: str, manifest: Manifest) -> None:
     """
     verify_sizes(path, manifest)
     for name, promised in manifest.files.items():
+        make_way()
         file = os.path.join(path, name)
         try:
             actual = file_digest(file)

@@ -191,6 +191,11 @@ class RequestGate:
             method: RequestStats(self._stats, self._clock, method) for method in METHODS
         }
 
+    @property
+    def is_entered(self) -> bool:
+        """Whether anything is worked on; False where there is no limit. Any thread."""
+        return self._room is not None and len(self._room) < self._max_in_flight
+
     def enter(self, call: Call, method: str) -> bool:
         """Takes one place; the caller owes a ``leave`` or a ``refuse``.
 

@@ -16,6 +16,7 @@ from tfs.core.resources import (
     Resource,
     ResourceAllocation,
 )
+from tfs.core.right_of_way import make_way
 from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
@@ -169,6 +170,7 @@ class ModelLoader:
             raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
         if is_committed(self._path):
             verify_files(self._path, read_manifest(self._path))
+        make_way()
         description = self._payload.describe(self._path)
         source = ModelSource(
             id=servable_id,

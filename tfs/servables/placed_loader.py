@@ -20,6 +20,7 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.loader import Loader
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import ResourceAllocation
+from tfs.core.right_of_way import make_way
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.runtime.interpreter import Interpreter, InterpreterStats
@@ -151,6 +152,7 @@ class PlacedLoader:
         placement: Placement,
     ) -> None:
         """Puts the version where its profile says, and queues in front of it."""
+        make_way()
         places, model = self._places, self._entrance.placed
         if profile is not None and model is not None:
             placement = place(places.placement, profile, self._concurrency)

@@ -20,6 +20,7 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
+from tfs.core.right_of_way import make_way
 from tfs.core.servable import (
     CancelToken,
     InferenceTask,
@@ -275,6 +276,7 @@ def warm_up(
     for _ in range(num_rounds):
         for name, signature in subject.signatures.items():
             for num_rows in sizes_of(name) if signature.batched else (1,):
+                make_way()
                 left_s = deadline_s - clock.now()
                 if left_s <= 0:
                     return num_calls

@@ -33,6 +33,7 @@ from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.loop_watchdog import LoopWatchdog
+from tfs.core.right_of_way import note_answerer
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
@@ -179,6 +180,9 @@ class ModelServer:
             self.stats,
             self._spare_memory.note_large_message,
         )
+        self._let_load = note_answerer(
+            lambda: self._gate.is_entered or self._loop.busy_since_s is not None
+        )
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
         self._draining = False
@@ -262,6 +266,7 @@ class ModelServer:
         if self._closed:
             return
         self._closed = True
+        self._let_load()
         self._transport.close()
         self._decoders.close(deadline_s)
         if not self.core.close(deadline_s):

@@ -9,6 +9,7 @@ import zipfile
 import torch
 
 from tfs.core.errors import DataLoss
+from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
 
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
@@ -37,6 +38,7 @@ class MappedReader(torch._C.PyTorchFileReader):
         self, name: str, numel: int, dtype: torch.dtype
     ) -> torch.Tensor:
         """Returns a flat tensor over the record, zero-copy where that can be."""
+        make_way()
         size_bytes = self.get_record_size(name)
         if numel * dtype.itemsize > size_bytes:
             raise DataLoss(f"tensor {name} is cut short; write the version again")
