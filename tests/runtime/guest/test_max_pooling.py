@@ -6,13 +6,24 @@ import copy
 import io
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from torch import nn
 
+from tfs.core.dtype import FLOAT32
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import read_manifest
+from tfs.export import save
 from tfs.runtime.guest import max_pooling
+from tfs.runtime.guest.guest_model import load_guest_model
 from tfs.runtime.guest.max_pooling import max_pool2d, quicken_graph, quicken_modules
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.model_source import ModelSource
 
 SETTINGS = (
     {"kernel_size": 3, "stride": 2, "padding": 1},
@@ -205,3 +216,35 @@ def test_operator_takes_what_torchs_takes() -> None:
     with torch.inference_mode():
         expected = torch.ops.aten.max_pool2d(tensor, [2, 2])
         assert bits(max_pool2d(tensor, [2, 2])) == bits(expected)
+
+
+@pytest.mark.parametrize("platform", ["torch_package", "torch_export"])
+def test_loaded_version_pools_quickly(
+    platform: Literal["torch_package", "torch_export"],
+    tmp_path: Path,
+    quickly: list[bool],
+) -> None:
+    """Packages and programs do so without their author's doing, to the same bits."""
+    module = nn.Sequential(pool(kernel_size=3, stride=2))
+    tensor = torch.randn(2, 16, 33, 31)
+    path = save(module, tensor, tmp_path, platform=platform)
+    manifest = read_manifest(str(path))
+    source = ModelSource(
+        ServableId("pool", 1),
+        str(path),
+        platform,
+        manifest.entry,
+        manifest.signatures,
+    )
+    files = VersionFiles.stage(source)
+    guest = load_guest_model(source, files)
+    files.close()
+    (name,) = manifest.signatures[DEFAULT_SIGNATURE].inputs
+    view = TensorView(FLOAT32, tuple(tensor.shape), tensor.numpy().tobytes())
+    quickly.clear()
+    with torch.inference_mode():
+        (output,) = guest.call(DEFAULT_SIGNATURE, {name: view}).values()
+        expected = module(tensor)
+    guest.close()
+    assert quickly == [True]
+    assert bytes(output.data) == expected.numpy().tobytes()  # type: ignore[arg-type]
