@@ -55,7 +55,7 @@ def decide(
         return Decision(None, (problem,))
     kept = _kept_though_gone(servable, before or (), found, unload_when_empty)
     problems = tuple(
-        f"version {data.id.version} of {servable.name} is gone from "
+        f"version {data.id.version} of {servable.name} is not to be had from "
         f"{servable.base_path}; what is loaded of it stays, because it is pinned"
         for data in kept
     )
@@ -101,22 +101,20 @@ def _kept_though_gone(
     found: Scan,
     unload_when_empty: bool,
 ) -> Versions:
-    """Returns pinned versions that were told and have no directory any more.
+    """Returns pinned versions that were told and cannot be found ready any more.
 
-    A rollback holds until it is ended: whoever clears old versions away must not bring
-    back the one that was rolled back.
+    A rollback holds until it is ended: neither who clears old versions away nor who moves
+    the base path may bring back the one that was rolled back, or leave nothing to answer.
     """
     if unload_when_empty and not found.at_hand:
         return ()
-    root = servable.base_path.rstrip("/")
-    at_hand = frozenset(found.at_hand)
+    ready = frozenset(_numbers(found.versions))
     return tuple(
         data
         for data in before
         if data.id.version in servable.pinned
-        and data.id.version not in at_hand
+        and data.id.version not in ready
         and data.payload is not None
-        and data.payload.path.rpartition("/")[0] == root
     )
 
 

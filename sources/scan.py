@@ -232,6 +232,8 @@ class _Look:
             self.is_blind = True
             if before is not None:
                 self.sightings[path] = before  # as it was: it is not known to differ
+            elif not self._lay_there(version):
+                self.sightings[path] = Sighting("", self.now_s)
             self.problems.append(f"cannot read {path} of {name}: {why(error)}")
             return bool(accepted)
         self.is_blind |= contents.is_barred
@@ -252,7 +254,7 @@ class _Look:
             self.sightings[path] = Sighting(contents.fingerprint, since_s)
             self.problems.append(f"version {version} of {name} is not served: {lacks}")
             return False
-        is_old = before is None and (self.known is None or version in self.known)
+        is_old = before is None and self._lay_there(version)
         is_still = self.now_s - since_s >= self.settle_s or (
             is_old and self._was_still(contents)
         )
@@ -264,6 +266,9 @@ class _Look:
             self.settled_at_s.append(since_s + self.settle_s)
         self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
         return bool(accepted)
+
+    def _lay_there(self, version: int) -> bool:
+        return self.known is None or version in self.known
 
     def _was_still(self, contents: Contents) -> bool:
         # What was written long before the first look need not be watched. A time in

@@ -98,12 +98,23 @@ def test_a_pinned_version_stays_though_its_directory_is_gone() -> None:
     decision = decide(PINNING, versions(1, 3), found(3))
     assert decision.aspired is None or decision.aspired.versions == versions(3, 1)
     assert decision.problems == (
-        "version 1 of m is gone from /m; what is loaded of it stays, because it is "
-        "pinned",
+        "version 1 of m is not to be had from /m; what is loaded of it stays, because "
+        "it is pinned",
     )
     settled = decide(PINNING, versions(3, 1), found(3))
     assert settled.aspired is None
     assert settled.problems == decision.problems
+
+
+def test_a_pinned_version_stays_though_the_base_path_moves() -> None:
+    """Nothing could answer in its place; where it is there too it is loaded from there."""
+    moved = replace(PINNING, base_path="/n")
+    decision = decide(moved, versions(1, 3), found(3), is_new=True)
+    assert decision.aspired is None or decision.aspired.versions == versions(3, 1)
+    assert "is not to be had from /n" in decision.problems[0]
+    settling = decide(moved, versions(1, 3), found(3, at_hand=(1, 3)), is_new=True)
+    assert settling.problems == decision.problems
+    assert decide(moved, versions(1, 3), found(3, 1), is_new=True).problems == ()
 
 
 def test_an_empty_listing_takes_nothing_though_something_is_pinned() -> None:
@@ -116,15 +127,13 @@ def test_an_empty_listing_takes_nothing_though_something_is_pinned() -> None:
     [
         (SERVABLE, versions(1, 3), found(3), False),  # pinned no more
         (PINNING, versions(3), found(3), False),  # it never was told
-        (PINNING, versions(1, 3), found(3, at_hand=(1, 3)), False),  # damaged, not gone
-        (replace(PINNING, base_path="/n"), versions(1, 3), found(3), False),
         (PINNING, versions(1, 3), found(), True),
     ],
 )
 def test_a_version_goes_with_its_directory_unless_it_is_pinned_there(
     servable: ServableToMonitor, before: Versions, scan: Scan, unload_when_empty: bool
 ) -> None:
-    """What somebody damaged, never had or does not pin any more is as it was found."""
+    """What somebody never had or does not pin any more is as it was found."""
     decision = decide(servable, before, scan, unload_when_empty=unload_when_empty)
     told = scan.versions if decision.aspired is None else decision.aspired.versions
     assert told == scan.versions

@@ -241,19 +241,19 @@ class SourceMachine(RuleBasedStateMachine):
                 # Nothing is known, or nothing is left: the old set stays.
                 self.expected[name] = before or []
             else:
-                self.expected[name] = chosen + self.kept(name)
+                self.expected[name] = chosen + self.kept(name, chosen)
             told = self.told[name]
             assert [data.id.version for data in told.versions] == self.expected[name]
 
-    def kept(self, name: str) -> list[int]:
-        """Returns what is pinned, was told, and has no directory any more."""
+    def kept(self, name: str, chosen: list[int]) -> list[int]:
+        """Returns what is pinned, was told, and cannot be found ready any more."""
         listed = self.listed[name]
         if self.unload_when_empty and not listed:
             return []
         return [
             version
             for version in self.expected[name] or ()
-            if version in self.config[name].pinned and version not in listed
+            if version in self.config[name].pinned and version not in chosen
         ]
 
     def is_ready(self, name: str, version: int) -> bool:
