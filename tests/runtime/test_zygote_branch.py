@@ -17,12 +17,14 @@ from tests.runtime.process_host import ProcessHost, process_host, until
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest import platform_imports
+from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
+from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
@@ -94,6 +96,89 @@ def test_the_end_of_a_branch_is_no_crash_of_the_model(
     until(lambda: one.stats().num_restarts == 1, "the death")
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     assert values(ask(others, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_the_next_worker_has_what_its_template_loaded(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """It is forked with the graph in memory; the template ends with the version."""
+    one, two = host.interpreter(), host.interpreter()
+    made: list[VersionTemplate] = []
+
+    def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
+        made.append(VersionTemplate(host.loop, host.zygote, source, files))
+        return made[-1]
+
+    pool = ProcessPool("pool", [one, two], ProcessOptions(), make_template=make)
+    model = pool.load(graph(tmp_path))
+    (template,) = made
+    until(lambda: template.forks is not None, "the template")
+    assert template.pid is not None
+    process = psutil.Process(template.pid)
+    assert process.num_threads() == 1
+    for _ in range(2):
+        pid = one.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(
+            lambda pid=pid: (
+                one.pid not in (None, pid)  # type: ignore[misc]
+                and one.state is WorkerState.READY
+            ),
+            "the next worker",
+        )
+        assert parent_of(one) == template.pid
+        assert values(ask(model.members[0][1], X).outputs()["y"]) == [[2, 4]]
+    until(lambda: one.stats().num_restarts == 2, "both deaths")
+    model.unload()
+    until(lambda: not process.is_running(), "the end of the template")
+    assert values_after_reload(pool, tmp_path) == [[2, 4]]
+
+
+def values_after_reload(pool: ProcessPool, folder: Path) -> list[object]:
+    source = ModelSource(
+        ServableId("graph", 2),
+        str(folder),
+        "torch_export",
+        {},
+        {"serving_default": signature()},
+    )
+    model = pool.load(source)
+    answer = ask(model, X).outputs()["y"]
+    model.unload()
+    return values(answer)
+
+
+def test_the_end_of_a_template_is_no_crash_of_the_model(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """The workers it forked come back without it, and it is made anew."""
+    options = ProcessOptions(crashes=CrashPolicy(max_crashes=1))
+    one = host.interpreter(options)
+    made: list[VersionTemplate] = []
+
+    def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
+        made.append(VersionTemplate(host.loop, host.zygote, source, files))
+        return made[-1]
+
+    pool = ProcessPool("pool", [one], options, make_template=make)
+    model = pool.load(graph(tmp_path))
+    until(lambda: made[0].pid is not None, "the template")
+    first = made[0].pid
+    assert first is not None
+    for _ in range(200):
+        ask(model, X).outputs()
+    assert one.pid is not None
+    os.kill(one.pid, signal.SIGKILL)  # of one that worked well: no crash
+    until(
+        lambda: one.state is WorkerState.READY and parent_of(one) == first,
+        "a worker of the template",
+    )
+    os.kill(first, signal.SIGKILL)
+    until(lambda: one.stats().num_restarts == 2, "the death of its worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+    until(lambda: made[0].pid not in (None, first), "the next template")
+    model.unload()
 
 
 def test_a_branch_ends_with_the_zygote(host: ProcessHost, tmp_path: Path) -> None:

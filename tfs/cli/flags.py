@@ -319,7 +319,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "spare_worker",
         _bool,
         "keep one process interpreter more than are used ready, to replace one that "
-        "crashed, and a second zygote to fork them; not with --model_memory_limit_bytes (default true)",
+        "crashed, a second zygote to fork them, and of each .pt2 version a process that has it loaded; "
+        "not with --model_memory_limit_bytes (default true)",
     ),
     Flag(
         "share_gpu_weights",

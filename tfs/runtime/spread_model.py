@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from tfs.core.servable import InferenceTask, Tensors
@@ -58,6 +58,7 @@ class SpreadModel(Generic[M, V]):
         # Replaced, not changed: calls read it without a lock.
         self._members = tuple(members)
         self._growth: Growth | None = None
+        self._on_unload: Callable[[], None] = lambda: None
         # Guards the writing of _members, and the flag; leaf.
         self._lock = threading.Lock()
         self._unloaded = False
@@ -131,6 +132,10 @@ class SpreadModel(Generic[M, V]):
         """Asks ``growth`` for further interpreters when calls wait; None: no longer."""
         self._growth = growth
 
+    def after_unloading(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` once it is unloaded everywhere; one at most."""
+        self._on_unload = fn
+
     def add(self, member: M, model: V) -> bool:
         """Lets calls go to one more; returns False, with nothing done, if unloaded."""
         with self._lock:
@@ -144,8 +149,11 @@ class SpreadModel(Generic[M, V]):
         growth, self._growth = self._growth, None
         if growth is not None:
             growth.end()
-        for _, model in self._members:
-            model.unload()
+        try:
+            for _, model in self._members:
+                model.unload()
+        finally:
+            self._on_unload()
 
 
 def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:

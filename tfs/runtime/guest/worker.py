@@ -45,6 +45,7 @@ from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
+from tfs.runtime.guest.preloaded_model import PreloadedModel
 from tfs.runtime.guest.process_state import ProcessState
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile, copy
@@ -60,10 +61,22 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """One worker process's state. ``run`` is confined to the main thread."""
+    """One worker process's state. ``run`` is confined to the main thread.
+
+    Args:
+        options: See there.
+        channel: Where calls come from.
+        control: Where everything else does.
+        preloaded: A version that was loaded before the fork, perhaps.
+
+    """
 
     def __init__(
-        self, options: WorkerOptions, channel: CallChannel, control: socket.socket
+        self,
+        options: WorkerOptions,
+        channel: CallChannel,
+        control: socket.socket,
+        preloaded: PreloadedModel | None = None,
     ) -> None:
         self._channel = channel
         self._slab = Slab(channel.slab_fd)
@@ -79,6 +92,7 @@ class Worker:
         self._sessions: SessionGuest | None = None
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
         self._forks = ForkWatch()
+        self._preloaded = preloaded
 
     def run(self, archive: bytes = b"") -> None:
         """Answers calls until the process ends.
@@ -262,6 +276,16 @@ class Worker:
         # Of this thread's processor time: at the lowest priority, beside others that
         # load, the clock on the wall says little of what the import is.
         begun_s = time.thread_time()
+        preloaded, self._preloaded = self._preloaded, None
+        if preloaded is not None and preloaded.is_of(source, fds):
+            self._models[model_id] = LoadedModel(source, preloaded.guest)
+            return {
+                "code": 0,
+                "import_s": preloaded.import_s,
+                "changes": state.changes(),
+                **meter.read(sum(os.fstat(fd).st_size for fd in fds)),
+            }
+        del preloaded  # another version's
         files = VersionFiles(
             {
                 name: SealedFile(os.dup(fd), os.fstat(fd).st_size)

@@ -11,7 +11,9 @@ ends with it.
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
                      the same with {"keeper": [kind, device]}, one descriptor |
-                     {"standby": true}, the channel of a zygote to be forked off
+                     {"standby": true}, the channel of a zygote to be forked off |
+                     {"template": platform, "source": ..., "files": names}, the channel
+                     of a zygote to be forked off and to load a version, its files
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
                      {"died": pid, "status": as of os.wait} | {"failed": token, "why"} |
                      {"branched": platform}
@@ -19,18 +21,21 @@ ends with it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import gc
 import importlib
 import json
 import os
+import pickle
 import random
 import select
 import signal
 import socket
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -44,6 +49,7 @@ from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.parent_death import die_with_parent
 from tfs.runtime.guest.platform_imports import MODULES, import_for
+from tfs.runtime.guest.preloaded_model import PreloadedModel
 from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.weights_keeper import run as run_keeper
 from tfs.runtime.guest.worker import Worker
@@ -76,12 +82,17 @@ class Zygote:
     Args:
         channel: Where it answers.
         requests: Where they come from, in a branch; in the trunk, over the channel.
+        preloaded: A version that its workers have from the first.
 
     """
 
     def __init__(
-        self, channel: socket.socket, requests: socket.socket | None = None
+        self,
+        channel: socket.socket,
+        requests: socket.socket | None = None,
+        preloaded: PreloadedModel | None = None,
     ) -> None:
+        self._preloaded = preloaded
         self._channel = channel
         self._requests = requests or channel
         self._poll = select.poll()
@@ -132,21 +143,28 @@ class Zygote:
     def _answer(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
         if "standby" in request:
-            self._stand_by(fds)
+            self._fork_zygote(lambda: run_standby(fds[0]), fds)
             return
-        platform = request["platform"]
-        if platform not in MODULES or self._requests is not self._channel:
-            self._fork(request, fds)
+        platform = request.get("template", request.get("platform"))
+        is_here = platform not in MODULES or self._requests is not self._channel
+        if is_here or self._preloaded is not None:
+            if "template" in request:
+                self._fork_zygote(lambda: run_template(request, fds), fds)
+            else:
+                self._fork(request, fds)
             return
         try:
             if platform not in self._branches:
                 self._branch(platform)
             control_channel.send(self._branches[platform], body, tuple(fds))
         except OSError as error:
-            self._tell({"failed": request["token"], "why": error.strerror})
-        control_channel.close_all(fds)
+            if "token" in request:
+                self._tell({"failed": request["token"], "why": error.strerror})
+        control_channel.close_all(
+            fds
+        )  # of a template, its channel: which tells the host
 
-    def _stand_by(self, fds: list[int]) -> None:
+    def _fork_zygote(self, run: Callable[[], None], fds: list[int]) -> None:
         """Forks a zygote that is the host's alone: it outlives this one."""
         try:
             pid = os.fork()
@@ -155,7 +173,7 @@ class Zygote:
             return
         if pid == 0:
             try:
-                run_standby(fds[0])
+                run()
             except BaseException as error:
                 print(f"zygote {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
             finally:
@@ -211,7 +229,7 @@ class Zygote:
                 if request["keeper"]:
                     become_keeper(self._pid, options, fds, *request["keeper"])
                     os._exit(0)
-                become_worker(self._pid, options, fds, archive)
+                become_worker(self._pid, options, fds, archive, self._preloaded)
             except BaseException as error:
                 print(f"worker {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
             finally:
@@ -239,13 +257,18 @@ class Zygote:
 
 
 def become_worker(
-    zygote_pid: int, options: WorkerOptions, fds: list[int], archive: bytes
+    zygote_pid: int,
+    options: WorkerOptions,
+    fds: list[int],
+    archive: bytes,
+    preloaded: PreloadedModel | None = None,
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
     With an archive it is a spare, and warms up with it.
     """
-    close_all_but({0, 1, 2, *fds})
+    held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
+    close_all_but({0, 1, 2, *fds, *held})
     _lead_group(0)
     drop_privileges(options)
     die_with_parent(zygote_pid)
@@ -259,6 +282,7 @@ def become_worker(
         options,
         CallChannel.of_fds(channel_fds),
         socket.socket(fileno=control_fd),
+        preloaded,
     ).run(archive)
 
 
@@ -380,6 +404,28 @@ def run_standby(channel_fd: int) -> None:
     os.setpgid(0, 0)  # of the same session: priorities hold within one
     close_all_but({0, 1, 2, channel_fd})
     zygote = Zygote(socket.socket(fileno=channel_fd))
+    zygote.tell_ready()
+    _run(zygote)
+
+
+def run_template(request: Mapping[str, Any], fds: list[int]) -> None:
+    """Turns a fresh fork into a zygote whose workers have a version from the first.
+
+    As :func:`run_standby`, after the version is loaded; ends if that starts threads,
+    which a fork would lack.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    close_all_but({0, 1, 2, *fds})
+    let_others_finish()
+    channel_fd, *file_fds = fds
+    source = pickle.loads(base64.b64decode(request["source"]))
+    preloaded = PreloadedModel.load(source, request["files"], file_fds)
+    gc.collect()
+    gc.freeze()
+    if num_threads() != 1:
+        raise RuntimeError("loading it started threads")
+    zygote = Zygote(socket.socket(fileno=channel_fd), preloaded=preloaded)
     zygote.tell_ready()
     _run(zygote)
 

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.process.zygote_process import ZygoteProcess
 
@@ -41,6 +44,13 @@ class ProcessBackend:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)
         self._shares = DeviceShares(
             loop, self._zygote, self._options.worker, self._options.kept_devices
+        )
+        # One holds its version as the server's user, and has no user to become later.
+        worker = self._options.worker
+        self._has_templates = (
+            self._options.keeps_spare
+            and worker.user_id is None
+            and worker.group_id is None
         )
         if started is not None:
             loop.post(self._zygote.adopt)
@@ -79,11 +89,17 @@ class ProcessBackend:
                 ],
                 self._options,
                 may_grow,
+                self._make_template if self._has_templates else None,
             )
             # Pools of versions that were unloaded hold nothing any more.
             self._pools = [each for each in self._pools if not each.is_spent]
             self._pools.append(pool)
         return pool
+
+    def _make_template(
+        self, source: ModelSource, files: VersionFiles
+    ) -> VersionTemplate:
+        return VersionTemplate(self._loop, self._zygote, source, files)
 
     def pools(self) -> list[ProcessPool]:
         """Returns the pools in use, for status and counters."""

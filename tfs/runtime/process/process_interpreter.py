@@ -42,6 +42,7 @@ from tfs.runtime.process.model_installation import install
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.waiter import Waiter
 from tfs.runtime.process.worker_conversation import (
     OnReply,
@@ -250,6 +251,14 @@ class ProcessInterpreter:
             self._life.hold(on_ready)
 
         self._ask(begin, _HANDSHAKE_S, f"interpreter {self._name} does not start")
+
+    def use_template(self, template: VersionTemplate | None) -> None:
+        """Has workers to come forked by it, while it can; None: no longer."""
+
+        def use() -> None:
+            self._life.template = template
+
+        self._loop.post(use)
 
     def let_go(self) -> None:
         """Takes a ``hold`` back."""

@@ -37,7 +37,8 @@ class ProcessOptions:
             version are there once for all its workers (``device_shares.py``); a device
             without has a copy for each.
         keeps_spare: Whether one worker more than are used is kept ready, for some
-            15 MB, and a second zygote, for some 5.
+            15 MB, a second zygote, for some 5, and by :class:`ProcessBackend` a
+            process for each version that takes long to load, for some 7.
         is_urgent: Whether loads need not make way for what serves: while a server
             starts. Called on the loop.
 

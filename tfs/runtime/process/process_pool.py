@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from tfs.core.errors import ServingError
+from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
@@ -14,9 +17,12 @@ from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.spread_model import SpreadModel, summed
 
 log = logging.getLogger(__name__)
+
+MakeTemplate: TypeAlias = Callable[[ModelSource, VersionFiles], VersionTemplate]
 
 
 class ProcessPool:
@@ -33,6 +39,8 @@ class ProcessPool:
         may_grow: Given, a version is loaded on one interpreter, and on the others when
             a call has to wait and this returns True: where many versions are loaded
             at once, not all will be called, nor stay here.
+        make_template: Given, versions of platforms that take long to load get a process
+            that has them loaded, and of which their next workers are forked.
 
     """
 
@@ -42,6 +50,7 @@ class ProcessPool:
         interpreters: Sequence[ProcessInterpreter],
         options: ProcessOptions,
         may_grow: Callable[[], bool] | None = None,
+        make_template: MakeTemplate | None = None,
     ) -> None:
         if not interpreters:
             raise ValueError("a pool needs an interpreter")
@@ -49,6 +58,8 @@ class ProcessPool:
         self._interpreters = tuple(interpreters)
         self._options = options
         self._may_grow = may_grow
+        self._make_template = make_template
+        self._templates: list[VersionTemplate] = []
         self._was_used = False
 
     @property
@@ -78,6 +89,26 @@ class ProcessPool:
         not to do so twice in a row: the others begin when the first has taken
         ``slow_load_s``. Blocks until the version is on all interpreters, or on none.
         """
+        model = self._load(source)
+        is_slow = source.platform in SLOW_IMPORTS
+        # Never with a context of a device, which a fork could not use.
+        if self._make_template is not None and is_slow and source.device == "cpu":
+            template = self._make_template(source, model.members[0][1].files)
+            self._templates.append(template)
+            for interpreter in self._interpreters:
+                interpreter.use_template(template)
+            model.after_unloading(partial(self._end_template, template))
+        return model
+
+    def _end_template(self, template: VersionTemplate) -> None:
+        for interpreter in self._interpreters:
+            interpreter.use_template(None)
+        template.close()
+        self._templates.remove(template)
+
+    def _load(
+        self, source: ModelSource
+    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
         health = VersionHealth(self._options.crashes)
         first, *others = self._interpreters
         share = first.share_of(source)
@@ -116,6 +147,8 @@ class ProcessPool:
     def close(self, deadline_s: float | None = None) -> None:
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
+        for template in self._templates:
+            template.close()
 
 
 class _Growth:

@@ -19,6 +19,7 @@ from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import CrashHistory, describe_status
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.worker_conversation import (
     OnReply,
     WorkerConversation,
@@ -111,6 +112,7 @@ class WorkerLife:
         platform: What was loaded last; decides what workers bring along.
         num_deaths: How many workers died so far.
         last_end: How the last one did, in words.
+        template: Forks workers that have what is loaded, where there is one.
 
     """
 
@@ -126,6 +128,8 @@ class WorkerLife:
         self._name = name
         self._loop = loop
         self._zygote = zygote
+        self._parent = zygote  # of the present worker
+        self.template: VersionTemplate | None = None
         self._options = options
         self._spare = spare
         self._user = user
@@ -248,7 +252,7 @@ class WorkerLife:
         is_common = self.platform not in SLOW_IMPORTS
         spare = self._spare.take() if is_common and self._spare is not None else None
         if spare is not None:
-            self.link = spare
+            self.link, self._parent = spare, self._zygote
             self._on_forked(spare)
             return
         try:
@@ -269,7 +273,9 @@ class WorkerLife:
                 link.close()
                 self._cannot_start(outcome)
 
-        self._zygote.fork(
+        forks = self.template.forks if self.template is not None else None
+        self._parent = forks or self._zygote
+        self._parent.fork(
             self._options.worker, link.remote_fds, on_forked, platform=self.platform
         )
 
@@ -313,12 +319,14 @@ class WorkerLife:
             self._on_death(link, self._ended_for, is_innocent=self._ended_innocent)
             return
 
+        parent = self._parent
+
         def on_status(status: int | None) -> None:
             timer.cancel()
-            self._zygote.unwatch_death(link.pid)
+            parent.unwatch_death(link.pid)
             if link is not self.link:
                 return
-            if status is None and self._zygote.pid != link.zygote_pid:
+            if status is None and parent.pid != link.zygote_pid:
                 self._on_death(link, "ended with the zygote", is_innocent=True)
             else:
                 was_killed = status is not None and os.WIFSIGNALED(status)
@@ -327,8 +335,8 @@ class WorkerLife:
 
         when_s = self._loop.clock.now() + _STATUS_WAIT_S
         timer = self._loop.call_at(when_s, lambda: on_status(None))
-        self._zygote.watch_death(link.pid, on_status)
-        if self._zygote.pid != link.zygote_pid:
+        parent.watch_death(link.pid, on_status)
+        if parent.pid != link.zygote_pid:
             on_status(None)  # there is nobody left to say it
 
     def _on_death(

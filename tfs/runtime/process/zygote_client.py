@@ -10,7 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest import control_channel
@@ -34,6 +34,23 @@ class Forked:
     pid: int
     pidfd: int
     zygote_pid: int
+
+
+class StartedZygote(Protocol):
+    """A process that becomes a zygote, or is one. Thread-safe."""
+
+    @property
+    def channel(self) -> socket.socket:
+        """The conversation's end here, non-blocking."""
+        ...
+
+    def on_end(self, fn: Callable[[str], None]) -> None:
+        """Calls ``fn`` with why it ended, where that is known before the channel's end."""
+        ...
+
+    def close(self) -> None:
+        """Ends it and every worker it forked, soon; idempotent."""
+        ...
 
 
 class _ForkRequest:
@@ -62,7 +79,8 @@ class ZygoteClient:
         loop: Drives the conversation; runs the callbacks.
         environment: Added to the zygote's environment.
         linger_s: Seconds without users after which the zygote is ended.
-        started: Taken instead of starting one, by ``adopt`` or the first fork.
+        started: Taken instead of starting one, by ``adopt`` or the first fork; whoever
+            is one's child ends with its channel.
         keeps_standby: Whether a second zygote is kept, which takes the place of the
             first at once when that is killed.
 
@@ -74,7 +92,7 @@ class ZygoteClient:
         environment: Mapping[str, str] | None = None,
         *,
         linger_s: float = _LINGER_S,
-        started: ZygoteProcess | None = None,
+        started: StartedZygote | None = None,
         keeps_standby: bool = False,
     ) -> None:
         self._loop = loop
@@ -84,7 +102,7 @@ class ZygoteClient:
         self._environment = dict(environment or {})
         self._linger_s = linger_s
         self._started = started
-        self._process: ZygoteProcess | StandbyZygote | None = None
+        self._process: StartedZygote | StandbyZygote | None = None
         self._channel: socket.socket | None = None
         self._ready = False
         self._waiting: list[_ForkRequest] = []
@@ -168,6 +186,17 @@ class ZygoteClient:
         self._waiting.append(request)
         if self._channel is None:
             self._start()
+
+    def ask(self, request: bytes, fds: tuple[int, ...]) -> None:
+        """Sends a request that is answered over a channel among ``fds``, or not at all.
+
+        Raises:
+            OSError: There is no zygote now, or it does not keep up.
+
+        """
+        if self._channel is None or not self._ready:
+            raise OSError("there is no zygote")
+        control_channel.send(self._channel, request, fds)
 
     def watch_death(self, pid: int, on_death: Callable[[int | None], None]) -> None:
         """Calls ``on_death(status)`` once when the zygote has reaped ``pid``.
