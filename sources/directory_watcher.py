@@ -178,7 +178,8 @@ class WatchdogWatcher:
 
     def _drop(self, root: str) -> None:
         watch, _ = self._watches.pop(root)
-        if self._observer is not None:
+        is_shared = any(other == watch for other, _ in self._watches.values())
+        if self._observer is not None and not is_shared:
             with contextlib.suppress(KeyError):  # watchdog gave it up by itself
                 self._observer.unschedule(watch)
 
@@ -205,28 +206,34 @@ def choose_roots(
 
 
 class _Handler(FileSystemEventHandler):
-    """Hands paths on, as the names they were watched under. Thread-safe."""
+    """Hands paths on, by each name that they are known under. Thread-safe.
+
+    A link and what it leads to may both be base paths, and so may two such links.
+    """
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
-        self._lock = threading.Lock()  # guards _named; leaf
-        self._named: dict[str, str] = {}
+        self._lock = threading.Lock()  # guards the writing of _named; leaf
+        self._named: dict[str, tuple[str, ...]] = {}
 
     def name_root(self, real: str, named: str) -> None:
-        if real != named:
-            with self._lock:
-                self._named = {**self._named, real: named}
+        with self._lock:
+            names = self._named.get(real, ())
+            if real != named and named not in names:
+                self._named = {**self._named, real: (*names, named)}
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         for path in (event.src_path, event.dest_path):
             if path:
-                self._on_change(self._as_named(os.fsdecode(path)))
+                for name in self._names_of(os.fsdecode(path)):
+                    self._on_change(name)
 
-    def _as_named(self, path: str) -> str:
+    def _names_of(self, path: str) -> list[str]:
+        names = [path]
         for real, named in self._named.items():
             if path == real or path.startswith(real + "/"):
-                return named + path[len(real) :]
-        return path
+                names += [name + path[len(real) :] for name in named]
+        return names
 
 
 def _shorten_pairing() -> None:

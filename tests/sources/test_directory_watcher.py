@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,39 @@ def test_what_does_not_exist_is_watched_once_it_does(
         assert not watcher.ensure(str(path))
     finally:
         watcher.close()
+        watcher.close()
+
+
+def test_a_change_is_told_under_every_name_of_its_directory(
+    watcher: WatchdogWatcher, tmp_path: Path
+) -> None:
+    """A base path, and links to it that are base paths too; also when one has left."""
+    plain, links = tmp_path / "plain", [tmp_path / name for name in "ab"]
+    plain.mkdir()
+    for link in links:
+        link.symlink_to(plain)
+    told: set[str] = set()
+    changed = threading.Condition()
+
+    def note(path: str) -> None:
+        with changed:
+            told.add(path)
+            changed.notify_all()
+
+    def wait_for(*paths: Path) -> None:
+        wanted = {str(path) for path in paths}
+        with changed:
+            assert changed.wait_for(lambda: wanted <= told, 20), told
+
+    watcher.start(note)
+    try:
+        watcher.watch(map(str, [plain, *links]))
+        (plain / "1").mkdir()
+        wait_for(plain / "1", *(link / "1" for link in links))
+        watcher.watch(map(str, [plain, links[0]]))
+        (plain / "2").mkdir()
+        wait_for(plain / "2", links[0] / "2")
+    finally:
         watcher.close()
 
 
