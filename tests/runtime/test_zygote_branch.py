@@ -171,9 +171,10 @@ def test_the_end_of_a_template_is_no_crash_of_the_model(
     assert one.pid is not None
     os.kill(one.pid, signal.SIGKILL)  # of one that worked well: no crash
     until(
-        lambda: one.state is WorkerState.READY and parent_of(one) == first,
-        "a worker of the template",
+        lambda: one.stats().num_restarts == 1 and one.state is WorkerState.READY,
+        "the next worker",
     )
+    assert parent_of(one) == first
     os.kill(first, signal.SIGKILL)
     until(lambda: one.stats().num_restarts == 2, "the death of its worker")
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
