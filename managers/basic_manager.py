@@ -282,28 +282,16 @@ class BasicManager:
 
     def take_room_made(self) -> bool:
         """Returns whether a load or an unload ended since this was last called."""
-        admission = self._admission
-        has_made, admission.may_have_made_room = admission.may_have_made_room, False
-        return has_made
+        if not self._admission.may_have_made_room:
+            return False
+        # Before anybody looks: what ends from here on says so again.
+        self._admission.may_have_made_room = False
+        return True
 
     def is_refused(self, version: HarnessSnapshot) -> bool:
         """Whether a version ended only because others held the memory."""
         managed = self._find(version)
         return managed is not None and managed.is_refused
-
-    def has_room(
-        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot] = ()
-    ) -> bool:
-        """Whether a version would fit now if ``going`` were unloaded.
-
-        By what it said last; of one that has said nothing there is room.
-        """
-        with self._lock:
-            managed = self._versions.find(version.id, version.generation)
-            others = [self._versions.find(v.id, v.generation) for v in going]
-            return managed is not None and self._admission.has_room(
-                managed, [each for each in others if each is not None]
-            )
 
     def estimate_ahead(self, version: HarnessSnapshot) -> bool:
         """Has a NEW version say what it takes; returns whether it has.
@@ -338,48 +326,56 @@ class BasicManager:
         """Ends a NEW version that would not fit even if ``going`` were unloaded."""
         with self._lock:
             managed = self._versions.find(version.id, version.generation)
-            others = [self._versions.find(v.id, v.generation) for v in going]
             if managed is None or managed.harness.state is not HarnessState.NEW:
                 return
-            self._admission.refuse(managed, [m for m in others if m is not None])
+            self._admission.refuse(managed, self._find_all_locked(going))
         self._end_load(managed)
 
     def promise_room(
         self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot]
-    ) -> None:
-        """Keeps the memory of ``going``, which are unloaded for it, for a NEW version.
+    ) -> bool:
+        """Keeps memory for a NEW version, if it fits once ``going`` are unloaded.
 
-        Until its load was decided on or it is not aspired any more, other loads wait.
+        By what it said last; of one that has said nothing, it does. Until its load was
+        decided on or it is not aspired any more, other loads wait. Returns whether.
         """
         with self._lock:
             managed = self._versions.find(version.id, version.generation)
-            others = [self._versions.find(v.id, v.generation) for v in going]
-            if managed is not None:
-                self._admission.promise(managed, [m for m in others if m is not None])
+            return managed is not None and self._admission.promise(
+                managed, self._find_all_locked(going)
+            )
 
     def manage_again(
         self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot], reason: str
-    ) -> None:
-        """Begins the life of a refused version anew; publishes START.
+    ) -> bool:
+        """Begins the life of a refused version anew, if it fits without ``going``.
 
-        The room that it found is kept for it, and what ``going`` leave.
+        Publishes START, and keeps the room for it as ``promise_room`` does. Returns
+        whether; else nothing changed.
         """
         with self._lock:
             refused = self._versions.find(version.id, version.generation)
             if refused is None or not refused.is_refused:
-                return
-            self._num_generations += 1
+                return False
             wanted = refused.reason
             reason = "; ".join(filter(None, (wanted, reason)))
-            harness = refused.harness.renewed(self._num_generations, reason)
+            harness = refused.harness.renewed(self._num_generations + 1, reason)
+            harness.estimate = refused.harness.estimate
             managed = ManagedVersion(harness, wanted)
-            managed.harness.estimate = refused.harness.estimate
-            others = [self._versions.find(v.id, v.generation) for v in going]
+            if not self._admission.promise(managed, self._find_all_locked(going)):
+                return False
+            self._num_generations += 1
             self._versions.remove(refused)
             self._versions.add(managed)
-            self._admission.promise(managed, [m for m in others if m is not None])
         self._events.start(managed)
         self._on_change(version.id.name)
+        return True
+
+    def _find_all_locked(
+        self, versions: Sequence[HarnessSnapshot]
+    ) -> list[ManagedVersion]:
+        found = (self._versions.find(v.id, v.generation) for v in versions)
+        return [each for each in found if each is not None]
 
     def _find(self, version: HarnessSnapshot) -> ManagedVersion | None:
         with self._lock:
@@ -549,8 +545,8 @@ class BasicManager:
             if managed.is_ended:
                 return
             managed.is_ended = True
-        self._note_over(managed)
         self._admission.release(managed)
+        self._note_over(managed)  # only now: it says that there may be room
         if self._releaser is not None:
             self._releaser.owe()  # of what the attempt had made
         harness = managed.harness

@@ -39,7 +39,7 @@ class LoadAdmission:
         self.num_executing = 0
         """Loads that were admitted and unloads, not ended yet."""
         self.may_have_made_room = False
-        """Whether one ended since this was last set to False."""
+        """Whether one ended, or who comes first left, since this was last set to False."""
 
     @property
     def num_deferred(self) -> int:
@@ -56,28 +56,31 @@ class LoadAdmission:
             return True
         if managed.harness.is_over:
             return False
-        if self._deferred and self._can_ever_fit(managed):
+        # Who was promised room waits behind nobody: others wait for just that.
+        is_promised = managed in self._promises
+        must_queue = self._deferred and not is_promised and self._can_ever_fit(managed)
+        if not must_queue and self._decide(managed):
+            return managed.is_executing
+        if is_promised:
+            self._deferred.appendleft(managed)
+        else:
             self._deferred.append(managed)
-            return False
-        return self._decide(managed)
+        return False
 
     def take_decided(self) -> list[ManagedVersion]:
         """Takes loads off the head of the queue: those that fit, and those refused."""
+        self._forget_promises()
         decided = []
-        while self._deferred:
-            managed = self._deferred.popleft()
-            if not self._decide(managed) and not managed.harness.is_over:
-                # It went to the end of the queue; it keeps its place at the head.
-                self._deferred.pop()
-                self._deferred.appendleft(managed)
-                break
-            decided.append(managed)
+        while self._deferred and self._decide(self._deferred[0]):
+            decided.append(self._deferred.popleft())
+            self.may_have_made_room = True
         return decided
 
     def give_up(self, managed: ManagedVersion) -> None:
         """Takes a load out of the queue if it waits there."""
         if managed in self._deferred:
             self._deferred.remove(managed)
+            self.may_have_made_room = True
 
     def begin(self, managed: ManagedVersion) -> None:
         """Counts a load or an unload as executing."""
@@ -122,9 +125,12 @@ class LoadAdmission:
         except ServingError:
             return True  # its load will tell
 
-    def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> None:
-        """Keeps the room that ``going`` leave for a load that is to come."""
+    def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> bool:
+        """Keeps room for a load that is to come, if it fits once ``going`` are gone."""
+        if not self.has_room(managed, going):
+            return False
         self._promises[managed] = tuple(going)
+        return True
 
     def _fits_with(
         self,
@@ -135,12 +141,7 @@ class LoadAdmission:
         """Whether a load fits once ``going`` are gone and all promises are kept."""
         if self._tracker is None:
             return True
-        self._promises = {
-            heir: elders
-            for heir, elders in self._promises.items()
-            if heir.harness.is_aspired
-            and heir.harness.state in (HarnessState.NEW, HarnessState.LOAD_REQUESTED)
-        }
+        self._forget_promises()
         leaving = set(going)
         for heir, elders in self._promises.items():
             if heir is not managed:
@@ -162,8 +163,19 @@ class LoadAdmission:
         managed.is_refused = self._can_ever_fit(managed)
         managed.harness.fail(no_room(managed, wanted, self._tracker, going))
 
+    def _forget_promises(self) -> None:
+        """Drops promises to whom nobody wants any more, or was decided on."""
+        states = (HarnessState.NEW, HarnessState.LOAD_REQUESTED)
+        for heir in list(self._promises):
+            if not heir.harness.is_aspired or heir.harness.state not in states:
+                del self._promises[heir]
+                self.may_have_made_room = True
+
     def _decide(self, managed: ManagedVersion) -> bool:
-        """Reserves and counts the load as executing; else defers it or fails it."""
+        """Reserves for a load and counts it as executing, or fails it.
+
+        Returns False where it is to wait: neither was done.
+        """
         wanted = managed.harness.estimate or ResourceAllocation()
         if self._tracker is not None:
             try:
@@ -172,15 +184,17 @@ class LoadAdmission:
                 )
             except ServingError as error:
                 managed.harness.fail(error)
-                return False
+                return True
             if not fits:
-                is_awaited = self.num_executing or self._promises.keys() - {managed}
+                # Who was promised room waits for no promise: two would wait for ever.
+                is_awaited = self.num_executing or (
+                    self._promises and managed not in self._promises
+                )
                 if is_awaited and self._can_ever_fit(managed):
-                    self._deferred.append(managed)
                     return False
                 managed.is_refused = self._can_ever_fit(managed)
                 managed.harness.fail(no_room(managed, wanted, self._tracker))
-                return False
+                return True
             managed.reserved = wanted
         self.begin(managed)
         return True

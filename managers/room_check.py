@@ -48,8 +48,7 @@ class RoomCheck:
             as_new = replace(each, state=HarnessState.NEW, error=None)
             rest = [v for v in versions if v is not each]
             going = _going(policy([*rest, as_new]), versions)
-            if basic.has_room(each, going):
-                basic.manage_again(each, going, "there is room for it now")
+            if basic.manage_again(each, going, "there is room for it now"):
                 return ()
         plan = policy(versions)
         fitting = self._hold_back(plan, versions)
@@ -74,8 +73,7 @@ class RoomCheck:
         if not all(was_asked):
             return ()
         for heir in sorted(heirs, key=age, reverse=True):  # as they are loaded
-            if basic.has_room(heir, going):
-                basic.promise_room(heir, going)
+            if basic.promise_room(heir, going):
                 return plan
         if not basic.num_executing:  # nobody else will make room soon
             for heir in heirs:
