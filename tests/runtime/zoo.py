@@ -14,6 +14,7 @@ import torch
 from tfs.runtime.batched import batched
 
 COUNTER = 0
+RUNNING = 0
 
 
 class Scale(torch.nn.Module):
@@ -329,6 +330,19 @@ class FailsAgain(torch.nn.Module):
             pass
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class HangsTogether(torch.nn.Module):
+    """Waits for ever if it is called while a call runs, and so does that call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global RUNNING
+        RUNNING += 1
+        time.sleep(0.001)
+        while RUNNING > 1:
+            time.sleep(0.01)
+        RUNNING -= 1
         return x
 
 

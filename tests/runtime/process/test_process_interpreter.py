@@ -24,7 +24,14 @@ from tests.runtime.packaged import (
     values,
 )
 from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
-from tests.runtime.zoo import DiesWhenLoaded, Hoarder, Leaks, Scale, Weighted
+from tests.runtime.zoo import (
+    DiesWhenLoaded,
+    HangsTogether,
+    Hoarder,
+    Leaks,
+    Scale,
+    Weighted,
+)
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
     Cancelled,
@@ -572,6 +579,24 @@ def test_a_call_that_takes_too_much_memory_fails_alone(
     assert "hoarder/1" in error.message
     assert values(ask(loaded, {"x": floats((1, 0))}).outputs()["y"]) == [[1, 0]]
     assert pid_of(interpreter) == pid
+
+
+def test_a_model_that_two_threads_hang_is_measured_no_more(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """What is known of it is nothing, and its worker is replaced, with nobody to blame."""
+    interpreter = host.interpreter(ProcessOptions(call_timeout_s=1.0))
+    loaded = interpreter.load(
+        package(
+            tmp_path, HangsTogether(), {"serving_default": signature()}, name="meets"
+        )
+    )
+    pid = pid_of(interpreter)
+    assert loaded.two_thread_scaling("serving_default", X, 0.05) is None
+    until(lambda: interpreter.pid not in (None, pid), "the next worker")
+    assert values(ask(loaded, X).outputs()["y"]) == values(X["x"])
+    assert "two calls of its model at once hang" in loaded.health.last_death
+    assert loaded.health.crashes.num_recent(time.monotonic()) == 0
 
 
 def test_a_leak_ends_one_interpreter_which_comes_back(

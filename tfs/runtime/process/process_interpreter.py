@@ -58,6 +58,7 @@ from tfs.runtime.task_outcome import closed, finish, unloaded
 log = logging.getLogger(__name__)
 
 _WORKED_WELL_CALLS: Final = 100
+_SCALE_PATIENCE_S: Final = 5.0  # for two threads' calls, beside what they should take
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
 
 T = TypeVar("T")
@@ -313,15 +314,31 @@ class ProcessInterpreter:
     ) -> float | None:
         """Has the worker call the model from two threads. Blocks.
 
+        A worker that does not come back from it is replaced, and nothing is known.
+
         Raises:
-            ServingError: The worker died over it, or does not answer.
+            ServingError: The worker died over it.
 
         """
         fields: dict[str, object] = {"duration_s": duration_s}
-        timeout_s = 8 * duration_s + self._options.call_timeout_s
-        reply = self._try(
-            "scale", model, signature_name, inputs, fields, timeout_s, background=False
-        )
+        patience_s = self._options.call_timeout_s
+        if model.last_call_s is not None:
+            patience_s = min(patience_s, 10 * model.last_call_s + _SCALE_PATIENCE_S)
+        link = self._life.link
+        try:
+            reply = self._try(
+                "scale",
+                model,
+                signature_name,
+                inputs,
+                fields,
+                8 * duration_s + patience_s,
+                background=False,
+            )
+        except DeadlineExceeded:
+            log.warning("event=two_threads_hang servable=%s", model.who)
+            self._end_hanging(link, "two calls of its model at once hang")
+            return None
         scaling = reply.get("scaling")
         return scaling if isinstance(scaling, float) else None
 
@@ -338,11 +355,6 @@ class ProcessInterpreter:
         come back from it is replaced.
         """
         link = self._life.link
-
-        def end() -> None:
-            if link is not None and self._life.link is link:
-                self._life.end("was ended because a call before it served hangs")
-
         try:
             self._try(
                 "rehearse",
@@ -354,9 +366,18 @@ class ProcessInterpreter:
                 background=not self._options.is_urgent(),
             )
         except DeadlineExceeded:
-            self._loop.post(end)
+            self._end_hanging(link, "a call before it served hangs")
         except ServingError:
             pass
+
+    def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
+        """Replaces a worker, if it is the present one yet."""
+
+        def end() -> None:
+            if link is not None and self._life.link is link:
+                self._life.end(f"was ended because {why}")
+
+        self._loop.post(end)
 
     def _try(
         self,
