@@ -229,16 +229,16 @@ class SharedBatchScheduler:
             else:
                 self._note(queue, now_s)
 
-    def begin_alone(self, queue: AnyQueue, num_rows: int) -> float | None:
-        """Tells whether a task may be computed at once, as the batch it would make.
+    def begin_now(self, queue: AnyQueue, num_rows: int) -> float | None:
+        """Tells whether tasks may be computed at once, as the batch they would make.
 
         That is so while nothing else waits for the device or runs on it, and the queue
-        neither waits for more nor pads so few rows. Whoever gets the time computes the
-        task before anything else happens on this thread, and calls ``end_alone``; or
-        does nothing and submits it.
+        neither waits for more nor pads so few rows. Whoever gets the time computes them
+        before anything else happens on this thread, and calls ``end_now``; or does
+        nothing and submits them.
 
         Returns:
-            The time; None if the task is to be submitted.
+            The time; None if the tasks are to be submitted.
 
         """
         if (
@@ -258,10 +258,16 @@ class SharedBatchScheduler:
             return None
         return self._now()
 
-    def end_alone(
-        self, queue: AnyQueue, num_rows: int, begun_s: float, *, failed: bool
+    def end_now(
+        self,
+        queue: AnyQueue,
+        num_tasks: int,
+        num_rows: int,
+        begun_s: float,
+        *,
+        failed: bool,
     ) -> None:
-        """Counts a task that was computed past ``queue``, as its batch would have been."""
+        """Counts tasks that were computed past ``queue``, as their batch would have been."""
         now_s = self._last_done_s = self._now()
         device_s = now_s - begun_s
         if queue.credit_s <= 0.0 and not queue.has_share(self._round_index):
@@ -272,14 +278,14 @@ class SharedBatchScheduler:
         counts = queue.rows_counts
         counts[num_rows] = num_alike = counts[num_rows] + 1
         stats = queue.stats
-        if num_rows != 1:
-            stats.note_shape(1, num_rows, num_rows)
+        if num_rows != num_tasks:
+            stats.note_shape(num_tasks, num_rows, num_rows)
         num_meant = num_batches_meant(device_s, num_alike)
         if num_meant:
             stats.note_times(0.0, device_s, 0, num_meant)
         if failed:
             stats.num_failures += 1
-            stats.num_failed_tasks += 1
+            stats.num_failed_tasks += num_tasks
             return
         queue.num_fruitless = 0
         if num_meant:

@@ -858,10 +858,10 @@ def test_a_task_computed_past_its_queue_counts_as_a_batch_of_it() -> None:
         for index, duration_s in enumerate(durations_s):
             num_rows, fails = 1 + index % 2, not index % 7
             if is_alone:
-                begun_s = at.scheduler.begin_alone(queue, num_rows)
+                begun_s = at.scheduler.begin_now(queue, num_rows)
                 assert begun_s == at.clock.now()
                 at.clock.advance(duration_s)
-                at.scheduler.end_alone(queue, num_rows, begun_s, failed=fails)
+                at.scheduler.end_now(queue, 1, num_rows, begun_s, failed=fails)
             else:
                 at.submit(queue, num_rows)
                 at.step()
@@ -892,21 +892,21 @@ def test_a_task_is_queued_where_others_would_have_to_wait_for_it() -> None:
     """Past its queue goes only what its turn would have come to at once."""
     at = Fixture(num_batch_threads=2)
     queue, _ = at.add(allowed_rows=(2, 10))
-    assert at.scheduler.begin_alone(queue, 1) is None  # to be padded
-    assert at.scheduler.begin_alone(queue, 2) is not None
+    assert at.scheduler.begin_now(queue, 1) is None  # to be padded
+    assert at.scheduler.begin_now(queue, 2) is not None
     waits, _ = at.add(timeout_s=1.0)
-    assert at.scheduler.begin_alone(waits, 1) is None  # for more of its kind
+    assert at.scheduler.begin_now(waits, 1) is None  # for more of its kind
     other, _ = at.add()
     at.submit(other, 1)
-    assert at.scheduler.begin_alone(queue, 2) is None  # the other one came first
+    assert at.scheduler.begin_now(queue, 2) is None  # the other one came first
     at.step()
-    assert at.scheduler.begin_alone(queue, 2) is None  # the device is busy
+    assert at.scheduler.begin_now(queue, 2) is None  # the device is busy
     at.scheduler.remove_queue(queue)
-    assert at.scheduler.begin_alone(queue, 2) is None
+    assert at.scheduler.begin_now(queue, 2) is None
 
 
 def test_a_queue_that_ranks_by_deadline_gets_every_task() -> None:
     """Its window learns from arrivals."""
     at = Fixture()
     queue, _ = at.add(policy=QueuePolicy(window=WindowOptions()))
-    assert at.scheduler.begin_alone(queue, 1) is None
+    assert at.scheduler.begin_now(queue, 1) is None

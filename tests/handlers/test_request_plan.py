@@ -29,7 +29,13 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import (
+    InferenceTask,
+    MakeInputs,
+    Outcome,
+    Servable,
+    Tensors,
+)
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import Phase, ServingLoop
@@ -138,12 +144,18 @@ class PromptModel(Model):
     num_prompt_calls = 0
 
     def compute_now(
-        self, signature_name: str, inputs: Tensors, num_rows: int
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
     ) -> Outcome | None:
+        if num_tasks != 1:
+            return None
         self.num_prompt_calls += 1
         signature = self.signatures[signature_name]
         return self._outcome(
-            InferenceTask(signature_name, signature, inputs, print, num_rows)
+            InferenceTask(signature_name, signature, make_inputs(), print, num_rows)
         )
 
 
@@ -532,23 +544,34 @@ def test_mutated_requests_are_answered_at_once_as_one_by_one() -> None:
         _differences(seed, 40, PromptModel, max_burst=3)
 
 
-def test_one_that_comes_alone_is_answered_before_anything_else() -> None:
-    """Where its model can be called at once, a lone request waits for no scheduler."""
+@pytest.mark.parametrize("num_calls", [1, 3])
+def test_what_is_all_alike_is_answered_before_anything_else(num_calls: int) -> None:
+    """Where its model can be called at once, a round's burst waits for no scheduler."""
     desk = Desk(SharedLookup())
     model = PromptModel()
     handle = desk.publish(model)
     known(desk, message(0, 0))
     model.num_prompt_calls = 0
-    (call,) = [FakeCall(message(1.0, 2.0))]
-    desk.send([call])
-    assert list(reply_of(call).outputs["y"].float_val) == [1.0, 2.0]
+    calls = [FakeCall(message(float(n), 2.0)) for n in range(num_calls)]
+    desk.send(calls)
+    for n, call in enumerate(calls):
+        assert list(reply_of(call).outputs["y"].float_val) == [float(n), 2.0]
     assert (model.num_prompt_calls, handle.num_pins) == (1, 0)
-    several = [FakeCall(message(float(n), 2.0)) for n in (3, 4)]
-    desk.send(several)
-    assert not any(each.is_finished for each in several)
+
+
+def test_what_comes_with_others_is_queued() -> None:
+    """Others of the burst may be for the same batch: all wait for the scheduler."""
+    desk = Desk(SharedLookup())
+    model = PromptModel()
+    desk.publish(model)
+    known(desk, message(0, 0), message(0, 0, 0, 0))
+    model.num_prompt_calls = 0
+    calls = [FakeCall(message(*range(1, 1 + 2 * n))) for n in (1, 2, 1, 2)]
+    desk.send(calls)
+    assert not any(call.is_finished for call in calls)
     desk.finish()
-    assert model.num_prompt_calls == 2  # one batch
-    assert all(each.is_finished for each in several)
+    assert model.num_prompt_calls == 1  # one batch
+    assert all(isinstance(call.outcome, bytes) for call in calls)
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])

@@ -33,6 +33,7 @@ from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import (
     CancelToken,
     InferenceTask,
+    MakeInputs,
     Outcome,
     Servable,
     Tensors,
@@ -131,12 +132,17 @@ class PromptSums(Sums):
     is_busy = False
 
     def compute_now(
-        self, signature_name: str, inputs: Tensors, num_rows: int
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
     ) -> Outcome | None:
         if self.is_busy:
             return None
+        assert num_tasks == 1
         signature = self.signatures[signature_name]
-        task = InferenceTask(signature_name, signature, inputs, print, num_rows)
+        task = InferenceTask(signature_name, signature, make_inputs(), print, num_rows)
         self.seen.append(task)
         return self.compute(task)
 
@@ -1156,43 +1162,52 @@ def test_what_goes_past_the_queues_is_counted_on_by_the_next_form() -> None:
 # -- where the model can be called at once --------------------------------------------
 
 
-def test_a_request_is_computed_at_once_and_counted_as_a_batch() -> None:
-    """Past an idle queue goes what would have been a batch of one; errors are its own."""
+def compute_at_once(
+    at: Fixture, inputs: Tensors, num_rows: int, num_tasks: int = 1
+) -> Outcome | None:
+    return at.batched.compute_now(
+        DEFAULT_SIGNATURE, lambda: inputs, num_rows, num_tasks
+    )
+
+
+def test_requests_are_computed_at_once_and_counted_as_a_batch() -> None:
+    """Past an idle queue goes what would have been a batch; one's error is its own."""
     at = Fixture(PromptSums())
     at.submit({"x": floats((1, 2), 1, 2)})  # makes the queue
     at.step()
-    outcome = at.batched.compute_now(DEFAULT_SIGNATURE, {"x": floats((1, 2), 3, 4)}, 1)
+    outcome = compute_at_once(at, {"x": floats((3, 2), 3, 4, 0, 1, 2, 2)}, 3, 3)
     assert not isinstance(outcome, ServingError | None)
-    assert values_of(outcome["sum"]) == [7]
-    failed = at.batched.compute_now(
-        DEFAULT_SIGNATURE, {"x": floats((2, 2), 1, 1, -1, 1)}, 2
-    )
+    assert values_of(outcome["sum"]) == [7, 1, 4]
+    failed = compute_at_once(at, {"x": floats((2, 2), 1, 1, -1, 1)}, 2)
     assert isinstance(failed, InvalidArgument)
     (report,) = at.batched.report()
-    assert (report.num_batches, report.num_rows) == (3, 4)
-    assert (report.num_completed_tasks, report.num_failed_tasks) == (3, 1)
+    assert (report.num_batches, report.num_rows) == (3, 6)
+    assert (report.num_completed_tasks, report.num_failed_tasks) == (5, 1)
     at.close()
 
 
 def test_what_cannot_be_computed_at_once_is_left_alone() -> None:
-    """A busy model, a task that waits, too many rows: nothing is done, nothing counted."""
+    """A busy model, a task that waits, too many rows: nothing is done, nothing counted.
+
+    Nor is a batch that failed: its tasks are to be told apart.
+    """
     inner = PromptSums()
     at = Fixture(inner)
     inputs = {"x": floats((1, 2), 1, 2)}
-    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None  # no queue yet
+    assert compute_at_once(at, inputs, 1) is None  # no queue yet
     _, first = at.submit(inputs)
-    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None  # it is before
+    assert compute_at_once(at, inputs, 1) is None  # it was before
     at.step()
     assert values_of(outputs_of(first)["sum"]) == [3]
     inner.is_busy = True
-    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None
+    assert compute_at_once(at, inputs, 1) is None
     inner.is_busy = False
-    many = {"x": floats((5, 2), *range(10))}
-    assert at.batched.compute_now(DEFAULT_SIGNATURE, many, 5) is None
+    assert compute_at_once(at, {"x": floats((5, 2), *range(10))}, 5) is None
+    assert compute_at_once(at, {"x": floats((2, 2), 1, 1, -1, 1)}, 2, 2) is None
     (report,) = at.batched.report()
-    assert report.num_batches == 1
+    assert (report.num_batches, report.num_failed_tasks) == (1, 0)
     at.batched.close()
-    assert at.batched.compute_now(DEFAULT_SIGNATURE, inputs, 1) is None
+    assert compute_at_once(at, inputs, 1) is None
     at.close()
 
 
@@ -1206,7 +1221,7 @@ def test_wrong_outputs_of_a_request_computed_at_once_fail_it() -> None:
     at = Fixture(Wrong())
     _, told = at.submit({"x": floats((1, 2), 1, 2)})
     at.step()
-    now = at.batched.compute_now(DEFAULT_SIGNATURE, {"x": floats((1, 2), 1, 2)}, 1)
+    now = compute_at_once(at, {"x": floats((1, 2), 1, 2)}, 1)
     assert isinstance(now, FailedPrecondition)
     assert now.message == error_of(told).message
     at.close()

@@ -112,7 +112,15 @@ class Call(Protocol):
 
 
 class BurstCall(Call, Protocol):
-    """A unary call that came together with others; see :class:`Method`."""
+    """A unary call that came together with others; see :class:`Method`.
+
+    Attributes:
+        is_finished: Whether it has ended, by its handler or without.
+
+    """
+
+    @property
+    def is_finished(self) -> bool: ...
 
     @staticmethod
     def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:

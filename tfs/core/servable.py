@@ -209,34 +209,51 @@ class JoiningServable(Servable, Protocol):
         ...
 
 
+MakeInputs: TypeAlias = Callable[[], Tensors]
+"""Makes the inputs of a call, for whoever may find that there is none."""
+
+
 class PromptServable(Servable, Protocol):
-    """A servable that may compute a request before it returns, without a hand-over."""
+    """A servable that may compute requests before it returns, without a hand-over."""
 
     def compute_now(
-        self, signature_name: str, inputs: Tensors, num_rows: int
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
     ) -> Outcome | None:
-        """Computes a request here and now. From the serving loop; does not raise.
+        """Computes requests here and now. From the serving loop; does not raise.
 
-        Returns None, with nothing done, where that is not possible or others would have
-        to wait for it: then it is to be submitted.
+        Returns None, with nothing done, where that is not possible, or others would
+        have to wait for it, or it would take finding out whose fault an error is: then
+        they are to be submitted.
 
         Args:
             signature_name: By key; the servable has it.
-            inputs: Checked against it. Somebody waits for them, and is in time.
-            num_rows: Of the inputs.
+            make_inputs: Returns the inputs of all of them, checked; called if needed.
+            num_rows: Of all of them.
+            num_tasks: How many there are; somebody waits for each, and is in time. Who
+                does not know whether they may be joined takes one at most.
 
         """
         ...
 
 
 def compute_now(
-    servable: Servable, signature_name: str, inputs: Tensors, num_rows: int
+    servable: Servable,
+    signature_name: str,
+    make_inputs: MakeInputs,
+    num_rows: int,
+    num_tasks: int = 1,
 ) -> Outcome | None:
-    """Has a servable compute a request now; None if it cannot. On the loop."""
-    now: Callable[[str, Tensors, int], Outcome | None] | None = getattr(
+    """Has a servable compute requests now; None if it cannot. On the loop."""
+    now: Callable[[str, MakeInputs, int, int], Outcome | None] | None = getattr(
         servable, "compute_now", None
     )
-    return None if now is None else now(signature_name, inputs, num_rows)
+    if now is None:
+        return None
+    return now(signature_name, make_inputs, num_rows, num_tasks)
 
 
 def submit_all(servable: Servable, tasks: Sequence[InferenceTask]) -> None:

@@ -170,3 +170,34 @@ def concatenate(views: Sequence[TensorView]) -> TensorView:
     if sum(map(len, parts)) < LARGE_BYTES:
         return TensorView(first.dtype, shape, b"".join(parts))
     return TensorView(first.dtype, shape, memoryview(bytearray().join(parts)))
+
+
+def join_elements(
+    specs: Sequence[tuple[str, DType, tuple[int, ...]]],
+    elements: Sequence[tuple[Buffer, ...]],
+    num_rows: int,
+) -> dict[str, TensorView]:
+    """Joins tensors of equal names, dtypes and shapes, of which the elements are there.
+
+    Copies those once. Many are given away, as :func:`concatenate` does.
+
+    Args:
+        specs: Name, dtype and shape of each tensor of a set.
+        elements: Of each set, those of its tensors; at least one set.
+        num_rows: Of the result: the first row is repeated until there are so many.
+
+    """
+    joined: dict[str, TensorView] = {}
+    for index, (name, dtype, shape) in enumerate(specs):
+        parts = [own[index] for own in elements]
+        row_bytes = len(parts[0]) // shape[0]
+        missing = num_rows - len(elements) * shape[0]
+        if missing:
+            parts += [parts[0][:row_bytes]] * missing
+        data: Buffer
+        if row_bytes * num_rows < LARGE_BYTES:
+            data = b"".join(parts)
+        else:
+            data = memoryview(bytearray().join(parts))
+        joined[name] = TensorView(dtype, (num_rows, *shape[1:]), data)
+    return joined

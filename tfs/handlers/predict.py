@@ -177,9 +177,9 @@ class PredictHandler:
                 run: Sequence[BurstCall] = calls[index:stop]
                 if _any_gives_way(run):
                     run, elements = self._start_low(run, elements)
-                is_alone = len(calls) == 1
+                is_all = len(run) == len(calls)
                 if run and not self._start_alike(
-                    template, run, elements, is_alone=is_alone
+                    template, run, elements, is_all=is_all
                 ):
                     # All that are alike: to try again with each of them as the first
                     # would take time squared, just when there is too much to do.
@@ -207,7 +207,7 @@ class PredictHandler:
         calls: Sequence[BurstCall],
         elements: Sequence[tuple[Buffer, ...]],
         *,
-        is_alone: bool,
+        is_all: bool,
     ) -> bool:
         """Starts requests of one template by their plan, none of low priority.
 
@@ -218,8 +218,8 @@ class PredictHandler:
             template: What they have in common.
             calls: Whose they are.
             elements: What is each one's own.
-            is_alone: Whether it is one and no other came with it, so that nothing is
-                to be gained by queueing it.
+            is_all: Whether no others came with them, so that nothing is to be gained by
+                queueing them.
 
         """
         acquire_shared = self._acquire_shared
@@ -246,9 +246,7 @@ class PredictHandler:
             gate.leave_all(num)
             return False
         servable = handle.servable
-        if not is_alone or not _answer_now(
-            servable, plan, calls[0], elements[0], begun_s
-        ):
+        if not is_all or not _answer_now(servable, plan, calls, elements, begun_s):
             submit_all(servable, plan.tasks(calls, elements, begun_s))
         return True
 
@@ -291,26 +289,35 @@ class PredictHandler:
 def _answer_now(
     servable: Servable,
     plan: RequestPlan,
-    call: BurstCall,
-    elements: tuple[Buffer, ...],
+    calls: Sequence[BurstCall],
+    elements: Sequence[tuple[Buffer, ...]],
     begun_s: float,
 ) -> bool:
-    """Computes and answers a request that entered, if that can be done here and now.
+    """Computes and answers requests that entered, if that can be done here and now.
 
-    All that differs from submitting it is what it takes; False, with nothing done,
-    where it is to be submitted, and ended there if nobody waits for it.
+    All that differs from submitting them is what it takes. False, with nothing done,
+    where they are to be submitted; who gave up is told apart there.
     """
-    deadline_s = call.deadline_s
-    if call.cancel.error is not None or (
-        deadline_s is not None and deadline_s <= begun_s
-    ):
-        return False
+    for call in calls:
+        deadline_s = call.deadline_s
+        if call.is_finished or (deadline_s is not None and deadline_s <= begun_s):
+            return False
+    num = len(calls)
+    num_rows = plan.num_rows
     outcome = compute_now(
-        servable, plan.signature_name, plan.inputs_of(elements), plan.num_rows
+        servable,
+        plan.signature_name,
+        functools.partial(plan.joined, elements),
+        num * num_rows,
+        num,
     )
     if outcome is None:
         return False
-    plan.answers.end(call, begun_s, (), outcome)
+    if num == 1 or isinstance(outcome, ServingError):
+        for call in calls:
+            plan.answers.end(call, begun_s, (), outcome)
+    else:
+        plan.answers.end_now(calls, begun_s, outcome, num_rows)
     return True
 
 

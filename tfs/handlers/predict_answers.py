@@ -164,35 +164,74 @@ class PredictAnswers:
             num_rows: Rows of each request.
 
         """
-        num = len(asked)
         calls = [each.call for each in asked]
+        replies = self._replies(calls, outputs, num_rows)
+        if replies is None:
+            for index, each in enumerate(asked):
+                own = _rows_of(outputs, index, num_rows)
+                self.end(each.call, each.begun_s, (), own)
+            return
         try:
-            replies = write_predict_replies(
+            self._reply_all(calls, replies)
+        finally:
+            self._count(asked)
+            self._release_all(len(calls))
+
+    def end_now(
+        self,
+        calls: Sequence[BurstCall],
+        begun_s: float,
+        outputs: Tensors,
+        num_rows: int,
+    ) -> None:
+        """Ends requests that were begun and computed together, at once. On the loop.
+
+        Args:
+            calls: Of the requests, in the order of their rows; none had ended when they
+                were begun, and nothing else happened since.
+            begun_s: When that was.
+            outputs: Of them all.
+            num_rows: Rows of each request.
+
+        """
+        replies = self._replies(calls, outputs, num_rows)
+        if replies is None:
+            for index, call in enumerate(calls):
+                self.end(call, begun_s, (), _rows_of(outputs, index, num_rows))
+            return
+        try:
+            self._reply_all(calls, replies)
+        finally:
+            self._stats.end_all(Code.OK, begun_s, len(calls))
+            self._release_all(len(calls))
+
+    def _replies(
+        self, calls: Sequence[BurstCall], outputs: Tensors, num_rows: int
+    ) -> list[bytes] | None:
+        """Returns the reply to each; None: to be written one by one."""
+        try:
+            return write_predict_replies(
                 self._id.name,
                 self._id.version,
                 self._signature_name,
                 outputs,
                 num_rows,
-                num,
+                len(calls),
                 as_tensor_content=self._as_tensor_content,
             )
         except Exception:
-            replies = None  # one by one it shows whose fault it is
-        if replies is None:
-            for index, each in enumerate(asked):
-                start, stop = index * num_rows, (index + 1) * num_rows
-                own = {name: view.rows(start, stop) for name, view in outputs.items()}
-                self.end(each.call, each.begun_s, (), own)
-            return
+            return None  # one by one it shows whose fault it is
+
+    def _reply_all(self, calls: Sequence[BurstCall], replies: Sequence[bytes]) -> None:
+        num = len(calls)
         self._model.leave_all(num)
         self._gate.leave_all(num)
-        try:
-            calls[0].reply_all(calls, replies)
-        finally:
-            self._count(asked)
-            release = self._handle.release
-            for _ in asked:
-                release()
+        calls[0].reply_all(calls, replies)
+
+    def _release_all(self, num: int) -> None:
+        release = self._handle.release
+        for _ in range(num):
+            release()
 
     def _count(self, asked: Sequence[Asked]) -> None:
         first_s = asked[0].begun_s
@@ -207,3 +246,9 @@ class PredictAnswers:
         for each in asked:
             error = each.cancel.error
             self._stats.end(Code.OK if error is None else error.code, each.begun_s)
+
+
+def _rows_of(outputs: Tensors, index: int, num_rows: int) -> Tensors:
+    """Returns the ``index``-th of equal parts."""
+    start, stop = index * num_rows, (index + 1) * num_rows
+    return {name: view.rows(start, stop) for name, view in outputs.items()}

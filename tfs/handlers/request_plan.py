@@ -21,7 +21,7 @@ from tfs.core.call import BurstCall
 from tfs.core.dtype import DType
 from tfs.core.servable import InferenceTask, Outcome, TaskForm, Tensors
 from tfs.core.signature import Signature
-from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tensor_view import Buffer, TensorView, join_elements
 from tfs.handlers.predict_answers import PredictAnswers
 
 
@@ -68,6 +68,12 @@ class RequestPlan:
             name: TensorView(dtype, shape, data)
             for (name, dtype, shape), data in zip(self.inputs, elements, strict=True)
         }
+
+    def joined(self, elements: Sequence[tuple[Buffer, ...]]) -> Tensors:
+        """Returns the inputs of requests with these elements, one after the other."""
+        if len(elements) == 1:
+            return self.inputs_of(elements[0])
+        return join_elements(self.inputs, elements, len(elements) * self.num_rows)
 
     def tasks(
         self,

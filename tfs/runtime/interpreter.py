@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tfs.core.servable import InferenceTask, Outcome, Tensors
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.model_source import ModelSource
 
 
@@ -81,7 +81,9 @@ class InterpreterModel(Protocol):
 class PromptModel(InterpreterModel, Protocol):
     """A model whose interpreter may be the caller's own thread. Thread-safe."""
 
-    def compute_now(self, signature_name: str, inputs: Tensors) -> Outcome | None:
+    def compute_now(
+        self, signature_name: str, make_inputs: MakeInputs
+    ) -> Outcome | None:
         """Calls the model before it returns; does not raise.
 
         Returns None, with nothing done, if that is not possible here and now: submit a
@@ -91,13 +93,13 @@ class PromptModel(InterpreterModel, Protocol):
 
 
 def compute_now(
-    model: InterpreterModel, signature_name: str, inputs: Tensors
+    model: InterpreterModel, signature_name: str, make_inputs: MakeInputs
 ) -> Outcome | None:
     """Calls a model now, if it is a :class:`PromptModel` that can; else returns None."""
-    now: Callable[[str, Tensors], Outcome | None] | None = getattr(
+    now: Callable[[str, MakeInputs], Outcome | None] | None = getattr(
         model, "compute_now", None
     )
-    return None if now is None else now(signature_name, inputs)
+    return None if now is None else now(signature_name, make_inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from batching.batch import Batch, FaultyTasks
 from tfs.core.errors import FailedPrecondition, Internal, InvalidItems, ServingError
 from tfs.core.servable import (
     InferenceTask,
+    MakeInputs,
     Outcome,
     Servable,
     TaskForm,
@@ -15,7 +16,7 @@ from tfs.core.servable import (
     compute_now,
 )
 from tfs.core.signature import Signature
-from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
+from tfs.core.tensor_view import TensorView, join_elements
 from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.tensor_join import fill_inner, join_rows, largest_inner, mask_of
 
@@ -60,11 +61,14 @@ class BatchRunner:
         if alone and batch.padded_rows == batch.num_rows and not self._inner_sizes:
             inputs = first.inputs
         elif form is not None and not self._inner_sizes:
-            inputs = _join_elements(form, tasks, batch.padded_rows)
+            elements = [task.elements for task in tasks]
+            inputs = join_elements(form.inputs, elements, batch.padded_rows)
         else:
             inputs = self._join(tasks, batch.padded_rows)
         end = _BatchEnd(batch, form, self._label, self._loop)
-        outcome = compute_now(self._inner, self._name, inputs, batch.padded_rows)
+        outcome = compute_now(
+            self._inner, self._name, lambda: inputs, batch.padded_rows
+        )
         if outcome is not None:
             end.end(outcome)
             return
@@ -81,9 +85,9 @@ class BatchRunner:
         )
         self._inner.submit(joined)
 
-    def compute_now(self, inputs: Tensors, num_rows: int) -> Outcome | None:
-        """Computes a batch of one task before it returns; None if that cannot be."""
-        outcome = compute_now(self._inner, self._name, inputs, num_rows)
+    def compute_now(self, make_inputs: MakeInputs, num_rows: int) -> Outcome | None:
+        """Computes joined rows before it returns; None if that cannot be."""
+        outcome = compute_now(self._inner, self._name, make_inputs, num_rows)
         if outcome is None:
             return None
         if isinstance(outcome, InvalidItems):
@@ -218,30 +222,6 @@ def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
             if task.form is not form:
                 return None
     return form
-
-
-def _join_elements(
-    form: TaskForm, tasks: Sequence[InferenceTask], num_rows: int
-) -> Tensors:
-    """Returns the inputs of tasks of one form, joined; copies their elements once.
-
-    The first row is repeated until there are ``num_rows``. Many elements are given
-    away, as :func:`~tfs.core.tensor_view.concatenate` does.
-    """
-    joined: dict[str, TensorView] = {}
-    for index, (name, dtype, shape) in enumerate(form.inputs):
-        parts = [task.elements[index] for task in tasks]
-        row_bytes = len(parts[0]) // shape[0]
-        missing = num_rows - len(tasks) * shape[0]
-        if missing:
-            parts += [parts[0][:row_bytes]] * missing
-        data: Buffer
-        if row_bytes * num_rows < LARGE_BYTES:
-            data = b"".join(parts)
-        else:
-            data = memoryview(bytearray().join(parts))
-        joined[name] = TensorView(dtype, (num_rows, *shape[1:]), data)
-    return joined
 
 
 def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:

@@ -18,9 +18,9 @@ from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import (
     InferenceTask,
+    MakeInputs,
     Outcome,
     Servable,
-    Tensors,
     compute_now,
     submit_all,
 )
@@ -138,16 +138,22 @@ class BatchedServable:
             queues.submit_all(tasks)
 
     def compute_now(
-        self, signature_name: str, inputs: Tensors, num_rows: int
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
     ) -> Outcome | None:
-        """Computes a request as a batch of one, past the queues where those are idle.
+        """Computes requests as a batch of their own, past the queues if those are idle.
 
-        On the loop. None, with nothing done, if it has to be queued.
+        On the loop. None, with nothing done, if they have to be queued.
         """
         queues = self._batched.get(signature_name)
         if queues is None:
-            return compute_now(self._inner, signature_name, inputs, num_rows)
-        return queues.compute_now(inputs, num_rows)
+            return compute_now(
+                self._inner, signature_name, make_inputs, num_rows, num_tasks
+            )
+        return queues.compute_now(make_inputs, num_rows, num_tasks)
 
     @property
     def queue_options(self) -> Mapping[str, BatchQueueOptions]:

@@ -17,7 +17,7 @@ from tfs.core.resources import (
     ResourceAllocation,
 )
 from tfs.core.right_of_way import make_way
-from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import (
@@ -88,10 +88,16 @@ class ModelServable:
         self.model.submit(task)
 
     def compute_now(
-        self, signature_name: str, inputs: Tensors, num_rows: int
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
     ) -> Outcome | None:
-        """Has the interpreter compute a request now, if it is one that can."""
-        return compute_now(self.model, signature_name, inputs)
+        """Has the interpreter compute one request now, if it is one that can."""
+        if num_tasks != 1:
+            return None
+        return compute_now(self.model, signature_name, make_inputs)
 
     def __repr__(self) -> str:
         return f"<ModelServable {self.id.slashed}>"

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import (
     InferenceTask,
+    MakeInputs,
     Outcome,
     Servable,
-    Tensors,
     compute_now,
     submit_all,
 )
@@ -53,10 +53,16 @@ class PlacedServable:
         submit_all(self._target, tasks)
 
     def compute_now(
-        self, signature_name: str, inputs: Tensors, num_rows: int
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
     ) -> Outcome | None:
-        """Has the present target compute a request now. On the loop."""
-        return compute_now(self._target, signature_name, inputs, num_rows)
+        """Has the present target compute requests now. On the loop."""
+        return compute_now(
+            self._target, signature_name, make_inputs, num_rows, num_tasks
+        )
 
     def become(self, target: Servable) -> None:
         """Sends later tasks to ``target``, a form of the same version."""

@@ -17,7 +17,7 @@ from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.model_profile import SignatureProfile
-from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.servables.batch_runner import BatchRunner
 from tfs.servables.batching_loop import BatchingLoop
@@ -175,23 +175,29 @@ class SignatureQueues:
         else:
             self._scheduler.submit_all(queue, tasks)
 
-    def compute_now(self, inputs: Tensors, num_rows: int) -> Outcome | None:
-        """Computes a request as a batch of one if it need not wait for anything.
+    def compute_now(
+        self, make_inputs: MakeInputs, num_rows: int, num_tasks: int
+    ) -> Outcome | None:
+        """Computes requests as a batch if they need not wait for anything.
 
-        Counted as the batch that it would have been. None, with nothing done, if it has
-        to be queued; so has the first, which makes the queue.
+        Counted as the batch that they would have been. None, with nothing done, if they
+        have to be queued. So has the first, which makes the queue, and a batch that
+        failed: the queue finds out whose fault that is.
         """
         alone = self._alone
         queue = self._groups.get(None)
         if alone is None or queue is None or not 1 <= num_rows <= self._most_rows:
             return None
-        begun_s = self._scheduler.begin_alone(queue, num_rows)
+        begun_s = self._scheduler.begin_now(queue, num_rows)
         if begun_s is None:
             return None
-        outcome = alone.compute_now(inputs, num_rows)
-        if outcome is not None:
-            failed = isinstance(outcome, ServingError)
-            self._scheduler.end_alone(queue, num_rows, begun_s, failed=failed)
+        outcome = alone.compute_now(make_inputs, num_rows)
+        if outcome is None:
+            return None
+        failed = isinstance(outcome, ServingError)
+        if failed and num_tasks > 1:
+            return None
+        self._scheduler.end_now(queue, num_tasks, num_rows, begun_s, failed=failed)
         return outcome
 
     @property

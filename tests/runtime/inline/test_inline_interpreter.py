@@ -106,7 +106,7 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
     inputs = {"x": floats((3, 1))}
 
     def call() -> Outcome | None:
-        return compute_now(placed, "serving_default", inputs)
+        return compute_now(placed, "serving_default", lambda: inputs)
 
     def on_loop() -> Outcome | None:
         outcomes: list[Outcome | None] = []

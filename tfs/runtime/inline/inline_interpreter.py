@@ -28,7 +28,7 @@ import torch
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal, ServingError, forget_frames, serving_error
-from tfs.core.servable import InferenceTask, Outcome, Tensors
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.thread_priority import answer_soon
@@ -97,11 +97,13 @@ class InlineModel:
     def submit(self, task: InferenceTask) -> None:
         self._interpreter.enqueue(self, task)
 
-    def compute_now(self, signature_name: str, inputs: Tensors) -> Outcome | None:
+    def compute_now(
+        self, signature_name: str, make_inputs: MakeInputs
+    ) -> Outcome | None:
         """Calls the model if this is the loop and nothing is in the way."""
         if not self.on_front:
             return None
-        return self._interpreter.compute_now(self, signature_name, inputs)
+        return self._interpreter.compute_now(self, signature_name, make_inputs)
 
     def unload(self) -> None:
         self._interpreter.unload(self)
@@ -323,7 +325,9 @@ class InlineInterpreter:
             model.threads.submit(task)
             return
         if model.on_front:
-            outcome = self.compute_now(model, task.signature_name, task.inputs, task)
+            outcome = self.compute_now(
+                model, task.signature_name, lambda: task.inputs, task
+            )
             if outcome is not None:
                 finish(task, outcome)
                 return
@@ -402,7 +406,7 @@ class InlineInterpreter:
         self,
         model: InlineModel,
         signature_name: str,
-        inputs: Tensors,
+        make_inputs: MakeInputs,
         task: InferenceTask | None = None,
     ) -> Outcome | None:
         """Runs a call here and now, if this is the loop and nothing is in the way.
@@ -410,7 +414,7 @@ class InlineInterpreter:
         Args:
             model: Its front model.
             signature_name: What to call.
-            inputs: With what.
+            make_inputs: Returns with what.
             task: Asked first whether it must run any more; None: the caller knows.
 
         """
@@ -427,6 +431,10 @@ class InlineInterpreter:
                 if refused is not None:
                     self._num_dropped += 1
                     return refused
+            try:
+                inputs = make_inputs()
+            except Exception as error:  # there may be no memory to join them in
+                return serving_error(error, model.source.id.slashed)
             with self._inference:
                 before = read_thread_use()
                 outcome, call_s = self._call(model, signature_name, inputs)
