@@ -20,6 +20,8 @@ import contextlib
 import json
 import math
 import os
+import pickle
+import re
 import sys
 import types
 import zipfile
@@ -255,11 +257,25 @@ def _weights(
                 return loaded, lambda: 0
             tensors = list(_tensors(loaded))
             return loaded, lambda: sum(map(_written_pages, tensors))
+    except pickle.UnpicklingError as error:
+        raise DataLoss(f"{who}: {CHECKPOINT} {_not_only_weights(error)}") from error
     except Exception as error:
         raise DataLoss(
             f"{who}: its weights cannot be read: {one_line(error)}"
         ) from error
     return {}, lambda: 0
+
+
+def _not_only_weights(error: pickle.UnpicklingError) -> str:
+    """Returns what is wrong with a checkpoint, without torch's advice to trust it."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    if found is None:
+        return "is no checkpoint of torch.save that weights_only=True reads"
+    return (
+        f"holds a {found[1]}, and only tensors, numbers, strings and containers of them "
+        "are read from it (weights_only): save what it computes with as tensors, or put "
+        "its file into assets/ and read it in load()"
+    )
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

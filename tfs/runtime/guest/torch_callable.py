@@ -235,10 +235,13 @@ class _SignatureCall:
         wanted = list(spec.shape)
         if self.signature.batched and wanted:
             wanted[0] = num_rows
-        return Internal(
+        text = (
             f"{self._who}: output {name!r} is {dtype}{list(output.shape)}, its "
             f"signature promises {spec.dtype}{wanted}"
         )
+        if wanted == list(output.shape):
+            text += f"; return it as {spec.dtype}, or say {dtype} in the signature"
+        return Internal(text)
 
 
 def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | None:
