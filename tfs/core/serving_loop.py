@@ -81,6 +81,7 @@ class ServingLoop:
         longest_round_s: Longest round since it was last reset to 0.
         thread_ident: The thread the loop runs on; 0 before it runs. For who asks on
             every task, and finds :attr:`is_loop_thread` a call too many.
+        native_ident: The same thread as the system numbers it.
         busy_since_s: When the round began that runs now; None between rounds. For
             whoever watches the loop from another thread.
 
@@ -109,6 +110,7 @@ class ServingLoop:
         self._running = False
         self._thread: threading.Thread | None = None
         self.thread_ident = 0
+        self.native_ident = 0
 
     # -- from any thread -----------------------------------------------------
 
@@ -212,6 +214,7 @@ class ServingLoop:
         """Runs rounds until ``stop``; blocks the calling thread."""
         self._thread = threading.current_thread()
         self.thread_ident = get_ident()
+        self.native_ident = threading.get_native_id()
         self._running = True
         answer_soon()
         wake_s: float | None = None
@@ -232,6 +235,7 @@ class ServingLoop:
         if self._thread is None:
             self._thread = threading.current_thread()
             self.thread_ident = get_ident()
+            self.native_ident = threading.get_native_id()
         return self._round(0.0)
 
     def close(self, deadline_s: float | None = None) -> None:

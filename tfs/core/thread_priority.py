@@ -29,6 +29,9 @@ SHORT_SLICE_S: Final = 0.0001
 
 LOWEST: Final = 19
 
+# Only Linux has it, and only there are there workers to call it.
+_current_core: Callable[[], int] = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)
+
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The system call's number, by machine; glibc has had no function until lately."""
 
@@ -83,6 +86,17 @@ def interrupt_again() -> None:
         _waiting.clear()
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def bring(native_ident: int) -> None:
+    """Has a thread that sleeps wake up on the core of the caller; it may undo that.
+
+    Nothing happens where that is not allowed: the thread is another user's.
+    """
+    try:
+        os.sched_setaffinity(native_ident, (_current_core(),))
+    except OSError:
+        return
 
 
 def give_way() -> None:

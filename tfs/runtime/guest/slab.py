@@ -1,6 +1,7 @@
 """The memory a worker shares with its host: slots for calls, and their tensors.
 
-    bytes 0..63      counters: requests (host), started and replies (worker)
+    bytes 0..63      counters: requests (host), started and replies (worker); then the
+                     thread a worker is to bring to its core before it rings, or 0 (host)
     from byte 64 on  four words per slot, where calls overlap (see below)
     slot 0, slot 1   request words | reply words | input area | output area
 
@@ -45,6 +46,7 @@ WORD_BYTES: Final = 8
 REQUESTS: Final = 0
 STARTED: Final = 1
 REPLIES: Final = 2
+FOLLOWER: Final = 3
 
 REQUEST_WORDS: Final = 5
 REPLY_WORDS: Final = 4

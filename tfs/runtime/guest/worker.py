@@ -29,7 +29,7 @@ from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
 from tfs.core.process_memory import data_bytes
 from tfs.core.servable import Tensors
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.core.thread_priority import give_way
+from tfs.core.thread_priority import bring, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
@@ -49,7 +49,14 @@ from tfs.runtime.guest.preloaded_model import PreloadedModel
 from tfs.runtime.guest.process_state import ProcessState
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile, copy
-from tfs.runtime.guest.slab import NUM_SLOTS, REPLIES, REQUESTS, STARTED, Slab
+from tfs.runtime.guest.slab import (
+    FOLLOWER,
+    NUM_SLOTS,
+    REPLIES,
+    REQUESTS,
+    STARTED,
+    Slab,
+)
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.warm_up import warm_up
@@ -128,6 +135,8 @@ class Worker:
                     if overflow_fd is not None:
                         channel.send_tensors(overflow_fd)
                     slab.words[REPLIES] = sequence
+                    if follower := slab.words[FOLLOWER]:
+                        bring(follower)
                     channel.ring()
                     if loaded is not None:
                         self._note_call(loaded)

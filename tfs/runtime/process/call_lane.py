@@ -8,7 +8,8 @@ from collections.abc import Callable
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
+from tfs.runtime.guest.slab import FOLLOWER, NUM_SLOTS, REQUESTS
+from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.call import Call, send_request, take_reply
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.lane import Lane
@@ -28,6 +29,7 @@ class CallLane(Lane):
             it is to be killed.
         spin_s: How long the loop looks for a reply that is due within that time,
             rather than to sleep.
+        cores: Shared by the interpreters of a server.
 
     Attributes:
         channel: The worker that takes calls, None while none does.
@@ -40,10 +42,12 @@ class CallLane(Lane):
         max_queued: int,
         call_timeout_s: float,
         on_unusable: Callable[[str], None],
-        spin_s: float = 0.0,
+        spin_s: float,
+        cores: BusyCores,
     ) -> None:
         super().__init__(loop, max_queued, call_timeout_s, on_unusable)
         self._spin_s = spin_s
+        self._cores = cores
         self._look_backoff = SpinBackoff()
         self._calls: deque[Call] = deque()
         self._sequence = 0  # requests written to the present worker
@@ -96,6 +100,7 @@ class CallLane(Lane):
                 self._on_unusable(f"was ended: it corrupted its memory ({error})")
                 break
             calls.popleft()
+            self._cores.num_running -= 1
             self._count(outcome, call_s)
             done.append((call.task, outcome))
             if calls:
@@ -107,6 +112,7 @@ class CallLane(Lane):
             self._loop.look_until(0.0, self._look_backoff)
         for task, outcome in done:
             finish(task, outcome)
+        self._cores.settle()
         if self._when_idle:
             self.tell_idle()
 
@@ -123,6 +129,8 @@ class CallLane(Lane):
 
         """
         self.channel = None
+        self._cores.num_running -= len(self._calls)
+        self._cores.settle()
         self._cancel_timer()
         failed: list[Call] = []
         while self._calls:
@@ -168,7 +176,15 @@ class CallLane(Lane):
             return
         self._calls.append(Call(model, task, index, sequence))
         self._sequence = sequence = sequence + 1
-        channel.slab.words[REQUESTS] = sequence
+        words = channel.slab.words
+        words[REQUESTS] = sequence
+        cores = self._cores
+        cores.num_running += 1
+        # A worker that spins does not give its core up.
+        is_long = not self._spin_s and model.times.is_long(
+            index, task.num_rows, cores.long_s
+        )
+        words[FOLLOWER] = cores.follower() if is_long else 0
         channel.ring()
         if len(self._calls) == 1:
             self._head_begun_s = now_s

@@ -10,6 +10,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lane import CallLane
@@ -28,6 +29,7 @@ class CallLanes:
         call_timeout_s: When a call counts as hung.
         on_unusable: Called with the reason when the worker is to be killed.
         spin_s: How long the loop looks for a reply that is due, rather than to sleep.
+        cores: Shared by the interpreters of a server.
 
     """
 
@@ -37,13 +39,16 @@ class CallLanes:
         max_queued: int,
         call_timeout_s: float,
         on_unusable: Callable[[str], None],
-        spin_s: float = 0.0,
+        spin_s: float,
+        cores: BusyCores,
     ) -> None:
         self._loop = loop
         self._max_queued = max_queued
         self._call_timeout_s = call_timeout_s
         self._on_unusable = on_unusable
-        self._common = CallLane(loop, max_queued, call_timeout_s, on_unusable, spin_s)
+        self._common = CallLane(
+            loop, max_queued, call_timeout_s, on_unusable, spin_s, cores
+        )
         # Of models that take several calls at once, by their number.
         self._own: dict[int, OverlappingLane] = {}
         self._past = InterpreterStats()  # of models' own lanes that are gone

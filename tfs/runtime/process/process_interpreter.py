@@ -100,6 +100,7 @@ class ProcessInterpreter:
             self._options.call_timeout_s,
             self._life.end,
             self._options.worker.spin_us / 1e6,
+            zygote.busy_cores,
         )
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()

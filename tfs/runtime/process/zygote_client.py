@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.standby_zygote import StandbyZygote
 from tfs.runtime.process.zygote_process import ZygoteProcess
 
@@ -114,6 +115,8 @@ class ZygoteClient:
         self._closed = False
         self.pid: int | None = None
         """The zygote's process id while it is ready."""
+        self.busy_cores = BusyCores(loop)
+        """Of all interpreters whose workers it forks."""
 
     @property
     def is_in_use(self) -> bool:

@@ -7,6 +7,7 @@ otherwise starts one when the first worker is wanted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -99,6 +100,10 @@ class ZygoteProcess:
                 self._theirs.close()
 
     def _run(self, environment: Mapping[str, str]) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            # Not its maker's, which may be a loop that was brought to one core.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
         try:
             process = subprocess.Popen(
                 [
