@@ -147,7 +147,7 @@ class Environment:
 
     def look(self) -> None:
         """Looks at every base path and lets everything happen."""
-        self.core._source.poll_once()
+        self.core._chain.source.poll_once()
         self.settle()
 
     def settle(self) -> None:

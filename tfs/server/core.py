@@ -1,4 +1,4 @@
-"""Wires source, router, adapters and manager together, and applies configs to them.
+"""Applies configs to what finds, loads and serves versions.
 
 Validate first, commit last: a config that is refused changes nothing; one that is
 accepted is in force at once, and whoever asked for it is told when its new models
@@ -21,17 +21,13 @@ from managers.version_policy.action import TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
-from sources.adapter import Convert, UnarySourceAdapter
+from sources.adapter import Convert
 from sources.fetching_adapter import FetchingSourceAdapter
-from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.model_repository import ModelRepository
-from sources.remote_storage import AnyFileSystem
-from sources.router import DynamicSourceRouter
+from sources.file_system import FileSystemSourceOptions
 from sources.scan import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads
-from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError, Unavailable, serving_error
 from tfs.core.event_bus import EventAndTime, EventBus
@@ -68,6 +64,7 @@ from tfs.server.config.server_config import (
 )
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
 from tfs.server.served_models import ServedModels
+from tfs.server.source_chain import SourceChain
 
 log = logging.getLogger(__name__)
 
@@ -134,27 +131,20 @@ class ServerCore:
         storage: StorageThreads | None = None,
     ) -> None:
         self._manager = manager
-        self._fetching = fetching
-        self._file_system = file_system or AnyFileSystem()
-        self._source = FileSystemSource(
+        self._chain = SourceChain(
+            manager,
             source_options,
-            file_system=self._file_system,
-            clock=clock,
+            clock,
+            platforms,
             on_looked=self._post_recheck,
+            file_system=file_system,
+            fetching=fetching,
             storage=storage,
         )
-        self._unload_when_empty = source_options.unload_when_empty
+        self._platforms = self._chain.platforms
         self._clock = clock
         self._monitor = monitor
         self._stats = stats
-        # The default port comes last, as the router wants it.
-        self._platforms = tuple(sorted(platforms, key=lambda name: not name))
-        self._router: DynamicSourceRouter[StoragePath] = DynamicSourceRouter(
-            len(self._platforms), {}
-        )
-        self._adapters = [
-            UnarySourceAdapter(platforms[name]) for name in self._platforms
-        ]
         self._executor = executor or ThreadExecutor(1, "config", clock)
         self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
         self._rejections = CanaryRejections(state_dir, self._executor)
@@ -170,7 +160,7 @@ class ServerCore:
         self._refusal: Refusal | None = None
         self._config_file_problem = ""
         self._waiters = ConfigWaiters(
-            monitor, self._source, self._is_taken_in, clock, schedule
+            monitor, self._chain.source, self._is_taken_in, clock, schedule
         )
         self._post = post
         self._schedule = schedule
@@ -180,26 +170,8 @@ class ServerCore:
         # Threads lent to the first loads, until those have ended. The loop's.
         self._lent = contextlib.ExitStack()
         self._is_lending = False
-        self._wire()
         manager.on_taken_in(self._post_recheck)
         self._subscription = bus.subscribe(self._note_state)
-
-    def _wire(self) -> None:
-        into_router = self._router.aspired_versions_callback()
-        if self._fetching is None:
-            self._source.set_aspired_versions_callback(into_router)
-        else:
-            self._source.set_aspired_versions_callback(
-                self._fetching.aspired_versions_callback()
-            )
-            self._fetching.set_aspired_versions_callback(into_router)
-        for port, adapter in zip(
-            self._router.output_ports, self._adapters, strict=True
-        ):
-            port.set_aspired_versions_callback(adapter.aspired_versions_callback())
-            adapter.set_aspired_versions_callback(
-                self._manager.aspired_versions_callback()
-            )
 
     @property
     def served(self) -> ServedModels:
@@ -249,7 +221,7 @@ class ServerCore:
         """
         self.begin(config, origin, path)
         self._manager.start()
-        self._source.start()
+        self._chain.start()
 
     def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
         """Applies the first config, overrides laid over it; starts no thread.
@@ -281,11 +253,7 @@ class ServerCore:
         """Stops looking for versions, unloads all; returns whether it could."""
         self._executor.close(deadline_s)
         self._served.close()
-        self._source.close()
-        if self._fetching is not None:
-            self._fetching.close()
-        for adapter in self._adapters:
-            adapter.close()
+        self._chain.close()
         done = self._manager.close(deadline_s)
         self._comparisons.close(deadline_s)
         self._subscription.close()
@@ -314,8 +282,7 @@ class ServerCore:
                 path=path,
             )
 
-        repository = ModelRepository(path, unload_when_empty=self._unload_when_empty)
-        self._source.watch_repository(repository, on_models=take)
+        self._chain.watch_repository(path, take)
 
     def on_change(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` on the serving loop after states or the config changed."""
@@ -538,24 +505,7 @@ class ServerCore:
     def _commit(self, new: RunningConfig) -> None:
         """Makes ``new`` the running config; it was validated, so nothing fails."""
         models = new.effective.models
-        servables = [
-            ServableToMonitor(
-                name,
-                settings.base_path,
-                settings.aspired_policy,
-                settings.pinned_versions,
-                settings.platform,
-                settings.runtime.fingerprint,
-            )
-            for name, settings in models.items()
-        ]
-        # Routes of models that leave are kept: their empty set must find its port.
-        routes = {
-            name: self._platforms.index(settings.platform)
-            for name, settings in models.items()
-            if settings.platform
-        }
-        self._router.update_routes({**self._router.routes, **routes})
+        self._chain.route(models)
         before, self._running = self._running, new
         self._served.apply(new.effective)
         for name, settings in models.items():
@@ -563,7 +513,7 @@ class ServerCore:
                 self._manager.set_transition_policy(name, self._transition(settings))
         for name in () if before is None else before.effective.models.keys() - models:
             self._manager.set_transition_policy(name, None)
-        self._source.update_config(servables)
+        self._chain.monitor(models.values())
 
     def _transition(self, settings: ModelSettings) -> TransitionPolicy:
         """Returns how versions of a model change."""
@@ -580,7 +530,7 @@ class ServerCore:
         """Whether what the config asks for shows in what is managed."""
         # In this order: the source's words reach the manager before it says so.
         return (
-            self._source.wait_applied(self._clock.now())
+            self._chain.source.wait_applied(self._clock.now())
             and self._manager.has_taken_in_all
         )
 
@@ -602,12 +552,12 @@ class ServerCore:
 
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path, "" if nothing is."""
-        return "; ".join(self._source.problems().get(name, ()))
+        return self._chain.problem(name)
 
     @property
     def repository_problem(self) -> str:
         """What is wrong with the directory of models, "" if nothing is."""
-        return self._source.repository_problem
+        return self._chain.source.repository_problem
 
     def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
         """Returns the versions under a model's base path; blocks on the disk.
@@ -615,23 +565,14 @@ class ServerCore:
         Of one that may not answer what was last seen there: no command waits for a
         store or a network mount.
         """
-        if self._file_system.place(base_path):
-            return self._source.at_hand(name)
-        return self.paths_at_hand(base_path).keys()
+        return self._chain.versions_at_hand(name, base_path)
 
     def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
         """Returns the version directories under a base path; blocks on the disk.
 
         Empty where it cannot be listed, or may not answer.
         """
-        if self._file_system.place(base_path):
-            return {}
-        try:
-            names = name_versions(self._file_system.list_directories(base_path))
-        except OSError:
-            return {}
-        root = base_path.rstrip("/")
-        return {version: f"{root}/{name}" for version, name in names.items()}
+        return self._chain.paths_at_hand(base_path)
 
     def runtime_settings(self, name: str) -> RuntimeSettings:
         """Returns where and how a model is to run, for whoever makes its loader."""

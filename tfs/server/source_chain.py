@@ -1,0 +1,157 @@
+"""From base paths to the manager: a source, a router, and an adapter per platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from managers.aspired_versions_manager import AspiredVersionsManager
+from sources.adapter import Convert, UnarySourceAdapter
+from sources.fetching_adapter import FetchingSourceAdapter
+from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
+from sources.model_repository import ModelRepository
+from sources.remote_storage import AnyFileSystem
+from sources.router import DynamicSourceRouter
+from sources.scan import ServableToMonitor
+from sources.storage import FileSystem
+from sources.storage_path import StoragePath
+from sources.storage_threads import StorageThreads
+from sources.version_policy import name_versions
+from tfs.core.clock import Clock
+from tfs.core.loader import Loader
+from tfs.server.model_settings import ModelSettings
+
+
+class SourceChain:
+    """What finds versions and hands them to the manager, wired up. Thread-safe.
+
+    Args:
+        manager: Told which versions to load.
+        options: How base paths are watched; the servables come with ``monitor``.
+        clock: What the source goes by.
+        platforms: What makes a loader, by platform name; "" tells by content.
+        on_looked: Called after each round of looks.
+        file_system: Where base paths lie; None is any that there is.
+        fetching: Makes versions behind URLs local; None takes paths as they are.
+        storage: Looks at base paths that may not answer; None is the source's thread,
+            which then waits for them.
+
+    Attributes:
+        source: Where the chain begins.
+        platforms: The names of the platforms.
+
+    """
+
+    def __init__(
+        self,
+        manager: AspiredVersionsManager,
+        options: FileSystemSourceOptions,
+        clock: Clock,
+        platforms: Mapping[str, Convert[StoragePath, Loader[object]]],
+        *,
+        on_looked: Callable[[], None],
+        file_system: FileSystem | None,
+        fetching: FetchingSourceAdapter | None,
+        storage: StorageThreads | None,
+    ) -> None:
+        self._file_system = file_system or AnyFileSystem()
+        self._fetching = fetching
+        self._unload_when_empty = options.unload_when_empty
+        self.source = FileSystemSource(
+            options,
+            file_system=self._file_system,
+            clock=clock,
+            on_looked=on_looked,
+            storage=storage,
+        )
+        # The default port comes last, as the router wants it.
+        self.platforms = tuple(sorted(platforms, key=lambda name: not name))
+        self._router: DynamicSourceRouter[StoragePath] = DynamicSourceRouter(
+            len(self.platforms), {}
+        )
+        self._adapters = [
+            UnarySourceAdapter(platforms[name]) for name in self.platforms
+        ]
+        into_router = self._router.aspired_versions_callback()
+        if fetching is None:
+            self.source.set_aspired_versions_callback(into_router)
+        else:
+            self.source.set_aspired_versions_callback(
+                fetching.aspired_versions_callback()
+            )
+            fetching.set_aspired_versions_callback(into_router)
+        for port, adapter in zip(
+            self._router.output_ports, self._adapters, strict=True
+        ):
+            port.set_aspired_versions_callback(adapter.aspired_versions_callback())
+            adapter.set_aspired_versions_callback(manager.aspired_versions_callback())
+
+    def start(self) -> None:
+        """Starts to look, on the source's own thread."""
+        self.source.start()
+
+    def close(self) -> None:
+        """Stops looking; nothing reaches the manager afterwards."""
+        self.source.close()
+        if self._fetching is not None:
+            self._fetching.close()
+        for adapter in self._adapters:
+            adapter.close()
+
+    def route(self, models: Mapping[str, ModelSettings]) -> None:
+        """Sends the versions of each model to its platform from now on.
+
+        Routes of models that leave are kept: their empty set must find its port.
+        """
+        routes = {
+            name: self.platforms.index(settings.platform)
+            for name, settings in models.items()
+            if settings.platform
+        }
+        self._router.update_routes({**self._router.routes, **routes})
+
+    def monitor(self, models: Iterable[ModelSettings]) -> None:
+        """Looks after exactly these models from now on; never waits for a look."""
+        self.source.update_config(
+            ServableToMonitor(
+                settings.name,
+                settings.base_path,
+                settings.aspired_policy,
+                settings.pinned_versions,
+                settings.platform,
+                settings.runtime.fingerprint,
+            )
+            for settings in models
+        )
+
+    def watch_repository(self, path: str, on_models: OnModels) -> None:
+        """Looks after a directory of models too; call it once, before ``start``."""
+        repository = ModelRepository(path, unload_when_empty=self._unload_when_empty)
+        self.source.watch_repository(repository, on_models=on_models)
+
+    def problem(self, name: str) -> str:
+        """Returns what is wrong with a model's base path, "" if nothing is."""
+        return "; ".join(self.source.problems().get(name, ()))
+
+    def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
+        """Returns the versions under a model's base path; blocks on the disk.
+
+        Of one that may not answer what was last seen there: no command waits for a
+        store or a network mount.
+        """
+        if self._file_system.place(base_path):
+            return self.source.at_hand(name)
+        return self.paths_at_hand(base_path).keys()
+
+    def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
+        """Returns the version directories under a base path; blocks on the disk.
+
+        Empty where it cannot be listed, or may not answer.
+        """
+        if self._file_system.place(base_path):
+            return {}
+        try:
+            names = name_versions(self._file_system.list_directories(base_path))
+        except OSError:
+            return {}
+        root = base_path.rstrip("/")
+        return {version: f"{root}/{name}" for version, name in names.items()}
