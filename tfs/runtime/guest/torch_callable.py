@@ -108,7 +108,7 @@ class TorchCallable:
 class _SignatureCall:
     """A function with its signature's checks, made once per load."""
 
-    __slots__ = ("_function", "_outputs", "_unbatched", "_who", "signature")
+    __slots__ = ("_function", "_only", "_outputs", "_unbatched", "_who", "signature")
 
     def __init__(
         self, source: ModelSource, name: str, signature: Signature, function: Function
@@ -117,6 +117,9 @@ class _SignatureCall:
         self._who = f"{source.id.slashed}, signature {name!r}"
         self._function = function
         self._unbatched = not signature.batched
+        self._only = (
+            next(iter(signature.outputs)) if len(signature.outputs) == 1 else None
+        )
         self._outputs = tuple(
             (
                 output,
@@ -141,7 +144,13 @@ class _SignatureCall:
                     f"{self._who} ran out of memory: {one_line(error)}"
                 ) from error
             raise Internal(f"{self._who} failed: {one_line(error)}") from error
-        named = result if type(result) is dict else self._named(result)
+        named: Mapping[str, object]
+        if type(result) is dict:
+            named = result
+        elif self._only is not None and type(result) is torch.Tensor:
+            named = {self._only: result}  # to ask what else it may be takes longer
+        else:
+            named = self._named(result)
         return self._checked(named, num_rows)
 
     def _named(self, result: object) -> Mapping[str, object]:
