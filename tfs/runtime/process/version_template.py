@@ -24,7 +24,7 @@ from tfs.runtime.process.zygote_client import ZygoteClient
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 1.0  # from one's end, or that of who is to fork it, to the next
+_PAUSE_S: Final = 1.0  # from the load, one's end, or that of who is to fork it
 
 
 class VersionTemplate:
@@ -52,7 +52,8 @@ class VersionTemplate:
         self._client: ZygoteClient | None = None
         self._timer: Timer | None = None
         self._closed = False
-        loop.post(self._start)
+        # Not while it is measured and perhaps moved elsewhere, nor beside other loads.
+        loop.post(self._start_later)
 
     @property
     def pid(self) -> int | None:
@@ -111,6 +112,8 @@ class VersionTemplate:
             log.warning("event=no_template servable=%s why='it does not load'", who)
 
     def _start_later(self) -> None:
+        if self._closed:
+            return
         when_s = self._loop.clock.now() + _PAUSE_S
         self._timer = self._loop.call_at(when_s, self._start)
 
