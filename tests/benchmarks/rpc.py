@@ -57,15 +57,15 @@ from tests.benchmarks.row import Goal, Row
 from tests.benchmarks.server_process import ServerProcess
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
-from tfs.server.memory.malloc import THRESHOLDS
+from tfs.server.memory.malloc import SETTINGS
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 READY_TIMEOUT_S = 60.0
 # One thread per operator: all servers get the same single core's worth of model. TFS
-# sets the allocator's thresholds itself; the environment gives them to the others.
+# sets the allocator up itself; the environment gives them to the others.
 ENV = {
     "OMP_NUM_THREADS": "1",
-    **{threshold.variable: str(threshold.size_bytes) for threshold in THRESHOLDS},
+    **{setting.variable: str(setting.value) for setting in SETTINGS},
 }
 
 SMALL = (1, 4)

@@ -34,7 +34,6 @@ from tfs.server.config.server_config import (
 )
 from tfs.server.interpreter_lock import hand_over_soon
 from tfs.server.memory.garbage import freeze_imported
-from tfs.server.memory.malloc import set_thresholds
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
 
@@ -63,7 +62,6 @@ def run_server(
         ServingError: The config is wrong or a port is taken; nothing was served.
 
     """
-    set_thresholds()  # before anything large is allocated
     hand_over_soon()
     text, config = first_config(options)
     clock = MonotonicClock()

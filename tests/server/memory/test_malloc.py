@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfs.server.memory.malloc import THRESHOLDS, set_thresholds
+from tfs.server.memory.malloc import SETTINGS, apply_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 needs_glibc = pytest.mark.skipif(
@@ -22,9 +22,9 @@ import re
 from pathlib import Path
 import torch
 from managers.memory import release_to_system
-from tfs.server.memory.malloc import THRESHOLDS, set_thresholds
+from tfs.server.memory.malloc import SETTINGS, apply_settings
 
-assert set_thresholds() == THRESHOLDS
+assert apply_settings() == SETTINGS
 
 def resident_kb():
     status = Path("/proc/self/status").read_text()
@@ -32,7 +32,7 @@ def resident_kb():
 
 torch.zeros(1) + 1
 before_kb = resident_kb()
-# A model's weights, smaller and larger than any threshold, with small things that
+# A model's weights, smaller and larger than any setting, with small things that
 # stay in between, as loading leaves them.
 kept, weights = [], []
 for size_kb in [64, 512, 4096, 20480] * 10 + [65536]:
@@ -47,16 +47,46 @@ print(loaded_kb, left_kb)
 
 LARGE = """
 import resource
-from tfs.server.memory.malloc import set_thresholds
+from tfs.server.memory.malloc import apply_settings
 import sys
 
 if sys.argv[1] == "set":
-    set_thresholds()
+    apply_settings()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
     requests = [b"x" * (10 << 20) for _ in range(6)]
     del requests
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+THREADS = """
+import re, sys, threading
+from pathlib import Path
+from managers.memory import trim_heap
+from tfs.server.memory.malloc import apply_settings
+
+if sys.argv[1] == "set":
+    apply_settings()
+
+def resident_kb():
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\\s*(\\d+)", status)[1])
+
+before_kb = resident_kb()
+waiting, enough = threading.Semaphore(0), threading.Event()
+
+def work():
+    b"x" * (20 << 20)  # and lets go of it
+    waiting.release()
+    enough.wait()
+
+for _ in range(4):
+    threading.Thread(target=work).start()
+    waiting.acquire()
+trim_heap()
+print((resident_kb() - before_kb) >> 10)
+enough.set()
 """
 
 
@@ -85,18 +115,18 @@ class Mallopt:
 
     def __init__(self, answer: int = 1) -> None:
         self._answer = answer
-        self.sizes: dict[int, int] = {}
+        self.settings: dict[int, int] = {}
 
     def __call__(self, parameter: int, value: int) -> int:
-        self.sizes[parameter] = value
+        self.settings[parameter] = value
         return self._answer
 
 
 def test_every_threshold_is_set() -> None:
     """Mapped from 32 MiB, trimmed from 256 MiB, grown by 64 MiB."""
     mallopt = Mallopt()
-    assert set_thresholds(mallopt, {}) == THRESHOLDS
-    assert mallopt.sizes == {-3: 32 << 20, -1: 256 << 20, -2: 1 << 20}
+    assert apply_settings(mallopt, {}) == SETTINGS
+    assert mallopt.settings == {-3: 32 << 20, -1: 256 << 20, -2: 1 << 20, -8: 1}
 
 
 @pytest.mark.parametrize(
@@ -107,15 +137,22 @@ def test_every_threshold_is_set() -> None:
     ],
 )
 def test_what_the_operator_set_stays(environment: dict[str, str]) -> None:
-    """The environment comes first, each threshold by itself."""
+    """The environment comes first, each setting by itself."""
     mallopt = Mallopt()
-    set_thresholds(mallopt, environment)
-    assert mallopt.sizes == {-3: 32 << 20, -1: 256 << 20}
+    apply_settings(mallopt, environment)
+    assert mallopt.settings == {-3: 32 << 20, -1: 256 << 20, -8: 1}
 
 
 def test_a_refusal_is_reported() -> None:
     """What glibc did not take is not among what is in force."""
-    assert set_thresholds(Mallopt(answer=0), {}) == ()
+    assert apply_settings(Mallopt(answer=0), {}) == ()
+
+
+@needs_glibc
+def test_what_a_thread_let_go_of_is_returned() -> None:
+    """20 MB at the end of a heap of each thread's own stay there, whoever trims."""
+    (left_mb,) = run(THREADS, "set")
+    assert left_mb < 20
 
 
 @needs_glibc

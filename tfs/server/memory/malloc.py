@@ -6,6 +6,9 @@ and follows what it sees). A server whose requests and replies are images or lar
 pays for page faults on most of them, again and again. With the thresholds below such
 blocks come from the heap and stay there. What a version used is returned when it is
 unloaded, by ``malloc_trim`` (:mod:`managers.memory`), whatever the thresholds.
+
+There is one heap for all threads: of the others ``malloc_trim`` returns no memory that is
+free at their ends, which is up to 64 MB of each thread that ever had a large message.
 """
 
 from __future__ import annotations
@@ -23,37 +26,38 @@ Mallopt = Callable[[int, int], int]
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 _TUNABLES: Final = "GLIBC_TUNABLES"
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class Setting:
     """One of malloc's parameters. Immutable.
 
     Attributes:
         parameter: mallopt's number of it.
         variable: The environment variable by which an operator sets it.
         tunable: Its name in GLIBC_TUNABLES.
-        size_bytes: What we set.
+        value: What we set.
 
     """
 
     parameter: int
     variable: str
     tunable: str
-    size_bytes: int
+    value: int
 
 
-THRESHOLDS: Final = (
+SETTINGS: Final = (
     # The most that glibc takes: larger blocks are mapped, and unmapped when freed.
-    Threshold(
+    Setting(
         _M_MMAP_THRESHOLD,
         "MALLOC_MMAP_THRESHOLD_",
         "glibc.malloc.mmap_threshold",
         32 << 20,
     ),
-    Threshold(
+    Setting(
         _M_TRIM_THRESHOLD,
         "MALLOC_TRIM_THRESHOLD_",
         "glibc.malloc.trim_threshold",
@@ -62,13 +66,14 @@ THRESHOLDS: Final = (
     # No more: glibc joins small freed blocks when a heap has no room left at its end, so
     # a thread's heap fills up as much first, request by request (seen with 64 MB: 11 MB
     # per million requests to a model on a thread).
-    Threshold(_M_TOP_PAD, "MALLOC_TOP_PAD_", "glibc.malloc.top_pad", 1 << 20),
+    Setting(_M_TOP_PAD, "MALLOC_TOP_PAD_", "glibc.malloc.top_pad", 1 << 20),
+    Setting(_M_ARENA_MAX, "MALLOC_ARENA_MAX", "glibc.malloc.arena_max", 1),
 )
 
 
-def set_thresholds(
+def apply_settings(
     mallopt: Mallopt | None = None, environment: Mapping[str, str] = os.environ
-) -> tuple[Threshold, ...]:
+) -> tuple[Setting, ...]:
     """Sets the thresholds that the operator has not set; for the whole process.
 
     Does nothing without glibc. Thread-safe, but meant for the start.
@@ -86,11 +91,11 @@ def set_thresholds(
         return ()
     tunables = environment.get(_TUNABLES, "")
     return tuple(
-        threshold
-        for threshold in THRESHOLDS
-        if threshold.variable not in environment
-        and f"{threshold.tunable}=" not in tunables
-        and mallopt(threshold.parameter, threshold.size_bytes)
+        setting
+        for setting in SETTINGS
+        if setting.variable not in environment
+        and f"{setting.tunable}=" not in tunables
+        and mallopt(setting.parameter, setting.value)
     )
 
 
