@@ -2,9 +2,10 @@
 
 The source looks at a base path when the kernel says that something changed below
 it, when a directory may have settled, and from time to time in any case, because
-events get lost and some file systems give none. Looking is :func:`sources.scan.scan`,
-and what to say then :func:`sources.decision.decide`, both pure; this file decides
-when to look, and keeps what must be remembered.
+events get lost and some file systems give none. This file is its configurations, its
+thread and its rounds of looks. When a base path is looked at next is a
+:class:`~sources.look_time.LookTime`; looking is :func:`sources.scan.scan`; what is said
+of a servable then, its :class:`~sources.servable_record.ServableRecord` knows.
 
 Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
 cannot be read affects only its own servable, and an empty listing does not unload
@@ -15,24 +16,27 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from sources.decision import Versions, decide
-from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
+from sources.directory_watcher import DirectoryWatcher
+from sources.distant_look import DistantLook
 from sources.file_system_options import FileSystemSourceOptions, by_name
+from sources.followed_repository import FollowedRepository
 from sources.look import Look, take_look
-from sources.model_repository import ModelRepository, RepositoryLook
+from sources.look_time import LookTime
+from sources.model_repository import ModelRepository
 from sources.path_index import PathIndex
-from sources.remote_storage import AnyFileSystem, is_remote, local_path
-from sources.scan import ServableToMonitor, Sighting
+from sources.remote_storage import AnyFileSystem, local_path
+from sources.scan import ServableToMonitor
+from sources.servable_record import ServableRecord
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
-from sources.storage_threads import StorageCall, StorageThreads
-from sources.version_policy import list_versions
+from sources.storage_threads import StorageThreads
+from sources.watched_paths import WatchedPaths
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.right_of_way import make_way
@@ -48,30 +52,7 @@ OnModels = Callable[[Sequence[ServableToMonitor]], object]
 # A copy in progress raises events by the hundred: look at most this often, and rest for
 # as long as a look took.
 _MIN_GAP_S: Final = 0.05
-# What is said again unasked: repairs a missed call, retries what failed to convert.
-_REPEAT_S: Final = 30.0
 _LONGEST_CLOSE_S: Final = 5.0
-
-
-@dataclass(slots=True)
-class _Record:
-    """What the source remembers of one servable. Confined to the scanning turn."""
-
-    servable: ServableToMonitor
-    sightings: Mapping[str, Sighting] = field(default_factory=dict)
-    at_hand: tuple[int, ...] | None = None  # by the last look; None before any
-    emitted: Versions | None = None
-    emitted_s: float = 0.0
-    problems: tuple[str, ...] = ()
-    is_new: bool = True  # not looked at under this configuration yet
-    watched: bool = False
-    is_late: bool = False  # whether it was said that its base path does not answer
-    # Guarded by _changed: the look that another thread takes, whether somebody asked
-    # for one since that began, and what it showed.
-    call: StorageCall | None = None
-    place: str = ""
-    is_outdated: bool = False
-    look: Look | None = None
 
 
 class FileSystemSource:
@@ -112,28 +93,30 @@ class FileSystemSource:
         self._options = options
         self._file_system = file_system or AnyFileSystem()
         self._clock = clock or MonotonicClock()
-        self._watcher = watcher
         self._on_looked = on_looked
         self._storage = storage
         self._outlet: Outlet[StoragePath] = Outlet()
-        # Held by whoever scans, for as long as that takes; it orders the calls for
-        # each name. Guards _records, _watching, _pulse_s. Rank: before _changed and before
-        # any lock of a target. Never taken by the event thread.
+        # Held by whoever scans, for as long as that takes; it orders the calls for each
+        # name. Guards _records, _watched, _pulse_s and the repository's looks. Rank:
+        # before _changed and before any lock of a target. Never taken by the event thread.
         self._turn = threading.Lock()
-        self._records: dict[str, _Record] = {}
-        self._watching = False
+        self._records: dict[str, ServableRecord] = {}
+        self._watched = WatchedPaths(
+            self._file_system, watcher, options.watch, asks_distant=storage is None
+        )
         self._pulse_s = 0.0
-        # Guards every field below; leaf: nothing is read, called or emitted under it.
+        # Guards every field below. Rank: before the locks of distant looks; nothing is
+        # read, called or emitted under it.
         self._changed = threading.Condition()
         self._servables = by_name(options.servables)
         self._index = _index(self._servables)
-        self._due_s: dict[str, float] = {}
-        self._soonest_s: dict[
-            str, float
-        ] = {}  # before which nothing is looked at again
+        self._times = {name: LookTime() for name in self._servables}
+        self._repository: FollowedRepository | None = None
+        self._repository_time = LookTime()
+        self._on_models: OnModels = self.update_config
         self._removed: list[str] = []
         self._config_changed = True
-        self._storage_due_s = float("inf")
+        self._storage_due_s = math.inf
         self._awaited: set[str] = set()  # looks of the configuration taken in last
         self._awaited_asked = 0  # its number
         self._asked = 0  # configurations accepted
@@ -142,14 +125,7 @@ class FileSystemSource:
         self._at_hand: Mapping[str, tuple[int, ...]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._repository: ModelRepository | None = None
-        self._on_models: OnModels = self.update_config
-        self._repository_due_s = float("inf")
-        self._repository_looked_s = float("-inf")
-        self._is_repository_watched = False  # the turn's
-        self._repository_call: StorageCall | None = None
-        self._repository_look: RepositoryLook | None = None
-        self._mark_all_locked()
+        self._insist_on_all_locked()
 
     # -- wiring ----------------------------------------------------------------
 
@@ -197,8 +173,7 @@ class FileSystemSource:
                 log.warning("event=source_hangs in=a look at a base path")
                 return
         with self._turn:
-            if self._watcher is not None:
-                self._watcher.close()
+            self._watched.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -232,13 +207,11 @@ class FileSystemSource:
             before = self._servables
             self._servables = wanted
             self._index = index
-            now_s = self._clock.now()
+            self._times = {n: self._times.get(n, LookTime()) for n in wanted}
             # The unchanged ones too: whoever reloads by hand wants to be up to date,
             # above all where nothing is polled.
-            self._due_s = dict.fromkeys(wanted, now_s)
-            for name in before.keys() - wanted.keys():
-                self._soonest_s.pop(name, None)
-                self._removed.append(name)
+            self._insist_on_all_locked()
+            self._removed += before.keys() - wanted.keys()
             self._config_changed = True
             self._asked += 1
             threaded = self._thread is not None
@@ -258,12 +231,18 @@ class FileSystemSource:
                 calls ``update_config`` itself.
 
         """
+        followed = FollowedRepository(
+            repository,
+            self._file_system,
+            self._watched,
+            self._storage,
+            self._insist_on_repository,
+        )
         with self._changed:
-            self._repository = repository
+            self._repository = followed
             if on_models is not None:
                 self._on_models = on_models
-            self._repository_due_s = self._clock.now()
-            self._changed.notify_all()
+        self._insist_on_repository()
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until every configuration given so far was looked at and emitted.
@@ -308,30 +287,19 @@ class FileSystemSource:
     def poll_once(self) -> None:
         """Looks at every servable now, on this thread."""
         with self._changed:
-            self._mark_all_locked()
+            self._insist_on_all_locked()
             if self._repository is not None:
-                self._repository_due_s = self._clock.now()
+                self._repository_time.insist(self._clock.now())
         self.step()
 
     def mark_changed(self, path: str) -> None:
         """Notes that something at, above or below ``path`` changed. Thread-safe."""
         now_s = self._clock.now()
         with self._changed:
-            marked = False
-            if self._repository is not None:
-                root = local_path(self._repository.path).rstrip("/")
-                # A model, or the first version of one.
-                below = path.removeprefix(root + "/")
-                if path == root or (below != path and below.count("/") <= 1):
-                    soonest_s = max(now_s, self._repository_looked_s + _MIN_GAP_S)
-                    self._repository_due_s = min(self._repository_due_s, soonest_s)
-                    marked = True
-            for name in self._index.find(path):
-                wanted_s = max(now_s, self._soonest_s.get(name, now_s))
-                if wanted_s < self._due_s.get(name, float("inf")):
-                    self._due_s[name] = wanted_s
-                    marked = True
-            if marked:
+            times = [self._times[name] for name in self._index.find(path)]
+            if self._repository is not None and self._repository.covers(path):
+                times.append(self._repository_time)
+            if sum(time.ask(now_s) for time in times):
                 self._changed.notify_all()
 
     def step(self) -> float | None:
@@ -353,23 +321,24 @@ class FileSystemSource:
                 removed, self._removed = self._removed, []
                 config_changed, self._config_changed = self._config_changed, False
                 now_s = self._clock.now()
-                due = [n for n, due_s in self._due_s.items() if due_s <= now_s]
+                due = [n for n, time in self._times.items() if time.due_s <= now_s]
             for name in removed:
                 if name in servables:  # left out and back before anybody looked
                     continue
                 if self._records.pop(name, None) is not None:
                     reason = f"{name} is not configured any more"
                     self._emit(AspiredVersions(name, (), reason))
-            if config_changed and self._watching:
+            if config_changed:
                 self._watch(servables.values())
-            if self._watching and now_s >= self._pulse_s:
+            if self._watched.is_started and now_s >= self._pulse_s:
                 self._pulse_s = now_s + self._options.poll_wait_s
                 due += self._find_stale(servables, due)
-                self._mark_stale_repository(now_s)
+                if self._repository is not None and self._repository.is_stale():
+                    self._insist_on_repository()
             for name in due:
                 if name in servables:
                     self._look(servables[name])
-            self._note_late()
+            self._give_up_waiting()
             published = {n: r.problems for n, r in self._records.items() if r.problems}
             at_hand = {n: r.at_hand or () for n, r in self._records.items()}
             with self._changed:
@@ -397,16 +366,11 @@ class FileSystemSource:
 
     def _start_watcher(self) -> None:
         with self._turn:
-            if self._watcher is None:
-                self._watcher = WatchdogWatcher()
-            try:
-                self._watcher.start(self.mark_changed)
-                self._watching = True
+            self._watched.start(self.mark_changed)
+            if self._watched.is_started:
                 with self._changed:
                     # Those that a step before this thread took in are to be watched.
                     self._config_changed = True
-            except OSError as error:
-                log.warning("event=watcher_failed polling_instead error=%s", error)
 
     def _is_due_locked(self) -> bool:
         if not self._outlet.is_connected:
@@ -417,45 +381,32 @@ class FileSystemSource:
         return due_s is not None and due_s <= self._clock.now()
 
     def _next_due_s_locked(self) -> float | None:
-        due_s: float | None = min(
-            [*self._due_s.values(), self._repository_due_s, self._storage_due_s]
+        due_s = min(
+            self._storage_due_s,
+            self._repository_time.due_s,
+            *(time.due_s for time in self._times.values()),
         )
-        if due_s == float("inf"):
-            due_s = None
-        if self._watching and (self._servables or self._repository is not None):
-            return self._pulse_s if due_s is None else min(due_s, self._pulse_s)
-        return due_s
+        if self._watched.is_started and (
+            self._servables or self._repository is not None
+        ):
+            due_s = min(due_s, self._pulse_s)
+        return None if due_s == math.inf else due_s
 
     def _look_at_repository(self) -> None:
         """Lists the directory of models if that is due; hands on what it found."""
         repository = self._repository
         with self._changed:
             now_s = self._clock.now()
-            if repository is None or self._repository_due_s > now_s:
+            if repository is None or self._repository_time.due_s > now_s:
                 return
-            self._repository_due_s = float("inf")
-            if self._repository_call is not None:
-                return  # due again when that has ended
-            self._repository_looked_s = now_s
-            look, self._repository_look = self._repository_look, None
+            self._repository_time.begin()
         with self._turn:
-            watched = self._watching and self._wants_watch(repository.path)
-            if watched and self._watcher is not None:
-                watched = self._watcher.ensure(local_path(repository.path))
-            self._is_repository_watched = watched
-            place = self._file_system.place(repository.path)
-            if look is None and place and self._storage is not None:
-                self._begin_repository_look(self._storage, place, repository)
-                return
-            changed = self._take_repository_look(
-                repository, look or repository.examine(self._file_system)
-            )
-        with self._changed:
-            if self._options.poll_wait_s > 0:
-                options = self._options
-                wait_s = options.rescan_s if watched else options.poll_wait_s
-                self._repository_due_s = min(self._repository_due_s, now_s + wait_s)
-        if changed and repository.models is not None:
+            changed = repository.look()
+            if not repository.is_open:  # else its end asks for the next
+                due_s = self._next_poll_s(now_s, has_events=repository.is_watched)
+                with self._changed:
+                    self._repository_time.end(now_s + _MIN_GAP_S, due_s)
+        if changed:
             try:
                 self._on_models(repository.models)
             except Exception:
@@ -463,129 +414,77 @@ class FileSystemSource:
                     "event=repository_models_refused path=%s", repository.path
                 )
 
-    def _take_repository_look(
-        self, repository: ModelRepository, look: RepositoryLook
-    ) -> bool:
-        problem = repository.problem
-        changed = repository.take(look)
-        if repository.problem and repository.problem != problem:
-            log.warning("event=source_problem %s", repository.problem)
-        return changed
+    def _insist_on_repository(self) -> None:
+        with self._changed:
+            self._repository_time.insist(self._clock.now())
+            self._changed.notify_all()
 
-    def _begin_repository_look(
-        self, storage: StorageThreads, place: str, repository: ModelRepository
-    ) -> None:
-        def run() -> None:
-            look = repository.examine(self._file_system)
-            with self._changed:
-                self._repository_look, self._repository_call = look, None
-                self._repository_due_s = self._clock.now()
+    def _insist_on_all_locked(self) -> None:
+        now_s = self._clock.now()
+        for time in self._times.values():
+            time.insist(now_s)
+
+    def _insist_on(self, name: str) -> None:
+        with self._changed:
+            time = self._times.get(name)
+            if time is not None:  # else it left the configuration meanwhile
+                time.insist(self._clock.now())
                 self._changed.notify_all()
 
-        with self._changed:  # until the call is noted, as for servables
-            self._repository_call = self._submit(storage, place, run)
-
-    def _mark_all_locked(self) -> None:
-        now_s = self._clock.now()
-        self._due_s = dict.fromkeys(self._servables, now_s)
+    def _begin(self, name: str) -> None:
+        with self._changed:
+            time = self._times.get(name)
+            if time is not None:
+                time.begin()
 
     def _look(self, servable: ServableToMonitor) -> None:
         """Looks at one servable, or takes the look that another thread has taken."""
         record = self._record_of(servable)
-        with self._changed:  # what is asked for from here on is another look
-            self._due_s.pop(servable.name, None)
+        self._begin(servable.name)
         # Watched before it is read: what changes in between raises an event.
-        record.watched = self._watching and self._wants_watch(servable.base_path)
-        if record.watched and self._watcher is not None:
-            record.watched = self._watcher.ensure(local_path(servable.base_path))
-        record.place = self._file_system.place(servable.base_path)
-        if self._storage is not None and record.place:
-            self._look_elsewhere(self._storage, record)
+        record.is_watched = self._watched.ensure(servable.base_path)
+        place = self._file_system.place(servable.base_path)
+        if self._storage is not None and place:
+            if record.distant is None:
+                on_taken = functools.partial(self._insist_on, servable.name)
+                record.distant = DistantLook(self._storage, on_taken)
+            self._look_elsewhere(record, record.distant, place)
         else:
-            self._follow(record, self._look_of(record)())
+            look = record.next_look(self._file_system, self._options, self._clock)
+            self._take(record, look())
 
-    def _look_elsewhere(self, storage: StorageThreads, record: _Record) -> None:
-        """Follows the look that another thread has taken, or has it begin one."""
-        with self._changed:
-            if record.call is not None:
-                record.is_outdated = True
-                self._due_s.pop(record.servable.name, None)  # due when that has ended
-                return
-            look, record.look = record.look, None
-            is_outdated, record.is_outdated = record.is_outdated, False
+    def _look_elsewhere(
+        self, record: ServableRecord, distant: DistantLook[Look], place: str
+    ) -> None:
+        """Takes the look that another thread has taken, or has it begin one."""
+        if distant.ask():
+            return  # due when that has ended
+        look, is_outdated = distant.fetch()
         is_current = look is not None and look.servable == record.servable
         if look is not None and is_current:
-            self._follow(record, look)
+            self._take(record, look)
         if is_outdated or not is_current:
-            self._begin_look(storage, record)
+            self._begin(record.servable.name)
+            next_look = record.next_look(self._file_system, self._options, self._clock)
+            distant.begin(place, next_look)
 
-    def _begin_look(self, storage: StorageThreads, record: _Record) -> None:
-        take = self._look_of(record)
-
-        def run() -> None:
-            look = take()
-            with self._changed:
-                record.look, record.call = look, None
-                if look.servable.name in self._servables:
-                    self._due_s[look.servable.name] = self._clock.now()
-                    self._changed.notify_all()
-
-        with self._changed:  # until the call is noted: it may end at once
-            self._due_s.pop(record.servable.name, None)
-            record.call = self._submit(storage, record.place, run)
-
-    def _submit(
-        self, storage: StorageThreads, place: str, fn: Callable[[], None]
-    ) -> StorageCall | None:
-        try:
-            return storage.submit(place, fn)
-        except RuntimeError:  # closing
-            log.debug("event=look_not_begun place=%s", place)
-            return None
-
-    def _note_late(self) -> None:
+    def _give_up_waiting(self) -> None:
         """Says which base paths do not answer, and lets others go before them."""
-        storage = self._storage
-        if storage is None:
+        if self._storage is None:
             return
-        due_s = storage.relieve()
+        due_s = self._storage.relieve()
         for record in self._records.values():
-            call = record.call
-            if call is None or record.is_late:
-                continue
-            if not storage.is_late(record.place, call):
-                continue
-            record.is_late = True
-            servable = record.servable
-            problem = (
-                f"base path {servable.base_path} of {servable.name} has not answered "
-                f"for {call.patience_s:g} s; it is looked at again as soon as it does"
-            )
-            log.warning("event=source_problem servable=%s %s", servable.name, problem)
-            record.problems = (problem,)
-            if record.emitted is None:
-                now_s = self._clock.now()
-                self._say(record, AspiredVersions(servable.name, (), problem), now_s)
-        repository, call = self._repository, self._repository_call
-        if repository is not None and call is not None:
-            place = self._file_system.place(repository.path)
-            if storage.is_late(place, call) and not repository.problem:
-                repository.problem = (
-                    f"model repository {repository.path} has not answered for "
-                    f"{call.patience_s:g} s; it is looked at again as soon as it does"
-                )
-                log.warning("event=source_problem %s", repository.problem)
+            aspired = record.give_up_waiting(self._clock.now())
+            if aspired is not None:
+                self._emit(aspired)
+        if self._repository is not None:
+            self._repository.give_up_waiting()
         with self._changed:
-            self._storage_due_s = float("inf") if due_s is None else due_s
+            self._storage_due_s = math.inf if due_s is None else due_s
 
     def _note_applied_locked(self, asked: int) -> None:
         """Notes which configuration's servables were all looked at, or do not answer."""
-        looking = {
-            name
-            for name, record in self._records.items()
-            if (record.call is not None or record.look is not None)
-            and not record.is_late
-        }
+        looking = {n for n, record in self._records.items() if record.is_awaited}
         if asked > self._awaited_asked:
             self._awaited, self._awaited_asked = looking, asked
         else:
@@ -593,76 +492,36 @@ class FileSystemSource:
         if not self._awaited:
             self._applied = max(self._applied, self._awaited_asked)
 
-    def _look_of(self, record: _Record) -> Callable[[], Look]:
-        """Returns what looks; it keeps what it needs of the record, for any thread."""
-        return functools.partial(
-            take_look,
-            self._file_system,
-            record.servable,
-            record.sightings,
-            [data.id.version for data in record.emitted or ()],
-            record.at_hand,
-            self._options,
-            self._clock,
-        )
-
-    def _record_of(self, servable: ServableToMonitor) -> _Record:
+    def _record_of(self, servable: ServableToMonitor) -> ServableRecord:
         record = self._records.get(servable.name)
         if record is None:
-            record = self._records[servable.name] = _Record(servable)
-        elif record.servable != servable:
-            if record.servable.base_path != servable.base_path:
-                record.sightings, record.at_hand = {}, None
-            record.servable = servable
-            record.is_new = True
+            record = self._records[servable.name] = ServableRecord(servable)
+        record.configure(servable)
         return record
 
-    def _follow(self, record: _Record, look: Look) -> None:
+    def _take(self, record: ServableRecord, look: Look) -> None:
         """Says what follows from a look, and sets the next one."""
-        servable, found, problems = record.servable, look.found, look.problems
-        record.is_late = False
-        name, now_s = servable.name, self._clock.now()
-        if found is None:
-            # Nothing is known, so nothing changes: a storage outage unloads nothing.
-            if record.emitted is None:
-                self._say(record, AspiredVersions(name, (), problems[0]), now_s)
-        else:
-            decision = decide(
-                servable,
-                record.emitted,
-                found,
-                is_new=record.is_new,
-                repeat=now_s - record.emitted_s >= _REPEAT_S,
-                unload_when_empty=self._options.unload_when_empty,
-            )
-            if decision.aspired is not None:
-                self._say(record, decision.aspired, now_s)
-            problems = found.problems + decision.problems
-            record.sightings = found.sightings
-            record.at_hand = found.at_hand
-            record.is_new = False
-        for problem in problems:
-            if problem not in record.problems:
-                log.warning("event=source_problem servable=%s %s", name, problem)
-        record.problems = problems
-        settled_at_s = found.settled_at_s if found else None
-        has_events = record.watched and not look.is_blind
-        pause_s = max(_MIN_GAP_S, now_s - look.begun_s)
-        self._schedule(servable, now_s, now_s + pause_s, settled_at_s, has_events)
+        options, now_s = self._options, self._clock.now()
+        aspired = record.take(look, now_s, unload_when_empty=options.unload_when_empty)
+        if aspired is not None:
+            self._emit(aspired)
+        soonest_s = now_s + max(_MIN_GAP_S, now_s - look.begun_s)
+        has_events = record.is_watched and not look.is_blind
+        due_s = self._next_poll_s(now_s, has_events=has_events)
+        settled_at_s = look.found.settled_at_s if look.found else None
+        if settled_at_s is not None and options.poll_wait_s >= 0:
+            due_s = min(due_s, max(settled_at_s, soonest_s))
+        with self._changed:
+            # If it changed while it was looked at, it is due already.
+            if self._servables.get(record.servable.name) == record.servable:
+                self._times[record.servable.name].end(soonest_s, due_s)
 
-    def _say(
-        self, record: _Record, aspired: AspiredVersions[StoragePath], now_s: float
-    ) -> None:
-        if aspired.versions != record.emitted:
-            log.info(
-                "event=aspired servable=%s versions=%s reason=%r",
-                aspired.name,
-                list_versions([data.id.version for data in aspired.versions]),
-                aspired.reason,
-            )
-        record.emitted = aspired.versions
-        record.emitted_s = now_s
-        self._emit(aspired)
+    def _next_poll_s(self, now_s: float, *, has_events: bool) -> float:
+        """Returns when to look again though nothing asks for it; infinite for never."""
+        options = self._options
+        if options.poll_wait_s <= 0:
+            return math.inf
+        return now_s + (options.rescan_s if has_events else options.poll_wait_s)
 
     def _emit(self, aspired: AspiredVersions[StoragePath]) -> None:
         try:
@@ -671,77 +530,25 @@ class FileSystemSource:
             # A target's fault must not stop the other servables.
             log.exception("event=target_failed servable=%s", aspired.name)
 
-    def _schedule(
-        self,
-        servable: ServableToMonitor,
-        now_s: float,
-        soonest_s: float,
-        settled_at_s: float | None,
-        has_events: bool,
-    ) -> None:
-        """Sets the next look; an event that came meanwhile keeps its earlier one."""
-        options = self._options
-        due_s = float("inf")
-        if options.poll_wait_s > 0:
-            due_s = now_s + (options.rescan_s if has_events else options.poll_wait_s)
-        if settled_at_s is not None and options.poll_wait_s >= 0:
-            due_s = min(due_s, max(settled_at_s, soonest_s))
-        with self._changed:
-            if self._servables.get(servable.name) != servable:
-                return  # changed again while it was looked at: due already
-            self._soonest_s[servable.name] = soonest_s
-            asked_s = self._due_s.get(servable.name)
-            if asked_s is not None:  # marked since the look began
-                due_s = min(due_s, max(asked_s, soonest_s))
-            if due_s == float("inf"):
-                self._due_s.pop(servable.name, None)
-            else:
-                self._due_s[servable.name] = due_s
-
     def _watch(self, servables: Iterable[ServableToMonitor]) -> None:
-        if self._watcher is None:
-            return
-        paths = {servable.base_path for servable in servables}
+        paths = [servable.base_path for servable in servables]
         if self._repository is not None:
-            paths.add(self._repository.path)
-        self._watcher.watch(
-            sorted(local_path(path) for path in paths if self._wants_watch(path))
-        )
+            paths.append(self._repository.path)
+        self._watched.set(paths)
 
     def _find_stale(
         self, servables: Mapping[str, ServableToMonitor], due: list[str]
     ) -> list[str]:
         """Returns the servables whose base path is another directory by now."""
-        watcher = self._watcher
-        if watcher is None:
-            return []
         skipped = set(due)
         return [
             name
             for name, servable in servables.items()
             if name not in skipped
             and name in self._records
-            and self._records[name].watched
-            and not watcher.is_current(local_path(servable.base_path))
+            and self._records[name].is_watched
+            and self._watched.is_stale(servable.base_path)
         ]
-
-    def _mark_stale_repository(self, now_s: float) -> None:
-        """Has the directory of models looked at if it is another one by now."""
-        repository, watcher = self._repository, self._watcher
-        if repository is None or watcher is None or not self._is_repository_watched:
-            return
-        if not watcher.is_current(local_path(repository.path)):
-            with self._changed:
-                self._repository_due_s = min(self._repository_due_s, now_s)
-
-    def _wants_watch(self, path: str) -> bool:
-        if self._storage is not None and self._file_system.place(path):
-            return False  # whoever watches it asks it
-        if is_remote(path):
-            return False
-        if self._options.watch is not None:
-            return self._options.watch
-        return self._file_system.gives_events(path)
 
     def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
         if not self._options.require_versions:

@@ -1,0 +1,88 @@
+"""A look at what may not answer: another thread takes it, nobody waits for it.
+
+Asked for again while it goes on, it is not begun twice, since a dead mount would take
+one thread for each: that it is outdated is remembered, and it is taken once more when
+it has come back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from sources.storage_threads import StorageCall, StorageThreads
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class DistantLook(Generic[T]):
+    """At most one look at a time, and what the last one showed. Never blocks.
+
+    Thread-safe towards the threads that look; asked, fetched and begun by one other
+    thread at a time, in this order.
+
+    Args:
+        storage: The threads that look; not its own.
+        on_taken: Called on one of them when there is something to ``fetch``.
+
+    """
+
+    def __init__(self, storage: StorageThreads, on_taken: Callable[[], None]) -> None:
+        self._storage = storage
+        self._on_taken = on_taken
+        # Guards every field below. Rank: before StorageThreads, after its owner's
+        # locks; nothing is looked at or told under it.
+        self._lock = threading.Lock()
+        self._place = ""
+        self._call: StorageCall | None = None
+        self._shown: T | None = None
+        self._is_outdated = False
+
+    def ask(self) -> bool:
+        """Whether a look goes on; what it shows is outdated from now on."""
+        with self._lock:
+            if self._call is None:
+                return False
+            self._is_outdated = True
+            return True
+
+    def fetch(self) -> tuple[T | None, bool]:
+        """Returns what a look showed, once, and whether that was outdated by then."""
+        with self._lock:
+            shown, self._shown = self._shown, None
+            return shown, self._is_outdated
+
+    def begin(self, place: str, look: Callable[[], T]) -> None:
+        """Has ``look`` taken by a thread of ``place``; not at all while closing."""
+
+        def run() -> None:
+            shown = look()
+            with self._lock:
+                self._shown, self._call = shown, None
+            self._on_taken()
+
+        with self._lock:  # until the call is noted: it may end at once
+            self._is_outdated = False
+            self._place = place
+            try:
+                self._call = self._storage.submit(place, run)
+            except RuntimeError:  # closing
+                log.debug("event=look_not_begun place=%s", place)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a look goes on, or what it showed was not fetched yet."""
+        with self._lock:
+            return self._call is not None or self._shown is not None
+
+    def late_s(self) -> float | None:
+        """Returns for how long it was waited for; None if there is hope."""
+        with self._lock:
+            place, call = self._place, self._call
+        if call is None or not self._storage.is_late(place, call):
+            return None
+        return call.patience_s

@@ -1,0 +1,53 @@
+"""When something is looked at next.
+
+Polls, events, settling directories and configurations each ask for a look at some
+time; what counts is the earliest of them, but not before the pause after the last look
+is over: a copy in progress raises events by the hundred.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class LookTime:
+    """When one thing is looked at next. Not thread-safe: its owner's lock guards it.
+
+    Attributes:
+        due_s: When, by the clock; infinite if nobody asks for a look.
+        soonest_s: Until when events have to wait.
+
+    """
+
+    due_s: float = math.inf
+    soonest_s: float = -math.inf
+
+    def ask(self, now_s: float) -> bool:
+        """Has it looked at once the pause allows; returns whether that is news."""
+        wanted_s = max(now_s, self.soonest_s)
+        if wanted_s >= self.due_s:
+            return False
+        self.due_s = wanted_s
+        return True
+
+    def insist(self, now_s: float) -> None:
+        """Has it looked at now, pause or not."""
+        self.due_s = now_s
+
+    def begin(self) -> None:
+        """Notes that a look begins: what is asked for from here on is another one."""
+        self.due_s = math.inf
+
+    def end(self, soonest_s: float, due_s: float) -> None:
+        """Sets the next look; one that was asked for meanwhile stays the earlier one.
+
+        Args:
+            soonest_s: The end of the pause.
+            due_s: When the next look is due if nobody asks; infinite for never.
+
+        """
+        self.soonest_s = soonest_s
+        asked_s = math.inf if self.due_s == math.inf else max(self.due_s, soonest_s)
+        self.due_s = min(due_s, asked_s)

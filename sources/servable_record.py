@@ -1,0 +1,173 @@
+"""What a source remembers of one servable: what it saw, and what it said.
+
+A look is told to the record, which says what is to be aspired now, if anything. What is
+said is decided by :func:`sources.decision.decide`; here it meets what was said before.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sources.decision import Versions, decide
+from sources.distant_look import DistantLook
+from sources.file_system_options import FileSystemSourceOptions
+from sources.look import Look, take_look
+from sources.scan import ServableToMonitor, Sighting
+from sources.storage import FileSystem
+from sources.storage_path import StoragePath
+from sources.version_policy import list_versions
+from tfs.core.clock import Clock
+from tfs.core.servable_data import AspiredVersions
+
+log = logging.getLogger(__name__)
+
+# What is said again unasked: repairs a missed call, retries what failed to convert.
+_REPEAT_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class ServableRecord:
+    """What is known of a servable, and what was said of it. Confined to its source's turn.
+
+    Attributes:
+        servable: As it is configured.
+        at_hand: The versions that the last look showed, lowest first; None before any.
+        problems: What is wrong with its base path.
+        is_watched: Whether events tell what changes below its base path.
+        is_late: Whether it was said that its base path does not answer.
+        distant: Where looks come from while the base path may not answer, None if it
+            never lay where that can be.
+
+    """
+
+    servable: ServableToMonitor
+    at_hand: tuple[int, ...] | None = None
+    problems: tuple[str, ...] = ()
+    is_watched: bool = False
+    is_late: bool = False
+    distant: DistantLook[Look] | None = None
+    _sightings: Mapping[str, Sighting] = field(default_factory=dict)
+    _said: Versions | None = None  # None before anything was
+    _said_s: float = 0.0
+    _is_new: bool = True  # not looked at under this configuration yet
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a look by another thread is not over, and there is hope for it."""
+        return self.distant is not None and self.distant.is_open and not self.is_late
+
+    def configure(self, servable: ServableToMonitor) -> None:
+        """Takes another configuration in; what was said stays said."""
+        if servable == self.servable:
+            return
+        if servable.base_path != self.servable.base_path:
+            self._sightings, self.at_hand = {}, None
+        self.servable = servable
+        self._is_new = True
+
+    def next_look(
+        self, file_system: FileSystem, options: FileSystemSourceOptions, clock: Clock
+    ) -> Callable[[], Look]:
+        """Returns what looks; it keeps what it needs of the record, for any thread."""
+        return functools.partial(
+            take_look,
+            file_system,
+            self.servable,
+            self._sightings,
+            [data.id.version for data in self._said or ()],
+            self.at_hand,
+            options,
+            clock,
+        )
+
+    def take(
+        self, look: Look, now_s: float, *, unload_when_empty: bool
+    ) -> AspiredVersions[StoragePath] | None:
+        """Believes what a look showed.
+
+        Args:
+            look: Of the servable as it is configured.
+            now_s: By the clock.
+            unload_when_empty: As in the source's options.
+
+        Returns:
+            What is to be said now, and counts as said; None for nothing.
+
+        """
+        self.is_late = False
+        found, problems = look.found, look.problems
+        aspired: AspiredVersions[StoragePath] | None = None
+        if found is None:
+            # Nothing is known, so nothing changes: a storage outage unloads nothing.
+            if self._said is None:
+                aspired = self._say_nothing_found(problems[0], now_s)
+        else:
+            decision = decide(
+                self.servable,
+                self._said,
+                found,
+                is_new=self._is_new,
+                repeat=now_s - self._said_s >= _REPEAT_S,
+                unload_when_empty=unload_when_empty,
+            )
+            aspired = decision.aspired
+            if aspired is not None:
+                self._note_said(aspired, now_s)
+            problems = found.problems + decision.problems
+            self._sightings = found.sightings
+            self.at_hand = found.at_hand
+            self._is_new = False
+        for problem in problems:
+            if problem not in self.problems:
+                self._log_problem(problem)
+        self.problems = problems
+        return aspired
+
+    def give_up_waiting(self, now_s: float) -> AspiredVersions[StoragePath] | None:
+        """Notes, once, if its base path does not answer.
+
+        Returns:
+            As ``take``.
+
+        """
+        late_s = None if self.distant is None else self.distant.late_s()
+        if self.is_late or late_s is None:
+            return None
+        self.is_late = True
+        servable = self.servable
+        problem = (
+            f"base path {servable.base_path} of {servable.name} has not answered "
+            f"for {late_s:g} s; it is looked at again as soon as it does"
+        )
+        self._log_problem(problem)
+        self.problems = (problem,)
+        return (
+            None if self._said is not None else self._say_nothing_found(problem, now_s)
+        )
+
+    def _say_nothing_found(
+        self, problem: str, now_s: float
+    ) -> AspiredVersions[StoragePath]:
+        aspired: AspiredVersions[StoragePath] = AspiredVersions(
+            self.servable.name, (), problem
+        )
+        self._note_said(aspired, now_s)
+        return aspired
+
+    def _note_said(self, aspired: AspiredVersions[StoragePath], now_s: float) -> None:
+        if aspired.versions != self._said:
+            log.info(
+                "event=aspired servable=%s versions=%s reason=%r",
+                aspired.name,
+                list_versions([data.id.version for data in aspired.versions]),
+                aspired.reason,
+            )
+        self._said = aspired.versions
+        self._said_s = now_s
+
+    def _log_problem(self, problem: str) -> None:
+        log.warning("event=source_problem servable=%s %s", self.servable.name, problem)

@@ -1,0 +1,93 @@
+"""Which directories the kernel tells changes of, and which have to be polled.
+
+Not watched is what a URL names, what may not answer (whoever watches it asks it), and
+what lies where no events are given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
+from sources.remote_storage import is_remote, local_path
+from sources.storage import FileSystem
+
+log = logging.getLogger(__name__)
+
+
+class WatchedPaths:
+    """The directories that are watched. Confined to its source's turn.
+
+    Until ``start`` has succeeded nothing is watched.
+
+    Args:
+        file_system: Where the directories lie.
+        watcher: Where events come from; None is watchdog, when started. Its own.
+        watch: None asks the file system who gives events, True trusts that all
+            directories do, False watches none.
+        asks_distant: Whether what may not answer is asked by this thread like
+            anything else, and so may be watched too.
+
+    """
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        watcher: DirectoryWatcher | None,
+        watch: bool | None,
+        *,
+        asks_distant: bool,
+    ) -> None:
+        self._file_system = file_system
+        self._watcher = watcher
+        self._watch = watch
+        self._asks_distant = asks_distant
+        self._is_started = False
+
+    @property
+    def is_started(self) -> bool:
+        """Whether anything can be watched; safe to read from any thread."""
+        return self._is_started
+
+    def start(self, on_changed: Callable[[str], None]) -> None:
+        """Begins to tell changes, on the watcher's thread; without events if it cannot."""
+        if self._watcher is None:
+            self._watcher = WatchdogWatcher()
+        try:
+            self._watcher.start(on_changed)
+            self._is_started = True
+        except OSError as error:
+            log.warning("event=watcher_failed polling_instead error=%s", error)
+
+    def set(self, paths: Iterable[str]) -> None:
+        """Watches exactly these from now on, as far as they can be."""
+        if self._is_started and self._watcher is not None:
+            wanted = {local_path(path) for path in set(paths) if self._is_wanted(path)}
+            self._watcher.watch(sorted(wanted))
+
+    def ensure(self, path: str) -> bool:
+        """Has one of them watched if it can be now; returns whether it is."""
+        if not self._is_started or self._watcher is None or not self._is_wanted(path):
+            return False
+        return self._watcher.ensure(local_path(path))
+
+    def is_stale(self, path: str) -> bool:
+        """Whether a path that was watched is another directory by now."""
+        return self._watcher is not None and not self._watcher.is_current(
+            local_path(path)
+        )
+
+    def close(self) -> None:
+        """Tells nothing any more."""
+        if self._watcher is not None:
+            self._watcher.close()
+
+    def _is_wanted(self, path: str) -> bool:
+        if not self._asks_distant and self._file_system.place(path):
+            return False
+        if is_remote(path):
+            return False
+        if self._watch is not None:
+            return self._watch
+        return self._file_system.gives_events(path)
