@@ -98,7 +98,7 @@ class Operation:
             self._env.start(text)
             return
         outcomes: list[str] = []
-        self._env.core.apply(
+        self._env.core.config.apply(
             parse_config_text(text, "models.config"),
             Origin.CONFIG_FILE,
             "edit of models.config",

@@ -147,7 +147,7 @@ class Environment:
 
     def look(self) -> None:
         """Looks at every base path and lets everything happen."""
-        self.core._chain.source.poll_once()
+        self.core.chain.source.poll_once()
         self.settle()
 
     def settle(self) -> None:
@@ -186,7 +186,7 @@ class Environment:
     ) -> list[ConfigOutcome]:
         """Applies a config; returns a list that the outcome comes into."""
         outcomes: list[ConfigOutcome] = []
-        self.core.apply(
+        self.core.config.apply(
             message(*models),
             origin,
             "test",

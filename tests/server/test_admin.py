@@ -134,7 +134,7 @@ def test_a_loaded_version_says_how_long_that_took() -> None:
 def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
     """Status alone shows that the file and what runs are not the same."""
     operator = operating(1)
-    operator.env.core.note_refusal(
+    operator.env.core.config.note_refusal(
         Origin.CONFIG_FILE, "/models.config", InvalidArgument("line 3: no }")
     )
     notes = operator.ask("list_models", pb.ListModelsRequest()).notes
@@ -148,9 +148,9 @@ def test_a_refused_configuration_is_noted_until_one_is_accepted() -> None:
 def test_a_config_file_that_cannot_be_read_is_noted_while_it_cannot() -> None:
     """Whoever edits it in vain looks at the status next."""
     operator = operating(1)
-    operator.env.core.note_config_file("it is gone")
+    operator.env.core.config.note_file_problem("it is gone")
     assert any("it is gone" in note for note in operator.show().notes)
-    operator.env.core.note_config_file("")
+    operator.env.core.config.note_file_problem("")
     assert not any("config file" in note for note in operator.show().notes)
 
 
@@ -230,7 +230,7 @@ def test_a_server_of_which_no_model_can_answer_does_not_say_that_it_serves() -> 
     env.start(config(model("a")))
     server = Operator(env).ask("list_models", pb.ListModelsRequest()).server
     assert server.state == pb.ServerReport.NOT_SERVING
-    assert not env.core.is_ready()
+    assert not env.core.readiness.is_ready()
     assert server_lines(server, 1)[0].startswith("NOT_SERVING, 1 model(s)")
 
 
@@ -551,7 +551,7 @@ def test_a_comment_cannot_become_configuration() -> None:
     path = env.add_version("a", 1)
     env.broken.add(path)
     env.start(config(model("a")))
-    running = env.core.running
+    running = env.core.config.running
     assert running is not None
     from tfs.server.admin_reports import effective_text
 

@@ -1,4 +1,4 @@
-"""tfs.server.core: configs take effect whole or not at all.
+"""tfs.server.core: what finds, loads and serves versions follows the config.
 
 Cases of TensorFlow Serving's model_servers/server_core_test.cc are named where they
 are asserted; docs/divergences.md says what is different on purpose.
@@ -6,23 +6,15 @@ are asserted; docs/divergences.md says what is different on purpose.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.server.environment import Environment, config, message, model
+from tests.server.environment import Environment, config, model
 from tfs.core.errors import (
-    Aborted,
-    DeadlineExceeded,
-    FailedPrecondition,
     InvalidArgument,
     NotFound,
-    ServingError,
-    Unknown,
 )
 from tfs.server.config.config_outcome import ConfigOutcome
-from tfs.server.config.running_config import Change, Origin
-from tfs.server.config.server_config import Message, read_config_text
+from tfs.server.config.running_config import Origin
 
 
 @pytest.fixture
@@ -44,36 +36,7 @@ def one(outcomes: list[ConfigOutcome]) -> ConfigOutcome:
 def test_the_first_config_loads_its_models(env: Environment) -> None:
     """A model of the first config answers (CreateWaitsTillModelsAvailable)."""
     assert env.served("a") == 1
-    assert env.core.is_ready()
-
-
-def test_a_reload_is_done_when_its_new_models_answer(env: Environment) -> None:
-    """The caller hears of success only then (ReloadConfigWaitsTillModelsAvailable)."""
-    outcomes = env.apply(model("a"), model("b"), settles=False)
-    assert outcomes == []
-    env.settle()
-    assert one(outcomes).error is None
-    assert env.served("b") == 1
-
-
-def test_a_server_stays_ready_while_a_model_is_added(env: Environment) -> None:
-    """Who serves is not sent away because of what is still loading beside it."""
-    env.apply(model("a"), model("b"), settles=False)
-    assert env.core.is_ready()
-    assert env.core.is_model_available("b") is False
-    env.settle()
-    assert env.core.is_model_available("b")
-
-
-def test_a_server_is_ready_when_all_models_of_its_start_have_settled() -> None:
-    """One that loads for longer keeps requests away from it."""
-    environment = Environment()
-    for name in ("a", "b"):
-        environment.add_version(name, 1)
-    environment.core.start(read_config_text(config(model("a"), model("b")), "test"))
-    assert not environment.core.is_ready()
-    environment.settle()
-    assert environment.core.is_ready()
+    assert env.core.readiness.is_ready()
 
 
 def test_a_model_left_out_is_unloaded(env: Environment) -> None:
@@ -111,77 +74,6 @@ def test_an_absolute_path_is_accepted(env: Environment) -> None:
     assert one(env.apply(model("a"))).error is None
 
 
-@pytest.mark.parametrize(
-    ("models", "kind", "words"),
-    [
-        # RelativePathFails, AbsolutePathWithEmptyPathFails, MixedAbsoluteRelativeFails
-        ([model("b", "relative")], InvalidArgument, "absolute path or URI; got"),
-        (['config { name: "b" }'], InvalidArgument, "got base_path()="),
-        ([model("a"), model("b", "x/y")], InvalidArgument, "model b"),
-        # DuplicateModelNameInConfig
-        ([model("b"), model("b")], InvalidArgument, "list model b multiple times"),
-        # UnknownModelPlatform
-        (
-            [model("b", "", 'model_platform: "caffe"')],
-            InvalidArgument,
-            "platform caffe",
-        ),
-        # IllegalConfigModelTypeAndPlatformSet
-        (
-            [model("b", "", 'model_type: TENSORFLOW model_platform: "tensorflow"')],
-            InvalidArgument,
-            "Illegal setting both ModelServerConfig::model_type (deprecated)",
-        ),
-        (
-            [model("b", "", "model_type: OTHER")],
-            InvalidArgument,
-            "choice 2 not supported",
-        ),
-        # IllegalToChangeModelPlatform
-        (
-            [model("a", "", 'model_platform: "hashmap"')],
-            FailedPrecondition,
-            "For model a platform was tensorflow and new platform requested is hashmap",
-        ),
-        (
-            [model("b", "", "logging_config { log_collector_config { type: 'x' } }")],
-            InvalidArgument,
-            "logging_config",
-        ),
-    ],
-)
-def test_a_bad_config_changes_nothing(
-    env: Environment, models: list[str], kind: type[ServingError], words: str
-) -> None:
-    """Validation comes first; what was served is served on."""
-    before = env.core.running
-    outcome = one(env.apply(*models))
-    assert isinstance(outcome.error, kind)
-    assert words in outcome.error.message
-    assert not outcome.is_applied
-    assert env.core.running is before
-    assert env.served("a") == 1
-    refusal = env.core.refusal
-    assert refusal is not None
-    assert refusal.error is outcome.error
-
-
-def test_every_wrong_model_is_told(env: Environment) -> None:
-    """A refusal says of each model what is wrong with it, not of the first alone."""
-    outcome = one(env.apply(model("a", "x"), model("b", "y"), model("c")))
-    errors = {each.change.name: each.error for each in outcome.models}
-    assert sorted(errors) == ["a", "b"]
-    assert "model b" in str(errors["b"])
-
-
-@pytest.mark.parametrize(
-    "extra", ["", 'model_platform: "tensorflow"', "model_type: TENSORFLOW"]
-)
-def test_a_platform_may_be_left_to_detection(env: Environment, extra: str) -> None:
-    """Unchanged configs start (DeprecatedModelTypeConfig)."""
-    assert one(env.apply(model("a", "", extra))).error is None
-
-
 def test_models_of_several_platforms_are_served(env: Environment) -> None:
     """Each goes to its adapter (MultiplePlatforms, ...WithConfigChange)."""
     env.apply(model("a"), model("b", "", 'model_platform: "hashmap"'))
@@ -192,153 +84,6 @@ def test_models_of_several_platforms_are_served(env: Environment) -> None:
     )
     assert (env.served("b"), env.served("c")) == (1, 1)
     assert env.available("a") == []
-
-
-def test_a_custom_config_is_no_way_to_go(env: Environment) -> None:
-    """From a list only to a list (IllegalReconfigurationToCustomConfig)."""
-    custom = Message()
-    custom.custom_model_config.SetInParent()
-    outcomes: list[ConfigOutcome] = []
-    env.core.apply(custom, Origin.CONFIG_FILE, "test", outcomes.append)
-    error = one(outcomes).error
-    assert isinstance(error, FailedPrecondition)
-    assert "It is only legal to transition from one ModelConfigList" in error.message
-
-
-def test_an_empty_config_is_not_the_end_of_all_models(env: Environment) -> None:
-    """A truncated file must not unload everything."""
-    outcomes: list[ConfigOutcome] = []
-    env.core.apply(Message(), Origin.CONFIG_FILE, "test", outcomes.append)
-    assert isinstance(one(outcomes).error, InvalidArgument)
-    assert env.served("a") == 1
-
-
-def test_a_failing_model_is_named_and_the_others_serve(env: Environment) -> None:
-    """The config stays, its error names the version and why (ErroringModel)."""
-    env.broken.add("/models/b/1")
-    outcome = one(env.apply(model("a"), model("b")))
-    assert outcome.is_applied
-    assert isinstance(outcome.error, Unknown)
-    assert outcome.error.message == (
-        "1 model(s) did not become available: "
-        "{{{name: b version: 1} due to error: DATA_LOSS: /models/b/1 is damaged}, }"
-    )
-    by_name = {each.change.name: each for each in outcome.models}
-    assert by_name["a"].error is None
-    assert by_name["b"].error is not None
-    assert env.served("a") == 1
-
-
-def test_a_model_that_does_not_exist_blocks_nothing(env: Environment) -> None:
-    """A typo is told at once, and the next config is read."""
-    outcome = one(env.apply(model("a"), model("typo")))
-    assert outcome.error is not None
-    assert "/models/typo of typo does not exist" in outcome.error.message
-    assert one(env.apply(model("a"), model("b"))).error is None
-
-
-def test_what_failed_under_an_earlier_config_does_not_count(env: Environment) -> None:
-    """A corrected base path is judged by what comes of it, not by the past."""
-    env.broken.add("/models/b/1")
-    env.apply(model("a"), model("b"))
-    env.clock.advance(1)
-    env.add_version("b", 1, "/good")
-    outcomes = env.apply(model("a"), model("b", "/good"), settles=False)
-    assert outcomes == []
-    env.settle()
-    assert one(outcomes).error is None
-    assert env.served("b") == 1
-
-
-def test_what_failed_before_is_told_where_nothing_comes_of_the_config(
-    env: Environment,
-) -> None:
-    """Nobody waits for a version that failed and is not tried again."""
-    env.broken.add("/models/b/1")
-    env.apply(model("a"), model("b"))
-    for extra in ("", 'version_labels { key: "x" value: 1 }'):
-        outcome = one(env.apply(model("a"), model("b", "", extra)))
-        assert outcome.error is not None
-        assert "/models/b/1 is damaged" in outcome.error.message
-
-
-def test_a_base_path_counts_more_than_what_failed_under_the_old_one(
-    env: Environment,
-) -> None:
-    """The blame is where the config points now."""
-    env.broken.add("/models/b/1")
-    env.apply(model("a"), model("b"))
-    outcome = one(env.apply(model("a"), model("b", "/nowhere")))
-    assert outcome.error is not None
-    assert "/nowhere of b does not exist" in outcome.error.message
-
-
-@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
-def test_a_jump_of_the_wall_clock_holds_nobody_up(
-    env: Environment, jump_s: float
-) -> None:
-    """Which failures are new is told by what was known before, not by the time."""
-    env.broken.add("/models/b/1")
-    outcomes = env.apply(model("a"), model("b"), settles=False)
-    env.clock.set_wall(env.clock.wall_s() + jump_s)
-    env.settle()
-    error = one(outcomes).error
-    assert error is not None
-    assert "/models/b/1 is damaged" in error.message
-
-
-def test_a_newer_config_supersedes_one_that_waits(env: Environment) -> None:
-    """Nobody waits behind a config that hangs."""
-    first = env.apply(model("a"), model("b"), settles=False)
-    second = env.apply(model("a"), settles=False)
-    assert isinstance(one(first).error, Aborted)
-    env.settle()
-    assert one(second).error is None
-
-
-def test_a_caller_is_answered_before_its_deadline(env: Environment) -> None:
-    """Waiting ends shortly before the deadline, and says what is missing."""
-    now_s = env.clock.now()
-    outcomes = env.apply(model("a"), model("b"), deadline_s=now_s + 1, settles=False)
-    env.clock.advance(0.9)
-    env.expire()
-    outcome = one(outcomes)
-    assert isinstance(outcome.error, DeadlineExceeded)
-    assert "1 model(s) are not available yet: b" in outcome.error.message
-    assert outcome.is_applied
-    env.settle()
-    assert env.served("b") == 1
-    assert len(outcomes) == 1
-
-
-def test_a_reload_by_rpc_waits_for_new_models_alone(env: Environment) -> None:
-    """As in TensorFlow Serving, a model that was broken before fails no reload."""
-    env.broken.add("/models/b/1")
-    env.apply(model("a"), model("b"))
-    errors: list[ServingError | None] = []
-    env.core.apply_config(
-        message(model("a"), model("b", "", "transition: RESOURCE_PRESERVING")),
-        "reload",
-        None,
-        errors.append,
-    )
-    env.settle()
-    assert errors == [None]
-
-
-def test_validation_alone_changes_nothing(env: Environment) -> None:
-    """A dry run says what would change."""
-    before = env.core.running
-    outcome = one(env.apply(model("b"), validate_only=True))
-    assert outcome.error is None
-    assert {e.change.name: e.change.change for e in outcome.models} == {
-        "a": Change.REMOVED,
-        "b": Change.ADDED,
-    }
-    assert env.core.running is before
-    refused = one(env.apply(model("b", "x"), validate_only=True))
-    assert refused.error is not None
-    assert env.core.refusal is None
 
 
 def test_labels_choose_among_available_versions(env: Environment) -> None:
@@ -450,29 +195,6 @@ def test_a_label_moves_when_its_new_version_can_answer(env: Environment) -> None
     assert env.served("a", label="stable") == 2
 
 
-def test_the_config_cannot_be_changed_before_the_start() -> None:
-    """A request that comes before the first config is told to come again."""
-    environment = Environment()
-    outcome = one(environment.apply(model("a")))
-    assert outcome.error is not None
-    assert outcome.error.code.name == "UNAVAILABLE"
-
-
-def test_an_unknown_platform_ends_the_start() -> None:
-    """A server does not start with what it cannot do."""
-    environment = Environment()
-    text = config(model("a", "", 'model_platform: "caffe"'))
-    with pytest.raises(InvalidArgument, match="caffe"):
-        environment.core.check(read_config_text(text, "test"))
-
-
-def test_closing_ends_every_wait(env: Environment) -> None:
-    """Nobody waits for a server that is gone."""
-    outcomes = env.apply(model("a"), model("b"), settles=False)
-    env.core.close(env.clock.now() + 1)
-    assert isinstance(one(outcomes).error, Aborted)
-
-
 def test_looking_at_all_models_leaves_the_loop_time(env: Environment) -> None:
     """After a look that took long, the next one waits ten times as long."""
     looks: list[float] = []
@@ -490,23 +212,6 @@ def test_looking_at_all_models_leaves_the_loop_time(env: Environment) -> None:
     env.expire()
     assert len(looks) == 2
     assert env.served("a") == 2
-
-
-def test_the_first_loads_get_more_threads_and_later_ones_do_not() -> None:
-    """A start has nobody to disturb (ConnectSourcesWithFastInitialLoad)."""
-    env = Environment(has_threads=True)
-    pool = env.threads("load")
-    before = pool.num_threads
-    env.core.begin(
-        read_config_text("model_config_list {}", "test"), Origin.MODEL_REPOSITORY
-    )
-    env.settle()
-    assert pool.num_threads == max(before, 4 * (os.cpu_count() or 1))
-    env.add_version("a", 1)
-    env.broken.add(env.add_version("b", 1))
-    env.apply(model("a"), model("b"))
-    assert env.available("a") == [1]
-    assert pool.num_threads == before
 
 
 def test_another_runtime_reloads_the_version_that_serves() -> None:

@@ -99,12 +99,12 @@ def test_nothing_stands_in_for_a_primary_that_is_not_there() -> None:
     with pytest.raises(NotFound, match="version 1 is the primary, and is not"):
         env.served("a")
     assert env.served("a", version=3) == 3
-    assert env.core.is_model_available("a") is False
-    assert not env.core.is_ready()
+    assert env.core.readiness.is_model_available("a") is False
+    assert not env.core.readiness.is_ready()
     env.add_version("a", 1)
     env.look()
     assert env.served("a") == 1
-    assert env.core.is_ready()
+    assert env.core.readiness.is_ready()
 
 
 def test_the_version_before_the_canary_is_the_primary() -> None:

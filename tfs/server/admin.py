@@ -137,7 +137,7 @@ class CoreAdmin:
         )
 
     def _refusal_notes(self) -> list[str]:
-        refusal = self._core.refusal
+        refusal = self._core.config.refusal
         if refusal is None:
             return []
         return [
@@ -167,23 +167,27 @@ class CoreAdmin:
             effective=running.effective.message,
             effective_text=effective_text(running, models),
             models=models,
-            overrides_path=core.overrides_file.path,
+            overrides_path=core.config.overrides_file.path,
             notes=self._notes(),
         )
-        if core.refusal is not None:
-            reply.last_refusal.CopyFrom(refusal_report(core.refusal))
+        if core.config.refusal is not None:
+            reply.last_refusal.CopyFrom(refusal_report(core.config.refusal))
         return reply
 
     def _notes(self) -> list[str]:
-        file = self._core.overrides_file
-        problems = (file.problem, file.obstacle, self._core.repository_problem)
+        file = self._core.config.overrides_file
+        problems = (
+            file.problem,
+            file.obstacle,
+            self._core.chain.source.repository_problem,
+        )
         notes = [each for each in problems if each]
-        if self._core.config_file_problem:
+        if self._core.config.file_problem:
             notes.append(
                 "the config file cannot be read, what it said last holds: "
-                f"{self._core.config_file_problem}"
+                f"{self._core.config.file_problem}"
             )
-        running = self._core.running
+        running = self._core.config.running
         if running is not None and running.resting:
             notes.append(resting_note(running))
         if not file.path:
@@ -195,9 +199,9 @@ class CoreAdmin:
         state = pb.ServerReport.SERVING
         if facts.is_draining():
             state = pb.ServerReport.DRAINING
-        elif self._core.is_starting():
+        elif self._core.readiness.is_starting():
             state = pb.ServerReport.STARTING
-        elif not self._core.is_ready():
+        elif not self._core.readiness.is_ready():
             state = pb.ServerReport.NOT_SERVING
         report = pb.ServerReport(
             state=state,
@@ -220,7 +224,7 @@ class CoreAdmin:
         core = self._core
         settings = running.effective.models[name]
         states = core.version_states(name)
-        paths = core.paths_at_hand(settings.base_path)
+        paths = core.chain.paths_at_hand(settings.base_path)
         primary = core.served.primary(name)
         report = pb.ModelReport(
             name=name,
@@ -277,14 +281,14 @@ class CoreAdmin:
                 except Exception:
                     log.exception("event=describe_failed servable=%s", state.id.slashed)
         if report.HasField("placement"):
-            settings = self._core.runtime_settings(state.id.name)
+            settings = self._core.config.runtime_settings(state.id.name)
             report.placement.device = settings.device
         return report
 
     def _override_report(
         self, running: RunningConfig, name: str, override: Override
     ) -> pb.OverrideReport:
-        is_persisted = bool(self._core.overrides_file.path)
+        is_persisted = bool(self._core.config.overrides_file.path)
         return override_report(running, name, override, is_persisted)
 
     # -- changing ----------------------------------------------------------------------
@@ -310,7 +314,7 @@ class CoreAdmin:
             if isinstance(message, ServingError):
                 done(apply_reply(ConfigOutcome(message, False)))
                 return
-            self._core.apply(
+            self._core.config.apply(
                 message,
                 Origin.APPLY_CONFIG,
                 f"ApplyConfig from {caller}",
@@ -411,7 +415,9 @@ class CoreAdmin:
                 name,
                 request.version if request.HasField("version") else None,
                 core.served.primary(name),
-                core.versions_at_hand(name, running.effective.models[name].base_path),
+                core.chain.versions_at_hand(
+                    name, running.effective.models[name].base_path
+                ),
                 _available(states),
                 [state.id.version for state in states],
             )
@@ -481,7 +487,7 @@ class CoreAdmin:
         then: Callable[[], None] = lambda: None,
     ) -> None:
         core = self._core
-        before = core.running
+        before = core.config.running
 
         def finished(outcome: ConfigOutcome) -> None:
             if outcome.error is not None and not outcome.is_applied:
@@ -491,7 +497,7 @@ class CoreAdmin:
                 then()
             self._run(lambda: finish(self._outcome(name, before, outcome)), done)
 
-        core.override(
+        core.config.override(
             name,
             make,
             reason,
@@ -519,7 +525,7 @@ class CoreAdmin:
         return reply
 
     def _running(self) -> RunningConfig:
-        running = self._core.running
+        running = self._core.config.running
         if running is None:
             raise Unavailable("the server is starting", retry_after_s=1.0)
         return running
@@ -538,7 +544,7 @@ class CoreAdmin:
             done(reply)
 
         try:
-            self._core.executor.submit(guarded)
+            self._core.config.executor.submit(guarded)
         except RuntimeError:
             done(Unavailable("the server is shutting down"))
 

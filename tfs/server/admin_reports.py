@@ -17,11 +17,11 @@ from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.canary.comparison import Figures
 from tfs.server.canary.trial import TrialRecord
+from tfs.server.config.config_in_force import Refusal
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
-from tfs.server.core import Refusal
 
 
 def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:

@@ -125,7 +125,9 @@ class ModelServer:
             clock=self._clock,
             platforms=warmed(
                 loader_makers(
-                    options, self._fleet, lambda name: self.core.runtime_settings(name)
+                    options,
+                    self._fleet,
+                    lambda name: self.core.config.runtime_settings(name),
                 ),
                 WarmupOptions(
                     options.enable_model_warmup, max(1, options.num_warmup_iterations)
@@ -200,7 +202,7 @@ class ModelServer:
         # First of all: what fails below is closed by way of the loop.
         self._loop.start()
         self._watchdog.start()
-        self.core.check(config)
+        self.core.config.check(config)
         doors = listeners(self._options)
         self._log_writer.start()
         addresses = self._addresses = self._transport.start(
@@ -284,7 +286,7 @@ class ModelServer:
 
     def _follow_config(self) -> None:
         """Lets gates and request logs follow the running config. On the loop."""
-        models = self.core.models
+        models = self.core.config.models
         if models is self._models:
             return
         self._models = models
@@ -359,11 +361,11 @@ class ModelServer:
 
     def is_ready(self) -> bool:
         """Whether requests should be sent here."""
-        return not self._draining and self.core.is_ready()
+        return not self._draining and self.core.readiness.is_ready()
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether the model can answer; None if it is not configured."""
-        available = self.core.is_model_available(name)
+        available = self.core.readiness.is_model_available(name)
         return available and not self._draining
 
 

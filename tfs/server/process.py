@@ -135,10 +135,10 @@ def _watch_config(
         try:
             message = parse_config_text(edited, path)
         except ServingError as error:
-            server.core.note_refusal(Origin.CONFIG_FILE, path, error)
+            server.core.config.note_refusal(Origin.CONFIG_FILE, path, error)
             refused(error)
             return
-        server.core.apply(
+        server.core.config.apply(
             message, Origin.CONFIG_FILE, f"edit of {path}", done, path=path
         )
 
@@ -155,7 +155,7 @@ def _watch_config(
         apply,
         clock,
         options.model_config_file_poll_wait_s,
-        server.core.note_config_file,
+        server.core.config.note_file_problem,
     )
 
 

@@ -1,0 +1,403 @@
+"""The config in force, and how it changes.
+
+Validate first, commit last: a config that is refused changes nothing; one that is
+accepted is in force at once, and whoever asked for it is told when its new models
+answer or why they will not. A newer config supersedes one that is still waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfs.core.clock import Clock
+from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.executor import Executor
+from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config.config_waiters import ConfigWaiters, OnOutcome, Waiter
+from tfs.server.config.overrides import Override, Overrides
+from tfs.server.config.overrides_file import OverridesFile
+from tfs.server.config.running_config import (
+    Base,
+    Change,
+    ModelChange,
+    Origin,
+    RunningConfig,
+    changes,
+    check_platforms,
+    first_running,
+    resting_note,
+    with_base,
+    with_override,
+)
+from tfs.server.config.server_config import (
+    Message,
+    ServerConfig,
+    all_of,
+    check_kind_change,
+    read_models,
+)
+from tfs.server.model_settings import ModelSettings, RuntimeSettings
+
+log = logging.getLogger(__name__)
+
+Commit = Callable[[RunningConfig | None, RunningConfig], None]
+"""Makes a server do as the second config says, after the first; it does not fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A config that was not accepted; the one before stayed. Immutable."""
+
+    origin: Origin
+    path: str
+    at_s: float
+    error: ServingError
+
+
+class ConfigInForce:
+    """The config that a server runs by, and who changes it. Thread-safe.
+
+    ``apply`` and ``override`` never block: configs are changed by one thread at a time,
+    the executor's; that, and not a lock, orders them. ``begin`` reads and writes the
+    state directory. Everybody may read at any time.
+
+    Args:
+        executor: Of one thread; changes configs. Not its own.
+        clock: Says when configs came.
+        platforms: Names of those that there are.
+        overrides_file: Where overrides are kept.
+        commit: Makes a config take effect, on the thread that changes configs, after
+            it can be read here.
+        waiters: Those who are told what becomes of a config.
+        on_waiting: Called when somebody has begun to wait.
+
+    Attributes:
+        executor: As given: what else is slow about configs may run there.
+        overrides_file: As given.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        clock: Clock,
+        platforms: Sequence[str],
+        overrides_file: OverridesFile,
+        commit: Commit,
+        waiters: ConfigWaiters,
+        on_waiting: Callable[[], None],
+    ) -> None:
+        self.executor = executor
+        self.overrides_file = overrides_file
+        self._clock = clock
+        self._platforms = platforms
+        self._put_in_force = commit
+        self._waiters = waiters
+        self._on_waiting = on_waiting
+        # Written by the thread that changes configs, read by anybody.
+        self._running: RunningConfig | None = None
+        self._refusal: Refusal | None = None
+        self._file_problem = ""
+
+    @property
+    def running(self) -> RunningConfig | None:
+        """The config in force, None before the start."""
+        return self._running
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The last config that was not accepted since the base was."""
+        return self._refusal
+
+    @property
+    def file_problem(self) -> str:
+        """Why the config file cannot be read now; "" if it can, or there is none."""
+        return self._file_problem
+
+    def check(self, config: ServerConfig) -> None:
+        """Checks that the server has what the config asks for.
+
+        Raises:
+            InvalidArgument: A platform is not there.
+
+        """
+        check_platforms(config, self._platforms)
+
+    @property
+    def models(self) -> Mapping[str, ModelSettings]:
+        """The models in force, by name: another object after every change."""
+        running = self._running
+        return {} if running is None else running.effective.models
+
+    def runtime_settings(self, name: str) -> RuntimeSettings:
+        """Returns where and how a model is to run, for whoever makes its loader."""
+        settings = self.models.get(name)
+        return RuntimeSettings() if settings is None else settings.runtime
+
+    def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
+        """Puts the first config in force, overrides laid over it; starts no thread.
+
+        Overrides that cannot be read, or make the config invalid, are not in force,
+        and ``GetConfig`` says so.
+
+        Raises:
+            InvalidArgument: A platform is not there.
+
+        """
+        overrides = self.overrides_file.read()
+        base = Base(config, origin, path, self._clock.wall_s())
+        running = first_running(base, overrides, self._platforms)
+        for name, why in running.why_inactive.items():
+            log.warning("event=override_inactive servable=%s why=%r", name, why)
+        self._drop_redundant(overrides, running)
+        self._commit(running)
+        log.info(
+            "event=config_applied reason=start models=%d overridden=%s",
+            len(running.effective.models),
+            ",".join(sorted(running.active)) or "none",
+        )
+
+    def apply(
+        self,
+        message: Message,
+        origin: Origin,
+        reason: str,
+        on_done: OnOutcome,
+        *,
+        path: str = "",
+        deadline_s: float | None = None,
+        waits_for_all: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Makes a config the base, overrides laid over it; returns at once.
+
+        Args:
+            message: The config.
+            origin: Where it came from.
+            reason: For the log.
+            on_done: Takes the outcome, once, on any thread: when the config was
+                refused (nothing changed), when every model waited for answers or
+                failed (the config stays), when a newer config supersedes it, or
+                shortly before the deadline.
+            path: The file it came from, "" for none.
+            deadline_s: Monotonic; None waits as long as it takes.
+            waits_for_all: Whether all models are waited for, or, as in TensorFlow
+                Serving, those that were not configured before.
+            validate_only: Whether to stop after validation.
+
+        """
+
+        def refuse(error: ServingError, models: tuple[ModelOutcome, ...] = ()) -> None:
+            if not validate_only:
+                self.note_refusal(origin, path, error)
+            on_done(ConfigOutcome(error, False, models))
+
+        def work() -> None:
+            try:
+                running = self._require_running()
+                check_kind_change(message)
+                settings, errors = self._read(message)
+                if errors:
+                    refuse(all_of(errors), _wrong(errors, running))
+                    return
+                config = ServerConfig(settings, message)
+                base = Base(config, origin, path, self._clock.wall_s())
+                new = with_base(running, base, self._platforms)
+            except ServingError as error:
+                refuse(error)
+                return
+            changed = changes(running, new)
+            if validate_only:
+                outcomes = tuple(ModelOutcome(each) for each in changed)
+                on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
+                return
+            self._drop_redundant(running.kept, new)
+            stale = self._waiters.ended([each.name for each in changed])
+            self._commit(new)
+            self._refusal = None
+            added = [each.name for each in changed if each.change is Change.ADDED]
+            log.info(
+                "event=config_applied reason=%r models=%d new=%s",
+                reason,
+                len(new.effective.models),
+                ",".join(added) or "none",
+            )
+            self._wait(
+                Waiter(
+                    on_done,
+                    frozenset(new.effective.models if waits_for_all else added),
+                    changed,
+                    stale,
+                    is_base=True,
+                    notes=_base_notes(new, origin),
+                ),
+                deadline_s,
+            )
+
+        self._run(work, on_done)
+
+    def override(
+        self,
+        name: str,
+        make: Callable[[RunningConfig], Override | None],
+        reason: str,
+        on_done: OnOutcome,
+        *,
+        waits_for_version: Callable[[RunningConfig], int | None] = lambda _: None,
+        deadline_s: float | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets one model's override, or drops it; the base stays as it is.
+
+        Args:
+            name: The model; configured or not.
+            make: Makes the override of the running config, None for none; raises
+                what speaks against it. On the thread that changes configs.
+            reason: For the log.
+            on_done: As for ``apply``.
+            waits_for_version: The version to wait for, None for not waiting.
+            deadline_s: Monotonic; None waits as long as it takes.
+            validate_only: Whether to stop after validation.
+
+        """
+
+        def work() -> None:
+            try:
+                running = self._require_running()
+                override = make(running)
+                new = with_override(running, name, override, self._platforms)
+                changed = tuple(each for each in changes(running, new))
+                if not validate_only:
+                    if new.kept != running.kept:
+                        self.overrides_file.write(new.kept)
+                    stale = self._waiters.ended((name,))
+                    self._commit(new)
+            except ServingError as error:
+                on_done(ConfigOutcome(error, False))
+                return
+            mine = tuple(each for each in changed if each.name == name)
+            if validate_only:
+                outcomes = tuple(ModelOutcome(each) for each in mine)
+                on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
+                return
+            log.info("event=override_changed servable=%s reason=%r", name, reason)
+            version = waits_for_version(new)
+            waits_for = frozenset((name,) if version is not None else ())
+            self._wait(
+                Waiter(
+                    on_done,
+                    waits_for,
+                    mine,
+                    stale,
+                    is_base=False,
+                    version=version,
+                    notes=self._override_notes(new, name),
+                ),
+                deadline_s,
+            )
+
+        self._run(work, on_done)
+
+    def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
+        """Remembers a config that was not accepted, for ``GetConfig``."""
+        self._refusal = Refusal(origin, path, self._clock.wall_s(), error)
+
+    def note_file_problem(self, problem: str) -> None:
+        """Remembers why the config file cannot be read, "" if it can be."""
+        self._file_problem = problem
+
+    def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                log.exception("event=config_change_failed")
+                problem = serving_error(error, "changing the configuration")
+                on_done(ConfigOutcome(problem, False))
+
+        try:
+            self.executor.submit(guarded)
+        except RuntimeError:
+            on_done(ConfigOutcome(Unavailable("the server is shutting down"), False))
+
+    def _require_running(self) -> RunningConfig:
+        running = self._running
+        if running is None:
+            raise Unavailable("the server is starting", retry_after_s=1.0)
+        return running
+
+    def _read(
+        self, message: Message
+    ) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
+        """Returns what is said of every model, and what is wrong with which."""
+        models, errors = read_models(message)
+        for name, settings in models.items():
+            try:
+                check_platforms(
+                    ServerConfig({name: settings}, message), self._platforms
+                )
+            except ServingError as error:
+                errors[name] = error
+        return models, errors
+
+    def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
+        """Takes overrides that say what the base says out of the file."""
+        gone = sorted(before.keys() - new.kept.keys())
+        if not gone:
+            return
+        log.info(
+            "event=overrides_dropped servables=%s why=equal_to_base", ",".join(gone)
+        )
+        try:
+            self.overrides_file.write(new.kept)
+        except ServingError as error:
+            log.warning("event=overrides_not_written problem=%s", error)
+
+    def _commit(self, new: RunningConfig) -> None:
+        before, self._running = self._running, new
+        self._put_in_force(before, new)
+
+    def _wait(self, waiter: Waiter, deadline_s: float | None) -> None:
+        self._waiters.add(waiter, deadline_s)
+        self._on_waiting()
+
+    def _override_notes(self, new: RunningConfig, name: str) -> tuple[str, ...]:
+        notes = []
+        if name in new.overrides and not self.overrides_file.path:
+            notes.append(
+                "no --state_dir: this override lasts until the server restarts"
+            )
+        if name in new.resting:
+            notes.append(resting_note(new))
+        if name in new.why_inactive:
+            notes.append(f"the override is not in force: {new.why_inactive[name]}")
+        return tuple(notes)
+
+
+def _wrong(
+    errors: Mapping[str, ServingError], running: RunningConfig
+) -> tuple[ModelOutcome, ...]:
+    known = running.effective.models
+    return tuple(
+        ModelOutcome(
+            ModelChange(name, Change.CHANGED if name in known else Change.ADDED), error
+        )
+        for name, error in sorted(errors.items())
+    )
+
+
+def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:
+    notes = []
+    if not origin.survives_restart:
+        notes.append(
+            "only the config file survives a restart; this configuration does not"
+        )
+    if new.resting:
+        notes.append(resting_note(new))
+    if new.active:
+        listed = ", ".join(sorted(new.active))
+        notes.append(f"overrides stay laid over the configuration of: {listed}")
+    return tuple(notes)
