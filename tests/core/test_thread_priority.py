@@ -19,6 +19,7 @@ from tfs.core.thread_priority import (
     give_way,
     interrupt_again,
     let_others_finish,
+    run_anywhere,
 )
 
 T = TypeVar("T")
@@ -121,3 +122,25 @@ def test_giving_way_is_the_threads_own() -> None:
     before = priority()
     assert on_a_thread(load) == LOWEST
     assert priority() == before
+
+
+def test_a_thread_is_not_bound_to_the_core_of_who_started_it() -> None:
+    """What a loop starts while it is brought to one core may run on all of them."""
+    allowed = os.sched_getaffinity(0)
+    found: list[set[int]] = []
+
+    def look() -> None:
+        found.append(os.sched_getaffinity(0))
+        run_anywhere()
+        found.append(os.sched_getaffinity(0))
+
+    def bound() -> None:
+        os.sched_setaffinity(0, {min(allowed)})
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    maker = threading.Thread(target=bound)
+    maker.start()
+    maker.join()
+    assert found == [{min(allowed)}, allowed]

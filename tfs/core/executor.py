@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.thread_priority import run_anywhere
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +185,7 @@ class ThreadExecutor:
             ).start()
 
     def _work(self) -> None:
+        run_anywhere()
         while True:
             with self._changed:
                 while not self._queue:

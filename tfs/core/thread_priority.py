@@ -99,6 +99,17 @@ def bring(native_ident: int) -> None:
         return
 
 
+def run_anywhere() -> None:
+    """Lets the calling thread run on every core that the process' main thread may use.
+
+    For the start of a thread: who makes one may be a loop that was brought to one core
+    just then, and threads inherit that.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):  # what the process may run on has changed
+            os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+
+
 def give_way() -> None:
     """Gives the calling thread the lowest priority; without privileges, for good."""
     with contextlib.suppress(OSError):

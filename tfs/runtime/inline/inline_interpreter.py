@@ -31,7 +31,7 @@ from tfs.core.errors import Internal, ServingError, forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.core.thread_priority import answer_soon
+from tfs.core.thread_priority import answer_soon, run_anywhere
 from tfs.runtime.guest.guest_model import (
     GuestModel,
     give_device_memory_back,
@@ -463,6 +463,7 @@ class InlineInterpreter:
     # -- on the thread -----------------------------------------------------------
 
     def _run(self) -> None:
+        run_anywhere()
         answer_soon()
         with torch.inference_mode():
             while True:

@@ -20,7 +20,7 @@ class BusyCores:
     leaves it on the core it had: there it interrupts a call, while the core of the one
     that has finished is idle. So that worker sets the affinity of the loop's thread to its
     own core before it rings, as the next one does. The loop takes it back when a core is
-    free; threads that it starts until then inherit one core.
+    free; a thread that it starts until then begins with ``run_anywhere``.
 
     Not for short calls, of which there are so many that the loop rarely sleeps: to move it
     while it runs costs it some microseconds.

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tfs.core.errors import ServingError
+from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
@@ -207,6 +208,7 @@ class _Growth:
         self._files.close()
 
     def _run(self) -> None:
+        run_anywhere()
         source = self._model.source
         who = source.id.slashed
         try:

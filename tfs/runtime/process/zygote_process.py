@@ -7,7 +7,6 @@ otherwise starts one when the first worker is wanted.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import tfs
+from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest import control_channel
 
 _MALLOC: Final = {
@@ -100,10 +100,7 @@ class ZygoteProcess:
                 self._theirs.close()
 
     def _run(self, environment: Mapping[str, str]) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            # Not its maker's, which may be a loop that was brought to one core.
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+        run_anywhere()  # so that the program may
         try:
             process = subprocess.Popen(
                 [
