@@ -64,6 +64,8 @@ def test_two_places_are_one_too_many() -> None:
         (["status", "--socket", "/absent.sock", "--timeout_s", "5"], "cannot reach"),
         (["rollback", "m", "1", "--end"], "--end takes no version"),
         (["canary", "m", "1", "--end"], "--end takes no version"),
+        (["canary", "m", "--tee=0.1"], "say which VERSION"),
+        (["canary", "m", "--end", "--min_samples=5"], "say which VERSION"),
         (["reload", "/absent.config"], "Failed to read"),
         (["status", "--cert", "/c.pem"], "need --ca"),
         (["status", "--ca", "/absent.pem"], "cannot read /absent.pem"),

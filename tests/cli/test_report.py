@@ -171,6 +171,10 @@ def test_a_trial_shows_figures_and_limits() -> None:
     text = "\n".join(canary_lines(report()))
     assert "REJECTED: guard: mean_abs_diff 0.6 > 0.5" in text
     assert "exceeded" in text
+    fresh = report()
+    fresh.canary.guards[0].ClearField("value")
+    fresh.canary.guards[0].exceeded = False
+    assert "not measured" in "\n".join(canary_lines(fresh))
     assert canary_lines(pb.ModelReport(name="a")) == ["a has no canary"]
 
 
@@ -200,6 +204,14 @@ def test_json_has_the_names_of_the_proto_files() -> None:
     data = json.loads(as_json(report()))
     assert data["canary"]["guards"][0]["name"] == "max_mean_abs_diff"
     assert data["overridden"] is True
+
+
+def test_json_has_the_same_keys_whatever_the_values() -> None:
+    """A script that lists models finds a list, also while there are none."""
+    assert json.loads(as_json(pb.ListModelsResponse()))["models"] == []
+    data = json.loads(as_json(pb.ModelReport(name="a")))
+    assert data["overridden"] is False
+    assert "primary" not in data  # nothing answers: version 0 would be one
 
 
 @pytest.mark.parametrize(

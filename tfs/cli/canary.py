@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import as_json, canary_lines, emit, outcome_lines
+from tfs.cli.report import as_json, canary_lines, emit, notes_lines, outcome_lines
 from tfs.core.errors import InvalidArgument
 
 _LIMITS = (
@@ -30,12 +30,11 @@ def add_parser(
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
     parser.add_argument(
-        "--tee", type=float, default=0.0, metavar="SHARE", help="of requests to copy"
+        "--tee", type=float, metavar="SHARE", help="of requests to copy"
     )
     parser.add_argument(
         "--split",
         type=float,
-        default=0.0,
         metavar="SHARE",
         help="of callers that the canary answers itself",
     )
@@ -56,11 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Does as asked, prints what came of it; 0 if the server took it."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
+    settings = ("tee", "split", *(name for name, *_ in _LIMITS))
+    given = [name for name in settings if getattr(arguments, name) is not None]
+    if arguments.version is None and given:
+        raise InvalidArgument(
+            f"--{given[0]} is of a trial that begins or changes: say which VERSION"
+        )
     if arguments.version is None and not arguments.end:
         listing = pb.ListModelsRequest(models=[arguments.model])
         listed = ask(arguments, "ListModels", listing, pb.ListModelsResponse)
         report = listed.models[0]
-        emit([as_json(report.canary)] if arguments.json else canary_lines(report))
+        if arguments.json:
+            print(as_json(report.canary) if report.HasField("canary") else "{}")
+        else:
+            emit(canary_lines(report))
         return 0
     if arguments.version is not None and arguments.end:
         raise InvalidArgument("--end takes no version: it ends the trial there is")
@@ -69,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if not arguments.end:
         request.canary.version = arguments.version
-        request.canary.tee_fraction = arguments.tee
-        request.canary.split_fraction = arguments.split
+        request.canary.tee_fraction = arguments.tee or 0.0
+        request.canary.split_fraction = arguments.split or 0.0
         for name, *_ in _LIMITS:
             value = getattr(arguments, name)
             if value is not None:
@@ -78,6 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     reply = ask(arguments, "SetCanary", request, pb.SetCanaryResponse)
     if arguments.json:
         print(as_json(reply))
-    else:
-        emit(outcome_lines(reply.outcome))
+        return 0
+    emit(outcome_lines(reply.outcome))
+    if not arguments.end and not (arguments.tee or arguments.split):
+        idle = "it gets no requests but those that name it: --tee and --split are 0"
+        emit(notes_lines([idle]))
     return 0

@@ -15,10 +15,18 @@ _LONGEST_CELL = 72
 
 
 def as_json(message: Message) -> str:
-    """Returns protobuf's JSON form, with the field names of the .proto files."""
+    """Returns protobuf's JSON form, with the field names of the .proto files.
+
+    Zeros, False and empty lists are there, so that a script finds the same keys whatever
+    the values; what a message has no value for is not.
+    """
     from google.protobuf import json_format
 
-    return json_format.MessageToJson(message, preserving_proto_field_name=True)
+    return json_format.MessageToJson(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -318,12 +326,18 @@ def canary_lines(model: pb.ModelReport) -> list[str]:
                 guard.name,
                 f"{guard.limit:.4g}",
                 f"{guard.value:.4g}" if guard.HasField("value") else "-",
-                "exceeded" if guard.exceeded else "kept",
+                _verdict(guard),
             )
             for guard in report.guards
         ]
         lines.append(table(("GUARD", "LIMIT", "VALUE", "VERDICT"), rows))
     return lines
+
+
+def _verdict(guard: pb.GuardReport) -> str:
+    if not guard.HasField("value"):
+        return "not measured"
+    return "exceeded" if guard.exceeded else "kept"
 
 
 def outcome_lines(outcome: pb.OverrideOutcome) -> list[str]:

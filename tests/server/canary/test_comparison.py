@@ -45,6 +45,9 @@ def test_numbers_are_compared_element_by_element() -> None:
     ("one", "other", "num_disagreeing"),
     [
         (tensor([[0.1, 0.9], [0.8, 0.2]]), tensor([[0.2, 0.8], [0.3, 0.7]]), 1),
+        (tensor([[np.nan, 0.1], [0.8, 0.2]]), tensor([[0.9, 0.1], [0.8, 0.2]]), 1),
+        (tensor([[0.9, 0.1], [0.8, 0.2]]), tensor([[0.9, np.nan], [0.8, 0.2]]), 1),
+        (tensor([[np.nan, 0.1], [2, 1]]), tensor([[np.nan, 0.1], [1, 2]]), 1),
         (tensor([3, 4], "int64"), tensor([3, 5], "int64"), 1),
         (strings(b"cat", b"dog"), strings(b"cat", b"cow"), 1),
         (tensor([0.1, 0.9]), tensor([0.9, 0.1]), None),  # no classes: a regression

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.server.environment import Environment, config, model
 from tests.server.puppet import floats
-from tfs.core.errors import Internal, InvalidArgument, ServingError
+from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.server.canary.trial import MAX_QUEUED, TrialRecord
 
@@ -19,6 +21,18 @@ def on_trial(fields: str) -> Environment:
     for version in (1, 2):
         env.add_version("a", version)
     env.start(config(with_canary(fields)))
+    return env
+
+
+def half_split(min_samples: int) -> Environment:
+    """Returns a core whose requests go to the canary and the primary by turns."""
+    env = on_trial(
+        "split_fraction: 0.5 "
+        f"guard {{ min_samples: {min_samples} max_error_rate: 0.1 }}"
+    )
+    numbers = itertools.cycle([0.1, 0.9, 0.9])  # to the canary; the primary, no copy
+    env.core.served._rng = lambda: next(numbers)
+    env.core.served.refresh("a")
     return env
 
 
@@ -176,26 +190,82 @@ def test_a_guard_watches_a_split_as_well() -> None:
 
 
 def test_a_callers_mistake_is_not_the_canarys_fault() -> None:
-    """In a split there is no second opinion; the code of the error has to do."""
+    """In a split there is no second opinion: while all go to it, the code has to do."""
     env = on_trial("split_fraction: 1 guard { max_error_rate: 0 }")
     env.puppet("a", 2).error = InvalidArgument("bad row")
     assert env.request("a", "key") == 2
     assert record(env).rejected == ""
 
 
+@pytest.mark.parametrize("error", [InvalidArgument("bad row"), Cancelled("gave up")])
+def test_callers_who_fail_with_both_versions_are_no_fault(error: ServingError) -> None:
+    """What they do to the primary too, the canary is not blamed for."""
+    env = half_split(50)
+    env.puppet("a", 1).error = env.puppet("a", 2).error = error
+    for _ in range(100):
+        env.request("a")
+    found = record(env)
+    assert found.rejected == ""
+    assert found.total.canary_error_rate == found.total.primary_error_rate == 1.0
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("bad row"), Cancelled("gave up")])
+def test_a_canary_that_callers_fail_with_more_often_is_at_fault(
+    error: ServingError,
+) -> None:
+    """A model that refuses everything, or whose callers give up, is its own mistake."""
+    env = half_split(20)
+    env.puppet("a", 2).error = error
+    for _ in range(40):
+        env.request("a")
+    assert "error_rate" in record(env).rejected
+
+
+def test_a_canary_that_hangs_is_rejected() -> None:
+    """It never has the samples that a guard asks for; what it could not take counts."""
+    env = on_trial("tee_fraction: 1 guard { min_samples: 50 max_error_rate: 0.1 }")
+    env.puppet("a", 2).is_holding = True
+    for _ in range(60):
+        assert env.request("a") == 1
+    assert record(env).rejected == ""  # it may be slow
+    env.clock.advance(16.0)
+    for _ in range(49):
+        env.request("a")
+    assert record(env).rejected == ""
+    assert env.request("a") == 1
+    found = record(env)
+    assert found.rejected.startswith("guard: error_rate 1 > 0.1 (after 50 requests, 0 ")
+    assert (found.num_teed, found.num_dropped) == (17, 93)
+
+
+def test_copies_go_on_when_a_canary_that_hung_answers() -> None:
+    """What came meanwhile is not computed, and nothing is counted twice."""
+    env = on_trial("tee_fraction: 1 guard { min_samples: 50 max_error_rate: 0.1 }")
+    canary = env.puppet("a", 2)
+    canary.is_holding = True
+    env.request("a")
+    env.clock.advance(16.0)
+    env.request("a")
+    canary.is_holding = False
+    canary.release()
+    env.settle()
+    env.request("a")
+    found = record(env)
+    assert (found.num_teed, found.num_dropped) == (2, 1)
+    assert found.total.num_pairs == 2
+    assert found.total.canary_error_rate == pytest.approx(1 / 3)
+
+
 def test_a_canary_that_refuses_what_the_primary_takes_is_at_fault() -> None:
     """A changed signature fails its share of a split before anything runs."""
-    env = on_trial("split_fraction: 0.5 guard { min_samples: 8 max_error_rate: 0.1 }")
-    numbers = iter([0.1, 0.9, 0.9] * 20)  # to the canary; to the primary, no copy
-    env.core.served._rng = lambda: next(numbers)
-    env.core.served.refresh("a")
-    for _ in range(4):
+    env = half_split(20)
+    for _ in range(20):
         env.refuse("a")  # callers' mistakes, with either version
         env.refuse("a")
     assert record(env).rejected == ""
     assert record(env).total.canary_error_rate == 1.0
     assert record(env).total.primary_error_rate == 1.0
-    for _ in range(4):
+    for _ in range(40):
         env.refuse("a")
         assert env.request("a") == 1
     assert "error_rate" in record(env).rejected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
 
 LATENCY_BOUNDS_S: Final = exponential_bounds(0.0001, 2.0, 20)
+# Guards look after every request: at 2 they would see faults in most fair splits.
+_CHANCE_DEVIATIONS: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -32,9 +35,12 @@ class Tally:
         num_canary: The same for the canary.
         num_canary_errors: Of these, failed.
         num_canary_faults: Failed where the primary's did not, or on its own account.
-        num_primary_refused: Requests of a split that did not fit the primary's
-            signatures; they are among neither of the above.
-        num_canary_refused: The same for the canary.
+        num_primary_split: Of the primary's, those that were its share of a split.
+        num_primary_disputed: Of these, failed in a way that a caller can bring about: the
+            request did not fit, the model refused it, the caller gave up.
+        num_canary_split: The same for the canary.
+        num_canary_disputed: The same for the canary; they are among its errors, not
+            among its faults.
 
     """
 
@@ -51,8 +57,10 @@ class Tally:
     num_canary: int = 0
     num_canary_errors: int = 0
     num_canary_faults: int = 0
-    num_primary_refused: int = 0
-    num_canary_refused: int = 0
+    num_primary_split: int = 0
+    num_primary_disputed: int = 0
+    num_canary_split: int = 0
+    num_canary_disputed: int = 0
     primary_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
     canary_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
 
@@ -99,16 +107,13 @@ def figures_of(tallies: Mapping[str, Tally] | Sequence[Tally]) -> Figures:
     def total(name: str) -> int:
         return sum(int(getattr(tally, name)) for tally in each)
 
-    primary_refused, canary_refused = (
-        total("num_primary_refused"),
-        total("num_canary_refused"),
+    num_primary, num_canary = total("num_primary"), total("num_canary")
+    num_faults = total("num_canary_faults") + _excess(
+        total("num_canary_disputed"),
+        total("num_canary_split"),
+        total("num_primary_disputed"),
+        total("num_primary_split"),
     )
-    num_primary = total("num_primary") + primary_refused
-    num_canary = total("num_canary") + canary_refused
-    # Callers make mistakes with either version. What the canary refuses beyond its share
-    # of those, the primary would have answered.
-    mistakes = num_canary * primary_refused / num_primary if num_primary else num_canary
-    num_faults = total("num_canary_faults") + max(0.0, canary_refused - mistakes)
     primary_s = _sum([tally.primary_s.snapshot() for tally in each])
     canary_s = _sum([tally.canary_s.snapshot() for tally in each])
     num_elements = total("num_elements")
@@ -123,12 +128,8 @@ def figures_of(tallies: Mapping[str, Tally] | Sequence[Tally]) -> Figures:
         else None,
         mean_abs_diff=_ratio(sum_abs_diff, num_elements),
         top1_disagreement=_ratio(total("num_disagreeing"), total("num_class_rows")),
-        primary_error_rate=_ratio(
-            total("num_primary_errors") + primary_refused, num_primary
-        ),
-        canary_error_rate=_ratio(
-            total("num_canary_errors") + canary_refused, num_canary
-        ),
+        primary_error_rate=_ratio(total("num_primary_errors"), num_primary),
+        canary_error_rate=_ratio(total("num_canary_errors"), num_canary),
         canary_fault_rate=_ratio(num_faults, num_canary),
         latency_ratio=_ratio(canary_s.mean, primary_s.mean)
         if canary_s.num and primary_s.num
@@ -136,6 +137,22 @@ def figures_of(tallies: Mapping[str, Tally] | Sequence[Tally]) -> Figures:
         primary_s=primary_s,
         canary_s=canary_s,
     )
+
+
+def _excess(
+    canary_disputed: int, num_canary: int, primary_disputed: int, num_primary: int
+) -> float:
+    """Returns how many of the canary's disputed errors are no callers' fault.
+
+    Callers make mistakes and give up with either version. What the canary has of that
+    beyond the primary's share, and beyond what chance could do, is its own.
+    """
+    if not num_canary or not num_primary:
+        return 0.0
+    share = (canary_disputed + primary_disputed) / (num_canary + num_primary)
+    deviation = math.sqrt(share * (1 - share) * (1 / num_canary + 1 / num_primary))
+    expected = primary_disputed / num_primary + _CHANCE_DEVIATIONS * deviation
+    return max(0.0, canary_disputed - num_canary * expected)
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -1,9 +1,9 @@
 """How two versions' answers to the same request differ.
 
 Numbers are compared element by element; the class of a row is the highest score of an
-output [rows, classes] of floats, or the value itself where an output [rows] holds
-strings or whole numbers. (Pure. numpy is used because outputs can be large; a server
-imports this with its first canary.)
+output [rows, classes] of floats, none where a score is not a number, or the value itself
+where an output [rows] holds strings or whole numbers. (Pure. numpy is used because
+outputs can be large; a server imports this with its first canary.)
 """
 
 from __future__ import annotations
@@ -117,13 +117,22 @@ def _class_differs(one: TensorView, other: TensorView) -> NDArray[np.bool_] | No
     """Returns, by row, whether the class differs; None if the output holds none."""
     if len(one.shape) == 2 and one.shape[1] > 1 and one.dtype.name in _FLOATS:
         a, b = (_numbers(view).reshape(one.shape) for view in (one, other))
-        return np.asarray(a.argmax(axis=1) != b.argmax(axis=1))
+        return np.asarray(_classes(a) != _classes(b))
     if len(one.shape) == 1 and one.dtype is STRING:
         pairs = zip(one.data, other.data, strict=True)
         return np.array([x != y for x, y in pairs], dtype=np.bool_)
     if len(one.shape) == 1 and one.dtype.name in _WHOLE:
         return np.asarray(_raw(one) != _raw(other))
     return None
+
+
+def _classes(
+    scores: NDArray[np.float64] | NDArray[np.complex128],
+) -> NDArray[np.int64]:
+    """Returns the column of each row's highest score; -1 where one is not a number."""
+    found: NDArray[np.int64] = scores.argmax(axis=1).astype(np.int64)
+    found[np.isnan(scores).any(axis=1)] = -1
+    return found
 
 
 def _raw(view: TensorView) -> NDArray[np.generic]:

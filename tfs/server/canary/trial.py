@@ -9,6 +9,7 @@ done on an executor, not on the serving loop.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Final
 from tfs.core.clock import Clock
 from tfs.core.errors import (
     Cancelled,
+    DeadlineExceeded,
     InvalidArgument,
     OutOfRange,
     ServingError,
@@ -38,6 +40,14 @@ log = logging.getLogger(__name__)
 MAX_QUEUED: Final = 16
 MAX_QUEUED_BYTES: Final = 64 << 20
 _COPY_DEADLINE_S: Final = 30.0  # a copy that waits longer in the canary is dropped
+# A canary hangs that has had a copy for so long, and so many times as long as the
+# primary took for it; half of what a call in a process is given (--interpreter_call_timeout_s).
+_HANG_S: Final = 15.0
+_HANG_RATIO: Final = 10.0
+
+# Errors a caller can bring about. DEADLINE_EXCEEDED is often CANCELLED: clients cancel
+# when their deadline comes, and may be heard before the server's own timer.
+_DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
 
 Pin = Callable[[], ServableHandle[Servable]]
 
@@ -90,7 +100,10 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A request of the primary's and its outcome. Owns its bytes."""
+    """A request of the primary's and its outcome. Owns its bytes.
+
+    A void one has no inputs: the canary hung when it was taken.
+    """
 
     signature_name: str
     inputs: Tensors
@@ -99,6 +112,7 @@ class _Copy:
     size_bytes: int
     outcome: Outcome | None = None
     latency_s: float = 0.0
+    is_void: bool = False
 
 
 class Trial:
@@ -136,6 +150,7 @@ class Trial:
         self._queue: deque[_Copy] = deque()
         self._queued_bytes = 0
         self._is_busy = False
+        self._hangs_from_s = math.inf  # when what the canary has now is overdue
         self._is_closed = False
         self._rejected = "" if rejection is None else rejection.reason
         self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
@@ -232,16 +247,22 @@ class Trial:
         with self._lock:
             if self._is_closed or self._rejected:
                 return None
-            if not self._has_room_locked(size_bytes):
+            hangs = self._hangs_locked()
+            if not hangs and not self._has_room_locked(size_bytes):
                 self._num_dropped += 1
                 return None
+        inputs = {} if hangs else task.inputs
         return _Copy(
             task.signature_name,
-            {name: _owned(view) for name, view in task.inputs.items()},
+            {name: _owned(view) for name, view in inputs.items()},
             task.output_filter,
             task.num_rows,
             size_bytes,
+            is_void=hangs,
         )
+
+    def _hangs_locked(self) -> bool:
+        return self._parts.clock.now() >= self._hangs_from_s
 
     def _has_room_locked(self, size_bytes: int) -> bool:
         return (
@@ -255,10 +276,16 @@ class Trial:
         with self._lock:
             self._num_split[is_canary] += 1
             tally = self._tallies.setdefault(signature_name, Tally())
+            is_disputed = isinstance(outcome, _DISPUTED)
             if is_canary:
-                _note_canary(tally, outcome, latency_s, _is_fault(outcome))
+                is_fault = isinstance(outcome, ServingError) and not is_disputed
+                _note_canary(tally, outcome, latency_s, is_fault)
+                tally.num_canary_split += 1
+                tally.num_canary_disputed += is_disputed
             else:
                 _note_primary(tally, outcome, latency_s)
+                tally.num_primary_split += 1
+                tally.num_primary_disputed += is_disputed
         if is_canary:
             self._judge()
 
@@ -269,10 +296,17 @@ class Trial:
         """
         with self._lock:
             self._num_split[is_canary] += 1
+            tally = self._refused
             if is_canary:
-                self._refused.num_canary_refused += 1
+                tally.num_canary += 1
+                tally.num_canary_errors += 1
+                tally.num_canary_split += 1
+                tally.num_canary_disputed += 1
             else:
-                self._refused.num_primary_refused += 1
+                tally.num_primary += 1
+                tally.num_primary_errors += 1
+                tally.num_primary_split += 1
+                tally.num_primary_disputed += 1
         if is_canary:
             self._judge()
 
@@ -299,20 +333,40 @@ class Trial:
             copied.size_bytes + size_bytes,
             outcome,
             latency_s,
+            copied.is_void,
         )
+        starts = False
         with self._lock:
             if self._is_closed or self._rejected:
                 return
-            if not self._has_room_locked(full.size_bytes):
+            hangs = self._hangs_locked()
+            if hangs:
+                self._note_unanswered_locked(full)
+            elif full.is_void or not self._has_room_locked(full.size_bytes):
                 self._num_dropped += 1
-                return
-            self._num_teed += 1
-            self._queue.append(full)
-            self._queued_bytes += full.size_bytes
-            starts = not self._is_busy
-            self._is_busy = True
+            else:
+                self._num_teed += 1
+                self._queue.append(full)
+                self._queued_bytes += full.size_bytes
+                starts = not self._is_busy
+                self._is_busy = True
         if starts:
             self._parts.post(self._run_next)
+        elif hangs:
+            self._judge()
+
+    def _note_unanswered_locked(self, copied: _Copy) -> None:
+        """Notes a copy that a canary that hangs could not have answered either.
+
+        Without that, one that hangs would never have the samples that a guard asks for.
+        """
+        assert copied.outcome is not None  # set when it was offered
+        self._num_dropped += 1
+        tally = self._tallies.setdefault(copied.signature_name, Tally())
+        _note_primary(tally, copied.outcome, copied.latency_s)
+        is_fault = not isinstance(copied.outcome, ServingError)
+        unanswered = DeadlineExceeded(f"{self.name}: the canary hangs")
+        _note_canary(tally, unanswered, 0.0, is_fault)
 
     def _run_next(self) -> None:
         """Submits the oldest copy to the canary. On the serving loop."""
@@ -322,10 +376,13 @@ class Trial:
                 return
             copied = self._queue.popleft()
             self._queued_bytes -= copied.size_bytes
+            overdue_s = max(_HANG_S, _HANG_RATIO * copied.latency_s)
+            self._hangs_from_s = self._parts.clock.now() + overdue_s
         try:
             handle = self._pin()
         except ServingError:
             with self._lock:  # not loaded yet, or gone: nothing to compare with
+                self._hangs_from_s = math.inf
                 self._num_dropped += 1
                 self._num_teed -= 1
             self._parts.post(self._run_next)
@@ -335,6 +392,8 @@ class Trial:
 
         def done(outcome: Outcome) -> None:
             latency_s = clock.now() - begun_s
+            with self._lock:
+                self._hangs_from_s = math.inf
             try:
                 if not isinstance(outcome, ServingError):
                     outcome = {name: _owned(view) for name, view in outcome.items()}
@@ -451,13 +510,6 @@ def _note_canary(
         tally.num_canary_faults += is_fault
     else:
         tally.canary_s.observe(latency_s)
-
-
-def _is_fault(outcome: Outcome) -> bool:
-    """Whether a failure says something about the version rather than the caller."""
-    return isinstance(outcome, ServingError) and not isinstance(
-        outcome, InvalidArgument | OutOfRange | Cancelled
-    )
 
 
 def _owned(view: TensorView) -> TensorView:
