@@ -12,36 +12,32 @@ Used without a server, the loop is any :class:`ServingLoop` that runs on a threa
 from __future__ import annotations
 
 import logging
-import os
-import pickle
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import get_ident
-from typing import Final, TypeVar
+from typing import Final
 
 from tfs.core.errors import (
-    DeadlineExceeded,
     FailedPrecondition,
     Internal,
     ServingError,
-    Unavailable,
 )
-from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable import InferenceTask
 from tfs.core.serving_loop import ServingLoop
-from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
-from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
+from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.device_shares import DeviceShares, OnLost, VersionShare
 from tfs.runtime.process.model_installation import install
+from tfs.runtime.process.payload_copy import copy_payload
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.quarantine import Quarantine
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.trial_calls import TrialCalls
 from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.waiter import Waiter
 from tfs.runtime.process.worker_conversation import (
@@ -51,6 +47,7 @@ from tfs.runtime.process.worker_conversation import (
 )
 from tfs.runtime.process.worker_life import WorkerLife
 from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.worker_requests import Send, WorkerRequests
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.task_outcome import closed, finish, unloaded
@@ -58,10 +55,7 @@ from tfs.runtime.task_outcome import closed, finish, unloaded
 log = logging.getLogger(__name__)
 
 _WORKED_WELL_CALLS: Final = 100
-_SCALE_PATIENCE_S: Final = 5.0  # for two threads' calls, beside what they should take
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
-
-T = TypeVar("T")
 
 
 class ProcessInterpreter:
@@ -102,6 +96,11 @@ class ProcessInterpreter:
             self._options.worker.spin_us / 1e6,
             zygote.busy_cores,
         )
+        self._quarantine = Quarantine(
+            loop.clock, self._lanes.refuse, self._options.on_quarantine
+        )
+        self._requests = WorkerRequests(name, loop, self._life)
+        self._trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
         self._models: dict[int, ProcessModel] = {}
@@ -205,10 +204,11 @@ class ProcessInterpreter:
         if self.state is WorkerState.CLOSED:
             model.unloading = True
             return
-        self._ask(
+        late = Internal(f"{model.who}: its interpreter does not let go of it")
+        self._requests.ask(
             lambda waiter: self._begin_unload(model, waiter),
             self._options.call_timeout_s * 2 + _HANDSHAKE_S,
-            f"{model.source.id.slashed}: its interpreter does not let go of it",
+            late,
         )
 
     def close(self, deadline_s: float | None = None) -> None:
@@ -252,7 +252,8 @@ class ProcessInterpreter:
             self._life.platform = platform or self._life.platform
             self._life.hold(on_ready)
 
-        self._ask(begin, _HANDSHAKE_S, f"interpreter {self._name} does not start")
+        late = Internal(f"interpreter {self._name} does not start")
+        self._requests.ask(begin, _HANDSHAKE_S, late)
 
     def use_template(self, template: VersionTemplate | None) -> None:
         """Has workers to come forked by it, while it can; None: no longer."""
@@ -304,154 +305,8 @@ class ProcessInterpreter:
             self._life.want(when_ready)
 
         timeout_s = self._options.load_timeout_s
-        return self._ask(begin, timeout_s, f"no answer within {timeout_s:.0f} s")
-
-    def two_thread_scaling(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        duration_s: float,
-    ) -> float | None:
-        """Has the worker call the model from two threads. Blocks.
-
-        A worker that does not come back from it is replaced, and nothing is known.
-
-        Raises:
-            ServingError: The worker died over it.
-
-        """
-        fields: dict[str, object] = {"duration_s": duration_s}
-        patience_s = self._options.call_timeout_s
-        if model.last_call_s is not None:
-            patience_s = min(patience_s, 10 * model.last_call_s + _SCALE_PATIENCE_S)
-        link = self._life.link
-        try:
-            reply = self._try(
-                "scale",
-                model,
-                signature_name,
-                inputs,
-                fields,
-                8 * duration_s + patience_s,
-                background=False,
-            )
-        except DeadlineExceeded:
-            log.warning("event=two_threads_hang servable=%s", model.who)
-            self._end_hanging(link, "two calls of its model at once hang")
-            return None
-        scaling = reply.get("scaling")
-        return scaling if isinstance(scaling, float) else None
-
-    def rehearse(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        timeout_s: float,
-    ) -> None:
-        """Has the worker call the model once, at its lowest priority. Blocks.
-
-        What goes wrong shows when the model is called again; a worker that does not
-        come back from it is replaced.
-        """
-        link = self._life.link
-        try:
-            self._try(
-                "rehearse",
-                model,
-                signature_name,
-                inputs,
-                {},
-                timeout_s,
-                background=not self._options.is_urgent(),
-            )
-        except DeadlineExceeded:
-            self._end_hanging(link, "a call before it served hangs")
-        except ServingError:
-            pass
-
-    def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
-        """Replaces a worker, if it is the present one yet."""
-
-        def end() -> None:
-            if link is not None and self._life.link is link:
-                self._life.end(f"was ended because {why}")
-
-        self._loop.post(end)
-
-    def _try(
-        self,
-        op: str,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        fields: Mapping[str, object],
-        timeout_s: float,
-        *,
-        background: bool,
-    ) -> Mapping[str, object]:
-        """Has the worker call a model that serves nobody yet. Blocks.
-
-        Raises:
-            ServingError: The worker died over it, or does not answer.
-
-        """
-        who = model.source.id.slashed
-        views = {
-            name: TensorView(
-                view.dtype,
-                view.shape,
-                view.data if isinstance(view.data, tuple) else bytes(view.data),
-            )
-            for name, view in inputs.items()
-        }
-        # Through a memfd written here: the loop must not copy a large batch.
-        fd = new_memfd("probe")
-        try:
-            with open(fd, "wb", closefd=False) as file:
-                pickle.dump(views, file)
-            message = {
-                **fields,
-                "model": model.model_id,
-                "signature": signature_name,
-            }
-
-            def begin(waiter: Waiter[Mapping[str, object]]) -> None:
-                def on_reply(reply: WorkerReply | None) -> None:
-                    if reply is None:
-                        text = f"{who}: its interpreter {self._life.last_end}"
-                        waiter.fail(Internal(text))
-                    elif (error := reply.error()) is not None:
-                        waiter.fail(error)
-                    else:
-                        waiter.set(reply.fields)
-
-                conversation = self._life.conversation
-                if self.state is not WorkerState.READY or conversation is None:
-                    waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
-                    return
-                conversation.send(op, message, (fd,), on_reply, background=background)
-
-            late = DeadlineExceeded(f"{who}: a call before it served took too long")
-            return self._ask(begin, timeout_s, late)
-        finally:
-            os.close(fd)
-
-    def _ask(
-        self,
-        begin: Callable[[Waiter[T]], None],
-        timeout_s: float,
-        late: str | ServingError,
-    ) -> T:
-        """Runs ``begin`` on the loop and waits for what it reports."""
-        waiter: Waiter[T] = Waiter()
-        if self.state is WorkerState.CLOSED:
-            raise closed(self._name)
-        self._loop.post(lambda: begin(waiter))
-        return waiter.wait(
-            timeout_s, late if isinstance(late, ServingError) else Internal(late)
-        )
+        late = Internal(f"no answer within {timeout_s:.0f} s")
+        return self._requests.ask(begin, timeout_s, late)
 
     # -- loading, on a manager thread ------------------------------------------------
 
@@ -464,25 +319,20 @@ class ProcessInterpreter:
             ServingError: The payload cannot be read, or the worker died.
 
         """
-        opened: list[int] = []
-        staged: dict[str, int] = {}
-        try:
-            try:
-                for name, path in payload_paths(source).items():
-                    opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-                    staged[name] = new_memfd(name)
-                pairs = zip(opened, staged.values(), strict=True)
-                fds = tuple(fd for pair in pairs for fd in pair)
-                self._converse("copy", source, fds)
-                files = {name: SealedFile.seal(fd) for name, fd in staged.items()}
-            except OSError as error:
-                raise unreadable(source, error) from error
-        except BaseException:
-            control_channel.close_all(list(staged.values()))
-            raise
-        finally:
-            control_channel.close_all(opened)
-        return VersionFiles(files)
+
+        def copy(fds: tuple[int, ...]) -> None:
+            def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
+                conversation.send(
+                    "copy",
+                    {"source": source},
+                    fds,
+                    on_reply,
+                    background=self._loads_in_background(),
+                )
+
+            self._await_load(source, send)
+
+        return copy_payload(source, copy)
 
     def _load(
         self,
@@ -499,10 +349,25 @@ class ProcessInterpreter:
             model_id,
             health or VersionHealth(self._options.crashes),
             self,
+            self._trials,
             share,
         )
+
+        def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
+            def on_loaded(reply: WorkerReply | None) -> None:
+                if reply is not None and reply.error() is None:
+                    self._models[model.model_id] = model
+                on_reply(reply)
+
+            self._install(
+                model,
+                conversation,
+                on_loaded,
+                background=self._loads_in_background(),
+            )
+
         try:
-            reply = self._converse("load", source, files.fds, model)
+            reply = self._await_load(source, send)
         except ServingError as error:
             if isinstance(error, Internal):
                 self._loop.post(lambda: self._give_up_loading(model))
@@ -518,54 +383,17 @@ class ProcessInterpreter:
         )
         return model
 
-    def _converse(
-        self,
-        op: str,
-        source: ModelSource,
-        fds: tuple[int, ...],
-        model: ProcessModel | None = None,
-    ) -> Mapping[str, object]:
-        who = source.id.slashed
+    def _loads_in_background(self) -> bool:
+        # Only where nobody is served: in an interpreter at work a thread of low
+        # priority would hold the GIL and not run.
+        return not self._models and not self._options.is_urgent()
 
-        def begin(waiter: Waiter[Mapping[str, object]]) -> None:
-            def on_reply(reply: WorkerReply | None) -> None:
-                if reply is None:
-                    waiter.fail(
-                        Internal(
-                            f"{who}: its interpreter {self._life.last_end} while loading it"
-                        )
-                    )
-                elif (error := reply.error()) is not None:
-                    waiter.fail(error)
-                else:
-                    if model is not None:
-                        self._models[model.model_id] = model
-                    waiter.set(reply.fields)
-
-            conversation = self._life.conversation
-            if self.state is not WorkerState.READY or conversation is None:
-                waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
-                return
-            # In the background only where nobody is served: in an interpreter at
-            # work a thread of low priority would hold the GIL and not run.
-            background = not self._models and not self._options.is_urgent()
-            if model is not None:
-                install(
-                    model,
-                    conversation,
-                    self._lanes,
-                    self._options.worker.slab_bytes,
-                    on_reply,
-                    self._on_lost(),
-                    background=background,
-                )
-            else:
-                fields = {"source": source}
-                conversation.send(op, fields, fds, on_reply, background=background)
-
-        timeout_s = self._options.load_timeout_s
-        late = f"{who}: loading took over {timeout_s:.1f} s"
-        return self._ask(begin, timeout_s, late)
+    def _await_load(self, source: ModelSource, send: Send) -> Mapping[str, object]:
+        who, timeout_s = source.id.slashed, self._options.load_timeout_s
+        late = Internal(f"{who}: loading took over {timeout_s:.1f} s")
+        return self._requests.answer(
+            who, send, timeout_s, late, meanwhile="while loading it"
+        )
 
     # -- calls -----------------------------------------------------------------------
 
@@ -624,20 +452,32 @@ class ProcessInterpreter:
                 self._mapping = None
                 error = reply.error()
                 if error is not None:
-                    self._quarantine(model, f"does not load again: {error.message}")
+                    self._quarantine.impose(
+                        model, f"does not load again: {error.message}"
+                    )
                 self._map_next(models, conversation)
 
-            install(
-                model,
-                conversation,
-                self._lanes,
-                self._options.worker.slab_bytes,
-                on_reply,
-                self._on_lost(),
-                background=False,
-            )
+            self._install(model, conversation, on_reply, background=False)
             return
         self._life.settle()
+
+    def _install(
+        self,
+        model: ProcessModel,
+        conversation: WorkerConversation,
+        on_reply: OnReply,
+        *,
+        background: bool,
+    ) -> None:
+        install(
+            model,
+            conversation,
+            self._lanes,
+            self._options.worker.slab_bytes,
+            on_reply,
+            self._on_lost(),
+            background=background,
+        )
 
     def _on_lost(self) -> OnLost:
         """Returns what replaces the worker there is now, and no later one."""
@@ -680,7 +520,7 @@ class ProcessInterpreter:
         mapping, self._mapping = self._mapping, None
         culprit = self._failed[-1].model if self._failed else mapping
         if culprit is not None and not is_innocent:
-            self._blame(culprit, how, self._loop.clock.now())
+            self._quarantine.note_crash(culprit, how)
 
     def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
         """Answers the calls the worker was in, and who waited for it to answer."""
@@ -692,31 +532,6 @@ class ProcessInterpreter:
         for on_reply in awaited:
             on_reply(None)
         self._lanes.tell_idle()
-
-    def _blame(self, model: ProcessModel, how: str, now_s: float) -> None:
-        crashes = model.health.crashes
-        crashes.add(now_s)
-        if crashes.is_too_many(now_s):
-            num, window_s = crashes.num_recent(now_s), self._options.crashes.window_s
-            self._quarantine(
-                model,
-                f"crashed {num} times within {window_s:.0f} s; "
-                f"the last time its interpreter {how}",
-            )
-
-    def _quarantine(self, model: ProcessModel, reason: str) -> None:
-        if model.health.quarantine is not None:
-            return
-        model.health.quarantine = reason
-        who = model.source.id
-        log.error("event=quarantined servable=%s reason=%r", who.slashed, reason)
-        refusal = model.refusal()
-        assert refusal is not None
-        self._lanes.refuse(refusal, model)
-        try:
-            self._options.on_quarantine(who, reason)
-        except Exception:
-            log.exception("event=on_quarantine_failed servable=%s", who.slashed)
 
     def take_event(self, event: WorkerReply) -> None:
         """Takes what the worker says unasked."""

@@ -55,6 +55,10 @@ class ModelHost(Protocol):
         """Frees the model. Blocks."""
         ...
 
+
+class ModelTrials(Protocol):
+    """Calls a model where it is, before it serves. Thread-safe."""
+
     def two_thread_scaling(
         self,
         model: ProcessModel,
@@ -101,11 +105,13 @@ class ProcessModel:
         model_id: int,
         health: VersionHealth,
         host: ModelHost,
+        trials: ModelTrials,
         share: VersionShare | None = None,
     ) -> None:
         self._source = source
         self.share = share
         self._host = host
+        self._trials = trials
         self.who = source.id.slashed
         self.files = files
         self.model_id = model_id
@@ -147,11 +153,11 @@ class ProcessModel:
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
         """Has the worker measure it; see ``MeasurableModel``."""
-        return self._host.two_thread_scaling(self, signature_name, inputs, duration_s)
+        return self._trials.two_thread_scaling(self, signature_name, inputs, duration_s)
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
         """Has the worker call it in the background; see ``RehearsableModel``."""
-        self._host.rehearse(self, signature_name, inputs, timeout_s)
+        self._trials.rehearse(self, signature_name, inputs, timeout_s)
         return True
 
     def refusal(self) -> ServingError | None:

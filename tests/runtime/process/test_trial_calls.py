@@ -1,0 +1,76 @@
+"""Calls of a model before it serves, whatever becomes of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.runtime.answers import ask
+from tests.runtime.packaged import (
+    floats,
+    package,
+    signature,
+    values,
+)
+from tests.runtime.process_host import ProcessHost, until
+from tests.runtime.zoo import (
+    HangsTogether,
+    Scale,
+)
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.worker_state import WorkerState
+
+X = {"x": floats((1, 2))}
+
+
+def pid_of(interpreter: ProcessInterpreter) -> int:
+    until(lambda: interpreter.state is WorkerState.READY, "a ready worker")
+    pid = interpreter.pid
+    assert pid is not None
+    return pid
+
+
+def test_a_rehearsal_is_a_call_that_nobody_hears_of(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """It warms the process up; what goes wrong shows when the model is called again."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.rehearse("count", X, 30.0)
+    assert values(ask(model, X, "count").outputs()["y"]) == [[2, 2]]
+    assert model.rehearse("fail", X, 30.0)
+    first_pid = pid_of(interpreter)
+    assert model.rehearse("crash", {"x": floats((-1, 0))}, 30.0)
+    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_rehearsal_that_hangs_takes_its_worker_along(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Nothing may still run in the model when it serves."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    first_pid = pid_of(interpreter)
+    assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01)
+    until(lambda: interpreter.pid not in (None, first_pid), "another worker")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_model_that_two_threads_hang_is_measured_no_more(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """What is known of it is nothing, and its worker is replaced, with nobody to blame."""
+    interpreter = host.interpreter(ProcessOptions(call_timeout_s=1.0))
+    loaded = interpreter.load(
+        package(
+            tmp_path, HangsTogether(), {"serving_default": signature()}, name="meets"
+        )
+    )
+    pid = pid_of(interpreter)
+    assert loaded.two_thread_scaling("serving_default", X, 0.05) is None
+    until(lambda: interpreter.pid not in (None, pid), "the next worker")
+    assert values(ask(loaded, X).outputs()["y"]) == values(X["x"])
+    assert "two calls of its model at once hang" in loaded.health.last_death
+    assert loaded.health.crashes.num_recent(time.monotonic()) == 0

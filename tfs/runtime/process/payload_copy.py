@@ -1,0 +1,46 @@
+"""A version's payload in memory, copied there by somebody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
+from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
+from tfs.runtime.model_source import ModelSource
+
+
+def copy_payload(
+    source: ModelSource, copy: Callable[[tuple[int, ...]], None]
+) -> VersionFiles:
+    """Returns sealed copies of a version's files. Blocks.
+
+    Args:
+        source: The version.
+        copy: Copies files given by descriptors: from, to, from, to, and so on. It
+            returns when that is done, or raises.
+
+    Raises:
+        ServingError: The payload cannot be read, or ``copy`` says so. Nothing is left
+            open.
+
+    """
+    opened: list[int] = []
+    staged: dict[str, int] = {}
+    try:
+        try:
+            for name, path in payload_paths(source).items():
+                opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                staged[name] = new_memfd(name)
+            pairs = zip(opened, staged.values(), strict=True)
+            copy(tuple(fd for pair in pairs for fd in pair))
+            files = {name: SealedFile.seal(fd) for name, fd in staged.items()}
+        except OSError as error:
+            raise unreadable(source, error) from error
+    except BaseException:
+        control_channel.close_all(list(staged.values()))
+        raise
+    finally:
+        control_channel.close_all(opened)
+    return VersionFiles(files)

@@ -1,0 +1,172 @@
+"""Calls of a model before it serves: rehearsed, or measured from two threads.
+
+They go by the worker's control thread, not by the lanes: nobody waits for them in the
+loop, and one that hangs ends the worker and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Mapping
+from typing import Final
+
+from tfs.core.errors import DeadlineExceeded, ServingError
+from tfs.core.servable import Tensors
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.sealed_file import new_memfd
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.worker_conversation import OnReply, WorkerConversation
+from tfs.runtime.process.worker_life import WorkerLife
+from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.worker_requests import WorkerRequests
+
+log = logging.getLogger(__name__)
+
+_SCALE_PATIENCE_S: Final = 5.0  # for two threads' calls, beside what they should take
+
+
+class TrialCalls:
+    """Has an interpreter's worker try models. Thread-safe; blocks, never on the loop.
+
+    Args:
+        requests: To the worker.
+        life: The worker's; ended if a trial does not come back.
+        loop: Where that is done.
+        options: See there.
+
+    """
+
+    def __init__(
+        self,
+        requests: WorkerRequests,
+        life: WorkerLife,
+        loop: ServingLoop,
+        options: ProcessOptions,
+    ) -> None:
+        self._requests = requests
+        self._life = life
+        self._loop = loop
+        self._options = options
+
+    def two_thread_scaling(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        duration_s: float,
+    ) -> float | None:
+        """Has the worker call the model from two threads. Blocks.
+
+        A worker that does not come back from it is replaced, and nothing is known.
+
+        Raises:
+            ServingError: The worker died over it.
+
+        """
+        fields: dict[str, object] = {"duration_s": duration_s}
+        patience_s = self._options.call_timeout_s
+        if model.last_call_s is not None:
+            patience_s = min(patience_s, 10 * model.last_call_s + _SCALE_PATIENCE_S)
+        link = self._life.link
+        try:
+            reply = self._try(
+                "scale",
+                model,
+                signature_name,
+                inputs,
+                fields,
+                8 * duration_s + patience_s,
+                background=False,
+            )
+        except DeadlineExceeded:
+            log.warning("event=two_threads_hang servable=%s", model.who)
+            self._end_hanging(link, "two calls of its model at once hang")
+            return None
+        scaling = reply.get("scaling")
+        return scaling if isinstance(scaling, float) else None
+
+    def rehearse(
+        self,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        timeout_s: float,
+    ) -> None:
+        """Has the worker call the model once, at its lowest priority. Blocks.
+
+        What goes wrong shows when the model is called again; a worker that does not
+        come back from it is replaced.
+        """
+        link = self._life.link
+        try:
+            self._try(
+                "rehearse",
+                model,
+                signature_name,
+                inputs,
+                {},
+                timeout_s,
+                background=not self._options.is_urgent(),
+            )
+        except DeadlineExceeded:
+            self._end_hanging(link, "a call before it served hangs")
+        except ServingError:
+            pass
+
+    def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
+        """Replaces a worker, if it is the present one yet."""
+
+        def end() -> None:
+            if link is not None and self._life.link is link:
+                self._life.end(f"was ended because {why}")
+
+        self._loop.post(end)
+
+    def _try(
+        self,
+        op: str,
+        model: ProcessModel,
+        signature_name: str,
+        inputs: Tensors,
+        fields: Mapping[str, object],
+        timeout_s: float,
+        *,
+        background: bool,
+    ) -> Mapping[str, object]:
+        """Has the worker call a model that serves nobody yet. Blocks.
+
+        Raises:
+            ServingError: The worker died over it, or does not answer.
+
+        """
+        who = model.source.id.slashed
+        views = {
+            name: TensorView(
+                view.dtype,
+                view.shape,
+                view.data if isinstance(view.data, tuple) else bytes(view.data),
+            )
+            for name, view in inputs.items()
+        }
+        # Through a memfd written here: the loop must not copy a large batch.
+        fd = new_memfd("probe")
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                pickle.dump(views, file)
+            message = {
+                **fields,
+                "model": model.model_id,
+                "signature": signature_name,
+            }
+
+            def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
+                conversation.send(op, message, (fd,), on_reply, background=background)
+
+            late = DeadlineExceeded(f"{who}: a call before it served took too long")
+            return self._requests.answer(who, send, timeout_s, late)
+        finally:
+            os.close(fd)
