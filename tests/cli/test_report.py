@@ -45,6 +45,12 @@ def test_columns_are_aligned() -> None:
     assert text.splitlines() == ["A    LONG", "xyz  1", "     a b"]
 
 
+def test_names_are_not_cut_and_control_characters_do_not_come_through() -> None:
+    """Names are copied from here, and a model's message may hold a terminal's commands."""
+    (_, line) = table(("A", "B", "C"), [("n" * 99, "b" * 99, "\x1b[2Jc")]).splitlines()
+    assert line == f"{'n' * 99}  {'b' * 69}...  ?[2Jc"
+
+
 def test_a_model_is_one_line() -> None:
     """What answers, what is on trial, what is wrong."""
     (_, line) = models_table([report()]).splitlines()

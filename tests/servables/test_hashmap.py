@@ -14,6 +14,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import Producer, commit, new_version
 from tfs.servables.hashmap import Hashmap
+from tfs.servables.lookup_table import read_table
 from tfs.servables.platform import LoadContext
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
@@ -60,6 +61,26 @@ def test_lookup_answers_row_by_row_and_marks_what_is_missing(tmp_path: Path) -> 
     assert outputs["stock"].data == struct.pack("<3q", 100, 0, 3)
     assert outputs["name"].data == (b"nut", b"", b"bolt")
     assert outputs["found"].data == b"\1\0\1"
+
+
+@pytest.mark.parametrize(
+    "values", [("5", "18446744073709551615"), ("12_34", "5_6"), ("1.5", "2_5.0")]
+)
+def test_what_a_number_would_change_stays_a_string(
+    tmp_path: Path, values: tuple[str, str]
+) -> None:
+    """Ids beyond int64 are not rounded to float32, "12_34" is no 1234."""
+    (tmp_path / "table.csv").write_text(f"id,v\na,{values[0]}\nb,{values[1]}\n")
+    (column,) = read_table(str(tmp_path / "table.csv")).columns
+    assert column.dtype is STRING
+    assert column.cells == tuple(value.encode() for value in values)
+
+
+def test_a_fraction_among_large_numbers_makes_them_floats(tmp_path: Path) -> None:
+    """They are no ids."""
+    (tmp_path / "table.csv").write_text("id,v\na,1.5\nb,18446744073709551615\n")
+    (column,) = read_table(str(tmp_path / "table.csv")).columns
+    assert column.dtype is FLOAT32
 
 
 def test_a_cell_may_be_as_long_as_it_likes(tmp_path: Path) -> None:

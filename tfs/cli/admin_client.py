@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET: Final = "/run/tfs/admin.sock"
 DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
+
+_DENIED: Final = os.strerror(errno.EACCES)
 
 R = TypeVar("R", covariant=True)
 
@@ -74,13 +77,17 @@ def target_of(arguments: argparse.Namespace) -> str:
     """Returns where the server is, as grpc has it.
 
     Raises:
-        InvalidArgument: Both a socket and an address were given.
+        InvalidArgument: Both a socket and an address were given, or what is no address.
 
     """
     if arguments.socket and arguments.address:
         raise InvalidArgument("--socket and --address exclude each other")
     if arguments.address:
-        return str(arguments.address)
+        address = str(arguments.address)
+        if "://" in address or ":" not in address:
+            # grpc would call port 443, or ask the name service for "http".
+            raise InvalidArgument(f"--address takes HOST:PORT, no URL: {address}")
+        return address
     socket = arguments.socket or os.environ.get(SOCKET_VARIABLE, "")
     if not socket and Path(DEFAULT_SOCKET).is_socket():
         socket = DEFAULT_SOCKET
@@ -101,6 +108,8 @@ def ask(
     from tfs.client.requests import read_error
 
     target = target_of(arguments)
+    if not arguments.timeout_s > 0:
+        raise InvalidArgument(f"--timeout_s must be positive: {arguments.timeout_s:g}")
     with _channel(arguments, target) as channel:
         call: Any = channel.unary_unary(f"/tfs.v1.AdminService/{method}", None, None)
         try:
@@ -108,9 +117,14 @@ def ask(
         except grpc.RpcError as rpc_error:
             error = read_error(rpc_error)
             if isinstance(error, Unavailable):
+                advice = (
+                    "its socket is another user's: call as the user that the server "
+                    "runs as, or over --address"
+                    if target.startswith("unix:") and _DENIED in error.message
+                    else "say where it is with --socket or --address"
+                )
                 raise Unavailable(
-                    f"cannot reach a server at {target}; say where it is with "
-                    f"--socket or --address ({error.message})"
+                    f"cannot reach a server at {target}; {advice} ({error.message})"
                 ) from rpc_error
             if isinstance(error, DeadlineExceeded):
                 raise DeadlineExceeded(

@@ -30,11 +30,15 @@ def as_json(message: Message) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns left-aligned columns, two blanks apart; the last one is not cut."""
+    """Returns left-aligned columns, two blanks apart.
+
+    The first, which is a name, and the last one are not cut. What models say may hold
+    control characters: terminals do not get to see those.
+    """
     cells = [list(heads)]
     for row in rows:
-        texts = [" ".join(str(each).split()) for each in row]
-        cells.append([*map(_cut, texts[:-1]), *texts[-1:]])
+        first, *texts = (_printable(str(each)) for each in row)
+        cells.append([first, *map(_cut, texts[:-1]), *texts[-1:]])
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     return "\n".join(
         "  ".join(
@@ -42,6 +46,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def _printable(text: str) -> str:
+    line = " ".join(text.split())
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _cut(text: str) -> str:

@@ -2,7 +2,8 @@
 
 CSV: the first line names the columns, the first column is the key. A name may carry
 its type, ``price:float32``; without one a column is int64, float32 or string,
-whichever all its values are. JSON: an object from key to an object of values (equal
+whichever all its values are; whole numbers beyond int64 are strings, as float32 would
+make other numbers of them. JSON: an object from key to an object of values (equal
 keys in all), or to one value, called "value".
 """
 
@@ -23,6 +24,7 @@ from tfs.core.version_directory import read_failure
 
 VALUE: Final = "value"
 _MAX_CELL_CHARS: Final = (1 << 31) - 1
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _FORMATS: Final = {INT32: "<i", INT64: "<q", FLOAT32: "<f", FLOAT64: "<d"}
 
@@ -197,16 +199,23 @@ def _add_key(rows: dict[bytes, int], key: str, where: str) -> None:
 
 
 def _column(name: str, dtype: DType | None, cells: Sequence[str]) -> Column:
+    are_whole = False
     for candidate in (INT64, FLOAT32, STRING) if dtype is None else (dtype,):
+        if are_whole and candidate is FLOAT32:
+            continue
         if candidate is STRING:
             return Column(name, STRING, tuple(cell.encode() for cell in cells), b"")
         pack = struct.Struct(_FORMATS[candidate]).pack
         parse: Callable[[str], float] = int if candidate in (INT32, INT64) else float
         try:
+            # Python reads "1_2" as a number, nobody else does.
+            if any("_" in cell for cell in cells):
+                raise ValueError("a number has no underscore")
             packed = tuple(pack(parse(cell)) for cell in cells)
         except (ValueError, struct.error, OverflowError) as error:
             if dtype is not None:
                 raise ValueError(f"column {name!r} is no {dtype}: {error}") from error
+            are_whole = all(map(_WHOLE.fullmatch, cells))
             continue
         missing = pack(0) if parse is int else pack(float("nan"))
         return Column(name, candidate, packed, missing)

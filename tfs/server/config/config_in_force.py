@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError, Unavailable, serving_error
@@ -41,6 +42,8 @@ from tfs.server.config.server_config import (
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
 
 log = logging.getLogger(__name__)
+
+_ONLY_CHECKED: Final = "it could be done; it was only checked, nothing was changed"
 
 Commit = Callable[[RunningConfig | None, RunningConfig], None]
 """Makes a server do as the second config says, after the first; it does not fail."""
@@ -212,7 +215,7 @@ class ConfigInForce:
             changed = changes(running, new)
             if validate_only:
                 outcomes = tuple(ModelOutcome(each) for each in changed)
-                on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
+                on_done(ConfigOutcome(None, False, outcomes, (_ONLY_CHECKED,)))
                 return
             self._drop_redundant(running.kept, new)
             stale = self._waiters.ended([each.name for each in changed])
@@ -281,7 +284,7 @@ class ConfigInForce:
             mine = tuple(each for each in changed if each.name == name)
             if validate_only:
                 outcomes = tuple(ModelOutcome(each) for each in mine)
-                on_done(ConfigOutcome(None, False, outcomes, ("nothing was changed",)))
+                on_done(ConfigOutcome(None, False, outcomes, (_ONLY_CHECKED,)))
                 return
             log.info("event=override_changed servable=%s reason=%r", name, reason)
             version = waits_for_version(new)
