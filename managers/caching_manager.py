@@ -22,6 +22,7 @@ from tfs.core.errors import (
     FailedPrecondition,
     NotFound,
     ServingError,
+    serving_error,
 )
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor
@@ -161,7 +162,12 @@ class CachingManager:
         """
         version = request.version
         if version is None:
-            version = self._factory.latest_version(request.name)
+            try:
+                version = self._factory.latest_version(request.name)
+            except Exception as error:
+                raise serving_error(
+                    error, f"{request.name}: asking for its latest version"
+                ) from error
         servable_id = ServableId(request.name, version)
         while True:
             try:
@@ -209,16 +215,29 @@ class CachingManager:
                 self._changed.notify_all()
 
         try:
+            if self._is_loaded(servable_id):
+                done(None)  # somebody's load ended after this requester had looked
+                return
             self._forget_failed(servable_id)
             data = self._factory.make(servable_id)
             self._basic.manage(data, reason="requested")
-        except ServingError as error:
-            done(error)
+        except Exception as error:  # a factory is anybody's; who waits must hear of it
+            done(serving_error(error, f"{servable_id}: making its loader"))
             return
         if data.error is not None:
             done(data.error)
         else:
             self._basic.load(servable_id, done=done)
+
+    def _is_loaded(self, servable_id: ServableId) -> bool:
+        try:
+            handle = self.serving_map.acquire_version(
+                servable_id.name, servable_id.version
+            )
+        except NotFound:
+            return False
+        handle.release()
+        return True
 
     def _forget_failed(self, servable_id: ServableId) -> None:
         """Makes room for a new attempt after one that failed.

@@ -10,11 +10,13 @@ import pytest
 from managers.basic_manager import LoaderData
 from managers.caching_manager import CachingManager, PathPrefixLoaderFactory
 from managers.retry import RetryOptions
+from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
 from tests.managers.environment import POOLS, Pools, executor
 from tfs.core.errors import (
     Code,
     DeadlineExceeded,
+    Internal,
     InvalidArgument,
     NotFound,
     ServingError,
@@ -25,6 +27,7 @@ from tfs.core.event_bus import EventBus
 from tfs.core.loader import Loader
 from tfs.core.manager import acquire_as, available_as
 from tfs.core.servable_data import ServableData
+from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
@@ -42,10 +45,13 @@ class FakeFactory:
         self.log = LoaderLog()
         self.made: list[ServableId] = []
         self.error: ServingError | None = None
+        self.fault: Exception | None = None
         self.load_errors: list[BaseException | None] = []
         self.on_load: Callable[[], object] | None = None
 
     def make(self, servable_id: ServableId) -> LoaderData:
+        if self.fault is not None:
+            raise self.fault
         self.made.append(servable_id)
         if self.error is not None:
             return ServableData(servable_id, None, self.error)
@@ -229,6 +235,41 @@ def test_close_waits_for_pins_until_its_deadline() -> None:
     assert isinstance(handle.servable, FakeServable)
     assert handle.servable.is_alive
     handle.release()
+    assert world.manager.close()
+
+
+def test_a_factory_that_raises_anything_fails_its_request_alone() -> None:
+    """Those who ask next do not wait for a load that never began."""
+    world = World(POOLS[0])
+    world.factory.fault = OSError("disk")
+    for _ in range(2):
+        with pytest.raises(Internal, match="disk"):
+            world.manager.acquire(ServableRequest.specific("a", 1), world.clock.now())
+    assert world.manager.num_loading == 0
+    world.factory.fault = None
+    assert world.value(ServableRequest.specific("a", 1)) == 1
+    assert world.manager.close()
+
+
+def test_a_load_that_ends_after_the_look_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who saw nothing loaded and comes when the load is over gets what was loaded."""
+    world = World(POOLS[0])
+    acquire = world.manager.serving_map.acquire_version
+    looks = iter([True])
+
+    def slow_look(name: str, version: int) -> ServableHandle[object]:
+        try:
+            return acquire(name, version)
+        except NotFound:
+            if next(looks, False):  # another requester loads it right now
+                assert world.value(ServableRequest.specific("a", 1)) == 1
+            raise
+
+    monkeypatch.setattr(ServingMap, "acquire_version", lambda _, *to: slow_look(*to))
+    assert world.value(ServableRequest.specific("a", 1)) == 1
+    assert len(world.factory.made) == 1
     assert world.manager.close()
 
 
