@@ -29,6 +29,8 @@ class FileSystemSourceOptions:
         require_versions: Whether a servable without any version directory is an
             error at the start and in ``update_config``.
         self_describing: File names of payloads that need no signatures.json.
+        has_other_platforms: Whether there are platforms beyond ``KNOWN_PLATFORMS``,
+            which may serve directories that nothing here knows.
 
     """
 
@@ -40,6 +42,7 @@ class FileSystemSourceOptions:
     unload_when_empty: bool = False
     require_versions: bool = False
     self_describing: frozenset[str] = SELF_DESCRIBING
+    has_other_platforms: bool = False
 
     def __post_init__(self) -> None:
         by_name(self.servables)

@@ -71,6 +71,7 @@ def take_look(
             wall_s=clock.wall_s(),
             settle_s=options.settle_s,
             self_describing=options.self_describing,
+            has_other_platforms=options.has_other_platforms,
             known=known,
         )
         return Look(servable, begun_s, found)

@@ -116,6 +116,7 @@ def scan(
     wall_s: float,
     settle_s: float,
     self_describing: frozenset[str] = SELF_DESCRIBING,
+    has_other_platforms: bool = False,
     known: Collection[int] | None = None,
 ) -> Scan:
     """Looks at the servable's base path once.
@@ -131,6 +132,8 @@ def scan(
         settle_s: How long a directory without a manifest, or one that was
             overwritten, must be unchanged.
         self_describing: File names that need no ``signatures.json`` beside them.
+        has_other_platforms: Whether a directory without a manifest and any payload
+            known here may be of another platform, which tells when it loads it.
         known: ``at_hand`` of the previous scan; None at the first. Of a directory that
             came since, only quiet that was watched counts: by the storage's clock, or
             this machine's after a jump, half a copy could look old.
@@ -149,6 +152,7 @@ def scan(
         wall_s,
         settle_s,
         self_describing,
+        has_other_platforms,
         None if known is None else frozenset(known),
     )
 
@@ -213,6 +217,7 @@ class _Look:
     wall_s: float
     settle_s: float
     self_describing: frozenset[str]
+    has_other_platforms: bool
     known: frozenset[int] | None
     sightings: dict[str, Sighting] = field(default_factory=dict)
     overwritten: set[int] = field(default_factory=set)
@@ -292,6 +297,8 @@ class _Look:
             )
         if "saved_model.pb" in names or "saved_model.pbtxt" in names:
             return "it is a TensorFlow SavedModel; export the model from PyTorch"
+        if names and self.has_other_platforms and platform in ("", "tensorflow"):
+            return ""  # as above: whose it is, its contents say
         wanted = ", ".join(sorted(PLATFORM_BY_FILE))
         return f"no {MANIFEST} and none of {wanted} (is it still being written?)"
 

@@ -43,6 +43,15 @@ class Greeting:
         return HashmapLoader(path)
 
 
+class Grumpy(Greeting):
+    """A third-party platform that fails when it looks."""
+
+    name = "grumpy"
+
+    def recognizes(self, path: str) -> bool:
+        raise OSError("it cannot be bothered")
+
+
 def greeting() -> Greeting:
     """Returns the platform, as an entry point may."""
     return Greeting()
@@ -160,6 +169,15 @@ def test_broken_third_party_platform_harms_only_its_own_versions(
     (tmp_path / "table.csv").unlink()
     with pytest.raises(ServingError, match="nothing to serve"):
         ours.loader(str(tmp_path), CONTEXT)
+
+
+def test_third_party_platform_that_fails_to_recognize_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    """Versions of the platforms after it are found all the same."""
+    (tmp_path / "greeting.txt").write_text("hello")
+    ours = registry(entry_point("Grumpy", "grumpy"), entry_point("INSTANCE"))
+    assert ours.detect(str(tmp_path)).name == "greeting"
 
 
 def test_entry_point_with_another_name_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ class PlatformRegistry:
 
     Built-in names cannot be taken by entry points. A third-party platform is
     imported when it is first asked for by name, or when nothing built in recognises
-    a version; one that fails to import makes only those versions fail.
+    a version; one that fails to import, or to say whether a version is its own,
+    makes only its own versions fail.
     """
 
     def __init__(
@@ -104,10 +105,11 @@ class PlatformRegistry:
         for name in self._entry_points:
             try:
                 platform = self.get(name)
-            except ServingError as error:
-                log.warning("event=platform_unusable platform=%s error=%s", name, error)
+                is_its = platform.recognizes(path)
+            except Exception as error:  # a stranger's code: the next one may know it
+                log.warning("event=platform_unusable platform=%s error=%r", name, error)
                 continue
-            if platform.recognizes(path):
+            if is_its:
                 return platform
         raise _unrecognized(path)
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from managers.aspired_versions_manager import (
@@ -24,6 +24,7 @@ from sources.adapter import Convert
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system_options import FileSystemSourceOptions
 from sources.remote_storage import RemoteFileSystem
+from sources.scan import KNOWN_PLATFORMS
 from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads
 from sources.version_cache import VersionCache, VersionCacheOptions
@@ -119,16 +120,17 @@ class ModelServer:
         self._fleet = ModelFleet(
             options, self._loop, self._manager, self.bus, self.stats, zygote
         )
+        platforms = loader_makers(
+            options,
+            self._fleet,
+            lambda name: self.core.config.runtime_settings(name),
+        )
         self.core = ServerCore(
             manager=self._manager,
-            source_options=source_options(options),
+            source_options=source_options(options, platforms),
             clock=self._clock,
             platforms=warmed(
-                loader_makers(
-                    options,
-                    self._fleet,
-                    lambda name: self.core.config.runtime_settings(name),
-                ),
+                platforms,
                 WarmupOptions(
                     options.enable_model_warmup, max(1, options.num_warmup_iterations)
                 ),
@@ -395,11 +397,20 @@ def make_manager(
     )
 
 
-def source_options(options: ServerOptions) -> FileSystemSourceOptions:
-    """Returns how base paths are watched; the servables come with the config."""
+def source_options(
+    options: ServerOptions, platforms: Collection[str]
+) -> FileSystemSourceOptions:
+    """Returns how base paths are watched; the servables come with the config.
+
+    Args:
+        options: The server's.
+        platforms: Names of all that there are.
+
+    """
     return FileSystemSourceOptions(
         poll_wait_s=options.file_system_poll_wait_s,
         unload_when_empty=options.unload_when_empty,
+        has_other_platforms=not KNOWN_PLATFORMS.issuperset({*platforms} - {DETECT}),
     )
 
 
