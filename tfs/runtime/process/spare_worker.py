@@ -3,7 +3,7 @@
 A fork and the first load in a fresh process take milliseconds that are the same every
 time: page tables, Python objects and allocator pages that become the process's own.
 A spare has paid them. Whoever needs a worker, because one crashed or a version is
-loaded, takes it; the next spare is made when nobody asked for a worker for a second.
+loaded, takes it; the next spare is made when nobody asked for a worker for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfs.runtime.process.zygote_client import Forked, ZygoteClient
 
 log = logging.getLogger(__name__)
 
-_QUIET_S: Final = 1.0  # without use before the next one is made
+_QUIET_S: Final = 0.3  # without use before the next one is made
 
 
 class SpareWorker:
