@@ -238,7 +238,7 @@ class ServerCore:
             self.readiness.begin_start(self._manager.lend_all_threads())
         models = new.effective.models
         self.chain.route(models)
-        self._served.apply(new.effective)
+        self._served.apply(new.effective, new.base.config)
         for name, settings in models.items():
             if before is None or before.effective.models.get(name) != settings:
                 self._manager.set_transition_policy(name, self._transition(settings))

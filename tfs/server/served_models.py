@@ -197,15 +197,20 @@ class ServedModels:
 
     # -- changes -----------------------------------------------------------------------
 
-    def apply(self, config: ServerConfig) -> None:
+    def apply(self, config: ServerConfig, base: ServerConfig | None = None) -> None:
         """Takes over the labels, primaries and canaries of a new config.
 
         A trial goes on, record and rejection included, while its canary is the same
         version under the same base path; a rejected one starts anew if it was changed.
+
+        Args:
+            config: What is in force.
+            base: The same without overrides; None if there are none.
+
         """
         with self._lock:
             before, self._config = self._config, config
-            self._update_trials_locked(before, config)
+            self._update_trials_locked(before, config, base or config)
             labels: dict[str, Mapping[str, int]] = {}
             routes: dict[str, _Route] = {}
             for settings in config.models.values():
@@ -288,13 +293,17 @@ class ServedModels:
         )
 
     def _update_trials_locked(
-        self, before: ServerConfig | None, config: ServerConfig
+        self, before: ServerConfig | None, config: ServerConfig, base: ServerConfig
     ) -> None:
         for name in list(self._trials):
             settings = config.models.get(name)
             if settings is None or settings.canary is None:
                 self._trials.pop(name).close()
-                self._rejections.forget(name)
+                # A rollback that ends must not give callers back to a version that was
+                # rejected before.
+                meant = base.models.get(name)
+                if meant is None or meant.canary is None:
+                    self._rejections.forget(name)
         for name, settings in config.models.items():
             canary, trial = settings.canary, self._trials.get(name)
             if canary is None:

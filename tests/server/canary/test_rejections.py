@@ -96,6 +96,16 @@ def test_setting_the_canary_again_ends_the_rejection_for_good(tmp_path: Path) ->
     assert again.model().canary.phase != pb.CanaryReport.REJECTED
 
 
+def test_a_rejection_outlives_a_rollback(tmp_path: Path) -> None:
+    """Its end brings the trial back, but no callers to the version that was rejected."""
+    operator = operating(1, 2, extra=TRIAL, state_dir=str(tmp_path))
+    reject(operator.env)
+    operator.ask("rollback", pb.RollbackRequest(model="a", version=1))
+    assert not operator.model().HasField("canary")
+    operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    assert operator.model().canary.phase == pb.CanaryReport.REJECTED
+
+
 def test_the_end_of_a_trial_is_the_end_of_its_rejection(tmp_path: Path) -> None:
     """The same version may be put on trial another day."""
     operator = operating(1, 2, extra=TRIAL, state_dir=str(tmp_path))

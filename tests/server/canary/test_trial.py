@@ -10,7 +10,11 @@ from tests.server.environment import Environment, config, model
 from tests.server.puppet import floats
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 from tfs.core.signature import Signature
+from tfs.server.canary import trial
+from tfs.server.canary.comparison import Figures
+from tfs.server.canary.guard import Limit, judge
 from tfs.server.canary.trial import MAX_QUEUED, TrialRecord
+from tfs.server.model_settings import GuardSettings
 
 ALL = "model_version_policy { all {} }"
 
@@ -179,6 +183,28 @@ def test_a_guard_ends_the_trial_with_its_numbers(guard: str, words: str) -> None
     assert [limit.is_exceeded for limit in found.limits] == [True]
     env.request("a")
     assert record(env).num_teed == 3
+
+
+def test_a_guard_looks_less_often_the_more_samples_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A judgement takes longer than a small model; it is never more than 1/256 late."""
+    env = on_trial("split_fraction: 1 guard { min_samples: 10 max_error_rate: 0.001 }")
+    looks: list[int] = []
+
+    def counting(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
+        looks.append(figures.num_samples)
+        return judge(guard, figures)
+
+    monkeypatch.setattr(trial, "judge", counting)
+    for _ in range(1024):
+        env.request("a", "key")
+    assert looks[:2] == [10, 11]
+    assert len(looks) < 600
+    env.puppet("a", 2).error = Internal("broken")
+    for _ in range(6):
+        env.request("a", "key")
+    assert "error_rate" in record(env).rejected
 
 
 def test_a_guard_watches_a_split_as_well() -> None:

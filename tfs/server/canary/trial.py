@@ -45,6 +45,8 @@ _COPY_DEADLINE_S: Final = 30.0  # a copy that waits longer in the canary is drop
 _HANG_S: Final = 15.0
 _HANG_RATIO: Final = 10.0
 
+_SAMPLES_PER_LOOK: Final = 256  # a guard looks again when it has 1/256 more
+
 # Errors a caller can bring about. DEADLINE_EXCEEDED is often CANCELLED: clients cancel
 # when their deadline comes, and may be heard before the server's own timer.
 _DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
@@ -157,6 +159,7 @@ class Trial:
         self._num_teed = 0
         self._num_dropped = 0
         self._num_split = [0, 0]
+        self._judged_from = 0  # samples at which the guard looks again
 
     @property
     def settings(self) -> CanarySettings:
@@ -172,6 +175,7 @@ class Trial:
         """Goes on with other fractions and limits; the figures stay."""
         with self._lock:
             self._settings = settings
+            self._judged_from = 0
 
     def close(self) -> None:
         """Ends it: no further copy is computed. Idempotent."""
@@ -473,10 +477,17 @@ class Trial:
 
     def _judge(self) -> None:
         with self._lock:
-            if self._rejected or self._is_closed or self._settings.guard is None:
+            guard = self._settings.guard
+            if self._rejected or self._is_closed or guard is None:
                 return
+            num = self._refused.num_canary
+            num += sum(tally.num_canary for tally in self._tallies.values())
+            if num < max(guard.min_samples, self._judged_from):
+                return
+            # Of many samples one more changes little, and the figures take 40 us.
+            self._judged_from = num + 1 + num // _SAMPLES_PER_LOOK
             figures = figures_of([*self._tallies.values(), self._refused])
-            limits = judge(self._settings.guard, figures)
+            limits = judge(guard, figures)
             self._rejected = why_rejected(limits, figures)
             if not self._rejected:
                 return
