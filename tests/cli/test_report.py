@@ -60,6 +60,15 @@ def test_a_model_is_one_line() -> None:
     ]
 
 
+def test_a_label_that_has_not_moved_yet_says_where_to() -> None:
+    """It moves when the version can answer, which one that failed never can."""
+    model = pb.ModelReport(name="digits")
+    model.labels.add(label="stable", version=1, pending_version=2)
+    model.labels.add(label="canary", pending_version=3)
+    (_, line) = models_table([model]).splitlines()
+    assert "stable=1 (2 to come), canary=- (3 to come)" in line
+
+
 def test_what_a_version_waits_for_shows_until_it_is_there() -> None:
     """A load that hangs, or waits for memory, is why nothing answers."""
     model = pb.ModelReport(name="digits")

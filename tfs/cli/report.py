@@ -98,10 +98,7 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
     rows = []
     for model in models:
         available = [each.version for each in model.versions if each.state == 30]
-        labels = ", ".join(
-            f"{label.label}={label.version if label.HasField('version') else '-'}"
-            for label in model.labels
-        )
+        labels = ", ".join(map(_label, model.labels))
         rows.append(
             (
                 model.name,
@@ -115,6 +112,17 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
         )
     heads = ("MODEL", "PRIMARY", "AVAILABLE", "LABELS", "CANARY", "OVERRIDE", "PROBLEM")
     return table(heads, rows)
+
+
+def _label(label: pb.LabelReport) -> str:
+    """Returns what a label means, and what it is to mean: "stable=1 (2 to come)"."""
+    now = label.version if label.HasField("version") else "-"
+    to_come = (
+        f" ({label.pending_version} to come)"
+        if label.HasField("pending_version")
+        else ""
+    )
+    return f"{label.label}={now}{to_come}"
 
 
 def _canary_word(model: pb.ModelReport) -> str:
