@@ -15,6 +15,7 @@ from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote_client import ZygoteClient
 
 
@@ -85,6 +86,14 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < limit_s, f"not in time: {what}"
         pause.wait(0.002)
+
+
+def pid_of(interpreter: ProcessInterpreter) -> int:
+    """Returns the process of an interpreter that is ready, once it is."""
+    until(lambda: interpreter.state is WorkerState.READY, "a ready worker")
+    pid = interpreter.pid
+    assert pid is not None
+    return pid
 
 
 def is_gone(pid: int) -> bool:

@@ -47,6 +47,12 @@ def message(*models: str) -> Message:
     return parse_config_text(config(*models), "test")
 
 
+def one(outcomes: list[ConfigOutcome]) -> ConfigOutcome:
+    """Returns the only outcome there is."""
+    (outcome,) = outcomes
+    return outcome
+
+
 class Environment:
     """A core whose every step a test takes by hand.
 

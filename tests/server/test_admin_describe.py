@@ -10,12 +10,13 @@ import pytest
 
 from batching.batching_options import BatchingOptions
 from batching.shared_scheduler import SharedBatchScheduler
+from tests.runtime.process.idle_host import IdleHost
 from tests.server.puppet import PuppetServable, floats
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import private_bytes
-from tfs.core.servable import InferenceTask, Outcome, Tensors
+from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import HistogramSnapshot
@@ -44,39 +45,6 @@ SERVABLE = PuppetServable(ServableId("a", 1))
 SOURCE = ModelSource(
     SERVABLE.id, "/models/a/1", "python", {}, SERVABLE.signatures, intra_op_threads=2
 )
-
-
-class Host:
-    """An interpreter as its models know it."""
-
-    num_pending = 0
-
-    def __init__(self, pid: int | None) -> None:
-        self.pid = pid
-
-    def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        raise AssertionError(task)
-
-    def unload(self, model: ProcessModel) -> None:
-        raise AssertionError(model)
-
-    def two_thread_scaling(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        duration_s: float,
-    ) -> float | None:
-        return None
-
-    def rehearse(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        timeout_s: float,
-    ) -> None:
-        raise AssertionError(model)
 
 
 class OwnModel:
@@ -123,7 +91,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
     """Which they are, since when, what they hold, and how the last one died."""
     pid = os.getpid()
     health = VersionHealth(CrashPolicy())
-    hosts = (Host(pid), Host(None))  # the second one just died
+    hosts = (IdleHost(pid), IdleHost(None))  # the second one just died
     members = [
         (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host, host))
         for host in hosts

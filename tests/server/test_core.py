@@ -8,29 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.environment import Environment, config, model
+from tests.server.environment import Environment, config, model, one
 from tfs.core.errors import (
     InvalidArgument,
     NotFound,
 )
-from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Origin
-
-
-@pytest.fixture
-def env() -> Environment:
-    """A core with models a and b at hand, serving a."""
-    environment = Environment()
-    for name in ("a", "b"):
-        environment.add_version(name, 1)
-    environment.start(config(model("a")))
-    return environment
-
-
-def one(outcomes: list[ConfigOutcome]) -> ConfigOutcome:
-    """Returns the only outcome there is."""
-    (outcome,) = outcomes
-    return outcome
 
 
 def test_the_first_config_loads_its_models(env: Environment) -> None:

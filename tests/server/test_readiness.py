@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from tests.server.environment import Environment, config, model
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import read_config_text
-
-
-@pytest.fixture
-def env() -> Environment:
-    """A core with models a and b at hand, serving a."""
-    environment = Environment()
-    for name in ("a", "b"):
-        environment.add_version(name, 1)
-    environment.start(config(model("a")))
-    return environment
 
 
 def test_a_server_stays_ready_while_a_model_is_added(env: Environment) -> None:

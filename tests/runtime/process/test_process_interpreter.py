@@ -23,7 +23,7 @@ from tests.runtime.packaged import (
     signature,
     values,
 )
-from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
+from tests.runtime.process_host import ProcessHost, is_gone, pid_of, process_host, until
 from tests.runtime.zoo import (
     DiesWhenLoaded,
     Hoarder,
@@ -47,18 +47,10 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
-
-
-def pid_of(interpreter: ProcessInterpreter) -> int:
-    until(lambda: interpreter.state is WorkerState.READY, "a ready worker")
-    pid = interpreter.pid
-    assert pid is not None
-    return pid
 
 
 def open_files() -> list[str]:

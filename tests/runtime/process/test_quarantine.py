@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.runtime.packaged import signature
+from tests.runtime.process.idle_host import IdleHost
 from tfs.core.errors import FailedPrecondition, ServingError
-from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
@@ -12,36 +12,6 @@ from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.quarantine import Quarantine
 from tfs.testing.fake_clock import FakeClock
-
-
-class Host:
-    """An interpreter that nobody asks for anything."""
-
-    pid = None
-
-    def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        raise AssertionError(task)
-
-    def unload(self, model: ProcessModel) -> None:
-        raise AssertionError(model)
-
-    def two_thread_scaling(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        duration_s: float,
-    ) -> float | None:
-        raise AssertionError(model)
-
-    def rehearse(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        timeout_s: float,
-    ) -> None:
-        raise AssertionError(model)
 
 
 class World:
@@ -59,7 +29,7 @@ class World:
             {},
             {"serving_default": signature()},
         )
-        host = Host()
+        host = IdleHost()
         self.models = [
             ProcessModel(source, VersionFiles({}), number, health, host, host)
             for number in range(2)

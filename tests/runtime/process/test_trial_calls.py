@@ -12,23 +12,14 @@ from tests.runtime.packaged import (
     signature,
     values,
 )
-from tests.runtime.process_host import ProcessHost, until
+from tests.runtime.process_host import ProcessHost, pid_of, until
 from tests.runtime.zoo import (
     HangsTogether,
     Scale,
 )
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
-
-
-def pid_of(interpreter: ProcessInterpreter) -> int:
-    until(lambda: interpreter.state is WorkerState.READY, "a ready worker")
-    pid = interpreter.pid
-    assert pid is not None
-    return pid
 
 
 def test_a_rehearsal_is_a_call_that_nobody_hears_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.environment import Environment, config, message, model
+from tests.server.environment import Environment, config, message, model, one
 from tfs.core.errors import (
     Aborted,
     DeadlineExceeded,
@@ -20,22 +20,6 @@ from tfs.core.errors import (
 from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Change, Origin
 from tfs.server.config.server_config import Message, read_config_text
-
-
-@pytest.fixture
-def env() -> Environment:
-    """A core with models a and b at hand, serving a."""
-    environment = Environment()
-    for name in ("a", "b"):
-        environment.add_version(name, 1)
-    environment.start(config(model("a")))
-    return environment
-
-
-def one(outcomes: list[ConfigOutcome]) -> ConfigOutcome:
-    """Returns the only outcome there is."""
-    (outcome,) = outcomes
-    return outcome
 
 
 def test_a_reload_is_done_when_its_new_models_answer(env: Environment) -> None:
