@@ -22,6 +22,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
@@ -223,6 +224,7 @@ class ModelFleet:
                 self._measurer.start()
 
     def _measure(self) -> None:
+        run_anywhere()
         while True:
             with self._changed:
                 while not self._woken and not self._closed:
