@@ -209,7 +209,7 @@ def threaded() -> Iterator[World]:
     world.close()
 
 
-S1_1, S1_2, S3_1 = ServableId("S1", 1), ServableId("S1", 2), ServableId("S3", 1)
+S1_1, S3_1 = ServableId("S1", 1), ServableId("S3", 1)
 
 
 # -- requests --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import argparse
 import enum
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -524,8 +524,3 @@ _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     float: "expected a number",
 }
 """What a type of Python's refuses without saying what it wants."""
-
-
-def flag_names() -> Sequence[str]:
-    """Returns every accepted flag, for docs and tests."""
-    return [*(flag.name for flag in FLAGS), *NOT_BUILT, *sorted(WITHOUT_MEANING)]

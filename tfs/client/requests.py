@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
@@ -204,11 +203,6 @@ def read_error(error: Any) -> ServingError:
                 retry_after_s = _retry_hint(value)
     kind = BY_CODE.get(code, Unknown)
     return kind(error.details() or code.name, retry_after_s=retry_after_s)
-
-
-def is_rpc_error(error: BaseException) -> bool:
-    """Whether ``error`` is grpcio's."""
-    return isinstance(error, grpc.RpcError)
 
 
 def _retry_hint(details: bytes) -> float | None:

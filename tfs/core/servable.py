@@ -247,7 +247,7 @@ def compute_now(
     num_rows: int,
     num_tasks: int = 1,
 ) -> Outcome | None:
-    """Has a servable compute requests now; None if it cannot. On the loop."""
+    """Has a :class:`PromptServable` compute requests; None if it is none or cannot."""
     now: Callable[[str, MakeInputs, int, int], Outcome | None] | None = getattr(
         servable, "compute_now", None
     )
@@ -257,7 +257,7 @@ def compute_now(
 
 
 def submit_all(servable: Servable, tasks: Sequence[InferenceTask]) -> None:
-    """Submits tasks of one form, at once where the servable can; on the loop."""
+    """Submits tasks of one form: together to a :class:`JoiningServable`. On the loop."""
     together: Callable[[Sequence[InferenceTask]], None] | None = getattr(
         servable, "submit_all", None
     )

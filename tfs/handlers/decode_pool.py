@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DEFAULT_THREADS: Final = 2
 DEFAULT_MAX_QUEUED: Final = 256
 RETRY_AFTER_S: Final = 0.25
 

@@ -15,7 +15,6 @@ from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 
 FILE: Final = "servable.py"
-WEIGHTS: Final = ("weights.safetensors", "weights.pt")
 _ASSUMED_BYTES: Final = 16 << 20
 """What the code and its objects may take: nothing in the version tells."""
 

@@ -121,7 +121,6 @@ class FakeLoader:
         self.num_loads = 0
         self.num_unloads = 0
         self.num_estimates = 0
-        self.load_thread: threading.Thread | None = None
         self.unload_thread: threading.Thread | None = None
         self.ram_bytes = ram_bytes
         self.peak_bytes = peak_bytes
@@ -150,7 +149,6 @@ class FakeLoader:
             self.check(self._servable is None, "loaded twice")
             self.check(self.num_unloads == 0, "loaded after unload")
             self.num_loads += 1
-            self.load_thread = threading.current_thread()
             self.log.note("load", self.id)
             if self._on_load is not None:
                 self._on_load()

@@ -27,7 +27,6 @@ class MessageAssembler:
     """Cuts one stream's DATA payloads into messages. Loop-confined.
 
     Attributes:
-        num_messages: Whole messages so far.
         missing_bytes: Of the message that has begun; 0 while none has, or only a part
             of its prefix came.
 
@@ -46,13 +45,11 @@ class MessageAssembler:
         "_prefix",
         "_size",
         "missing_bytes",
-        "num_messages",
     )
 
     def __init__(
         self, max_message_bytes: int, buffers: ReceiveBuffers | None = None
     ) -> None:
-        self.num_messages = 0
         self.missing_bytes = 0
         self._max_message_bytes = max_message_bytes
         self._buffers = buffers
@@ -144,7 +141,6 @@ class MessageAssembler:
             self._buffers.keep(buffer)
         self._body = None
         self._prefix = bytearray()
-        self.num_messages += 1
         return body
 
 

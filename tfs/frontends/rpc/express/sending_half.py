@@ -105,10 +105,6 @@ class SendingHalf:
         """Whether there is anything to write or to :meth:`fill` from."""
         return bool(self.out or self._blocked)
 
-    def blocked_streams(self) -> list[Stream]:
-        """Returns the streams whose answers wait for windows or their turn."""
-        return list(self._blocked.values())
-
     # -- answers ----------------------------------------------------------------------
 
     def send_reply(self, stream: Stream, message: bytes) -> None:
