@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tfs.client import AsyncClient, Client, RetryPolicy
-from tfs.client.client import CHANNEL_OPTIONS
+from tfs.client.arguments import CHANNEL_OPTIONS
 from tfs.core.call import Call, ListenerOptions, Method
 from tfs.core.errors import (
     Code,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfs.client.arrays import Typed
-from tfs.client.requests import Target, predict_request, regress_request
+from tfs.client.requests import Target, predict, regress
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2, regression_pb2
@@ -25,7 +25,7 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2, regression_pb2
 )
 def test_a_feature_has_the_type_of_its_values(value: object, kind: str | None) -> None:
     """An empty list has none, and is a feature without values, whatever it is of."""
-    message = regress_request(Target("m"), [{"ids": value, "x": 1.0}], None)
+    message = regress(Target("m"), [{"ids": value, "x": 1.0}]).message
     request = regression_pb2.RegressionRequest.FromString(message)
     features = request.input.example_list.examples[0].features.feature
     assert features["x"].WhichOneof("kind") == "float_list"
@@ -35,7 +35,7 @@ def test_a_feature_has_the_type_of_its_values(value: object, kind: str | None) -
 @pytest.mark.parametrize("value", [b"ab\0", "ab\0", [b"ab\0"], ["ab\0"]])
 def test_zeros_at_the_end_of_strings_are_kept(value: object) -> None:
     """What numpy's own strings would drop is sent."""
-    message = regress_request(Target("m"), [{"image": value}], None)
+    message = regress(Target("m"), [{"image": value}]).message
     request = regression_pb2.RegressionRequest.FromString(message)
     feature = request.input.example_list.examples[0].features.feature["image"]
     assert list(feature.bytes_list.value) == [b"ab\0"]
@@ -45,26 +45,26 @@ def test_zeros_at_the_end_of_strings_are_kept(value: object) -> None:
 def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
     """Before anything is sent."""
     with pytest.raises(InvalidArgument, match="'ids'"):
-        regress_request(Target("m"), [{"ids": value}], None)
+        regress(Target("m"), [{"ids": value}])
 
 
 @pytest.mark.parametrize("version", [2**63, -(2**63) - 1, "3", 1.5])
 def test_a_version_that_no_model_spec_holds_is_refused(version: int) -> None:
     """With the client's own kind of error."""
     with pytest.raises(InvalidArgument, match="version must be"):
-        predict_request(Target("m", version=version), {}, ())
+        predict(Target("m", version=version), {})
 
 
 def test_one_output_may_be_asked_for_by_its_name() -> None:
     """A string is a sequence too, of letters that nobody meant."""
-    message = predict_request(Target("m"), {}, "scores")
+    message = predict(Target("m"), {}, "scores").message
     assert predict_pb2.PredictRequest.FromString(message).output_filter == ["scores"]
 
 
 def test_values_that_are_no_strings_are_not_sent_as_what_they_are() -> None:
     """Who asks for strings gets strings or is told."""
     with pytest.raises(InvalidArgument, match="'x': int64 values are no strings"):
-        predict_request(Target("m"), {"x": Typed([1], "string")}, ())
-    message = predict_request(Target("m"), {"x": Typed([], "string")}, ())
+        predict(Target("m"), {"x": Typed([1], "string")})
+    message = predict(Target("m"), {"x": Typed([], "string")}).message
     x = predict_pb2.PredictRequest.FromString(message).inputs["x"]
     assert x.dtype == types_pb2.DT_STRING

@@ -31,7 +31,7 @@ class Load:
     def __init__(self, address: str) -> None:
         self.codes: collections.Counter[grpc.StatusCode] = collections.Counter()
         self._address = address
-        self._message = requests.predict_request(requests.Target("scale"), {"x": X}, ())
+        self._message = requests.predict(requests.Target("scale"), {"x": X}).message
         self._answered = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._work, daemon=True) for _ in range(NUM_THREADS)

@@ -125,16 +125,14 @@ def test_a_split_is_sticky_and_a_promotion_ends_it(
         from tfs.client import requests
 
         keys = [f"caller-{index}" for index in range(40)]
-        message = requests.predict_request(
-            requests.Target("scale", None, None, ""), {"x": X}, ()
-        )
+        rpc = requests.predict(requests.Target("scale"), {"x": X})
         with grpc.insecure_channel(server.address) as channel:
-            call = channel.unary_unary(requests.PREDICT, None, None)
+            call = channel.unary_unary(rpc.method, None, None)
 
             def side(key: str) -> int | None:
                 metadata = (("tfs-routing-key", key),)
-                reply = call(message, timeout=PATIENCE_S, metadata=metadata)
-                return requests.read_prediction(reply).version
+                reply = call(rpc.message, timeout=PATIENCE_S, metadata=metadata)
+                return rpc.read(reply).version
 
             first = {key: side(key) for key in keys}
             assert set(first.values()) == {1, 2}

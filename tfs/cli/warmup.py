@@ -183,11 +183,11 @@ def _from_examples(
         rows = _rows(arguments.examples)
         if signature.method is Method.REGRESS:
             entry.regress_log.request.ParseFromString(
-                requests.regress_request(target, rows, None)
+                requests.regress(target, rows).message
             )
         elif signature.method is Method.CLASSIFY:
             entry.classify_log.request.ParseFromString(
-                requests.classify_request(target, rows, None)
+                requests.classify(target, rows).message
             )
         else:
             raise InvalidArgument(
@@ -202,9 +202,7 @@ def _from_examples(
             f"signature {key!r} has no input {', '.join(unknown)}; it has "
             f"{', '.join(signature.inputs)}"
         )
-    entry.predict_log.request.ParseFromString(
-        requests.predict_request(target, inputs, ())
-    )
+    entry.predict_log.request.ParseFromString(requests.predict(target, inputs).message)
     return entry
 
 

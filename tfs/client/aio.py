@@ -12,9 +12,15 @@ from typing import Final, Self, TypeVar
 import grpc
 import grpc.aio
 
-from tfs.client import rpc
-from tfs.client.client import CHANNEL_OPTIONS, DEFAULT_TIMEOUT_S
-from tfs.client.requests import Features, Target, read_error
+from tfs.client import requests
+from tfs.client.arguments import (
+    CHANNEL_OPTIONS,
+    DEFAULT_TIMEOUT_S,
+    call_timeout_s,
+    checked_address,
+    default_timeout_s,
+)
+from tfs.client.requests import Features, Rpc, Target, read_error
 from tfs.client.results import (
     Classification,
     ModelMetadata,
@@ -22,8 +28,7 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
-from tfs.client.retry import RetryPolicy
-from tfs.client.rpc import Rpc, call_timeout_s, checked_address, default_timeout_s
+from tfs.client.retry import Attempts, RetryPolicy
 
 R = TypeVar("R")
 
@@ -96,7 +101,7 @@ class AsyncClient:
         """
         target = Target(model, version, label, signature)
         return await self._call(
-            rpc.predict(target, inputs, outputs), timeout_s, idempotent
+            requests.predict(target, inputs, outputs), timeout_s, idempotent
         )
 
     async def classify(
@@ -114,7 +119,7 @@ class AsyncClient:
         """Returns the classes of each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
         return await self._call(
-            rpc.classify(target, examples, context), timeout_s, idempotent
+            requests.classify(target, examples, context), timeout_s, idempotent
         )
 
     async def regress(
@@ -132,7 +137,7 @@ class AsyncClient:
         """Returns one value for each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
         return await self._call(
-            rpc.regress(target, examples, context), timeout_s, idempotent
+            requests.regress(target, examples, context), timeout_s, idempotent
         )
 
     async def metadata(
@@ -145,14 +150,14 @@ class AsyncClient:
     ) -> ModelMetadata:
         """Returns the signatures of a version."""
         target = Target(model, version, label)
-        return await self._call(rpc.metadata(target), timeout_s, True)
+        return await self._call(requests.metadata(target), timeout_s, True)
 
     async def status(
         self, model: str, *, version: int | None = None, timeout_s: float | None = None
     ) -> Sequence[VersionStatus]:
         """Returns the state of every version of a model, newest first."""
         target = Target(model, version)
-        return await self._call(rpc.status(target), timeout_s, True)
+        return await self._call(requests.status(target), timeout_s, True)
 
     async def send(
         self,
@@ -201,22 +206,19 @@ class AsyncClient:
     async def _call(
         self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool
     ) -> R:
-        now = asyncio.get_running_loop().time
-        deadline_s = now() + call_timeout_s(timeout_s, self._timeout_s)
+        attempts = Attempts(
+            self._retry,
+            asyncio.get_running_loop().time,
+            call_timeout_s(timeout_s, self._timeout_s),
+            is_idempotent=is_idempotent,
+        )
         call = self._open().unary_unary(what.method, None, None)
-        num_attempts = 0
         while True:
-            num_attempts += 1
             try:
-                remaining_s = deadline_s - now()
-                return what.read(
-                    await call(what.message, timeout=max(0.0, remaining_s))
-                )
+                return what.read(await call(what.message, timeout=attempts.remaining_s))
             except grpc.RpcError as rpc_error:
                 error = read_error(rpc_error)
-            pause_s = self._retry.pause_s(
-                error, num_attempts, deadline_s - now(), is_idempotent=is_idempotent
-            )
+            pause_s = attempts.pause_after(error)
             if pause_s is None:
                 raise error
             await asyncio.sleep(pause_s)

@@ -9,8 +9,15 @@ from typing import Self, TypeVar
 
 import grpc
 
-from tfs.client import rpc
-from tfs.client.requests import Features, Target, read_error
+from tfs.client import requests
+from tfs.client.arguments import (
+    CHANNEL_OPTIONS,
+    DEFAULT_TIMEOUT_S,
+    call_timeout_s,
+    checked_address,
+    default_timeout_s,
+)
+from tfs.client.requests import Features, Rpc, Target, read_error
 from tfs.client.results import (
     Classification,
     ModelMetadata,
@@ -18,21 +25,10 @@ from tfs.client.results import (
     Regression,
     VersionStatus,
 )
-from tfs.client.retry import RetryPolicy
-from tfs.client.rpc import Rpc, call_timeout_s, checked_address, default_timeout_s
+from tfs.client.retry import Attempts, RetryPolicy
 from tfs.core.clock import Clock, MonotonicClock
 
 R = TypeVar("R")
-
-DEFAULT_TIMEOUT_S = 30.0
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # After a failed attempt to connect, grpcio fails every call for a second and, the
-    # longer the server was away, for up to two minutes after it is back.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-)
 
 
 class Client:
@@ -100,7 +96,9 @@ class Client:
 
         """
         target = Target(model, version, label, signature)
-        return self._call(rpc.predict(target, inputs, outputs), timeout_s, idempotent)
+        return self._call(
+            requests.predict(target, inputs, outputs), timeout_s, idempotent
+        )
 
     def classify(
         self,
@@ -117,7 +115,7 @@ class Client:
         """Returns the classes of each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
         return self._call(
-            rpc.classify(target, examples, context), timeout_s, idempotent
+            requests.classify(target, examples, context), timeout_s, idempotent
         )
 
     def regress(
@@ -134,7 +132,9 @@ class Client:
     ) -> Regression:
         """Returns one value for each example; ``context`` holds common features."""
         target = Target(model, version, label, signature)
-        return self._call(rpc.regress(target, examples, context), timeout_s, idempotent)
+        return self._call(
+            requests.regress(target, examples, context), timeout_s, idempotent
+        )
 
     def metadata(
         self,
@@ -146,14 +146,14 @@ class Client:
     ) -> ModelMetadata:
         """Returns the signatures of a version."""
         target = Target(model, version, label)
-        return self._call(rpc.metadata(target), timeout_s, True)
+        return self._call(requests.metadata(target), timeout_s, True)
 
     def status(
         self, model: str, *, version: int | None = None, timeout_s: float | None = None
     ) -> Sequence[VersionStatus]:
         """Returns the state of every version of a model, newest first."""
         target = Target(model, version)
-        return self._call(rpc.status(target), timeout_s, True)
+        return self._call(requests.status(target), timeout_s, True)
 
     def send(
         self,
@@ -193,22 +193,19 @@ class Client:
         self.close()
 
     def _call(self, what: Rpc[R], timeout_s: float | None, is_idempotent: bool) -> R:
-        deadline_s = self._clock.now() + call_timeout_s(timeout_s, self._timeout_s)
+        attempts = Attempts(
+            self._retry,
+            self._clock.now,
+            call_timeout_s(timeout_s, self._timeout_s),
+            is_idempotent=is_idempotent,
+        )
         call = self._channel.unary_unary(what.method, None, None)
-        num_attempts = 0
         while True:
-            num_attempts += 1
-            remaining_s = deadline_s - self._clock.now()
             try:
-                return what.read(call(what.message, timeout=max(0.0, remaining_s)))
+                return what.read(call(what.message, timeout=attempts.remaining_s))
             except grpc.RpcError as rpc_error:
                 error = read_error(rpc_error)
-            pause_s = self._retry.pause_s(
-                error,
-                num_attempts,
-                deadline_s - self._clock.now(),
-                is_idempotent=is_idempotent,
-            )
+            pause_s = attempts.pause_after(error)
             if pause_s is None or not self._pause(pause_s):
                 raise error
 

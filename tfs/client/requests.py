@@ -1,11 +1,11 @@
-"""Builds requests and reads replies; no I/O. Both clients share it."""
+"""The calls that there are: path, request, and how the reply is read. No I/O."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -34,6 +34,8 @@ from tfs.proto.tensorflow_serving.apis import (
     predict_pb2,
     regression_pb2,
 )
+
+R = TypeVar("R")
 
 PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
 CLASSIFY: Final = "/tensorflow.serving.PredictionService/Classify"
@@ -78,65 +80,91 @@ class Target:
             spec.version_label = self.label
 
 
-def predict_request(
-    target: Target, inputs: Mapping[str, object], outputs: Sequence[str]
-) -> bytes:
-    """Returns a serialized PredictRequest."""
+@dataclass(frozen=True, slots=True)
+class Rpc(Generic[R]):
+    """One call, ready to be made by either client. Immutable.
+
+    Attributes:
+        method: The RPC's path.
+        message: The serialized request.
+        read: Turns the serialized reply into the result.
+
+    """
+
+    method: str
+    message: bytes
+    read: Callable[[bytes], R]
+
+
+def predict(
+    target: Target, inputs: Mapping[str, object], outputs: Sequence[str] = ()
+) -> Rpc[Prediction]:
+    """Returns the call that runs a signature on ``inputs``; no ``outputs`` means all."""
     if isinstance(outputs, str):  # a sequence too, of names of one letter
         outputs = (outputs,)
     request = predict_pb2.PredictRequest(output_filter=outputs)
     target.fill(request.model_spec)
     for name, value in inputs.items():
         fill_tensor(request.inputs[name], value, name)
-    return request.SerializeToString()
+    return Rpc(PREDICT, request.SerializeToString(), _read_prediction)
 
 
-def classify_request(
-    target: Target, examples: Sequence[Features], context: Features | None
-) -> bytes:
-    """Returns a serialized ClassificationRequest."""
+def classify(
+    target: Target, examples: Sequence[Features], context: Features | None = None
+) -> Rpc[Classification]:
+    """Returns the call that asks for each example's classes."""
     request = classification_pb2.ClassificationRequest()
     target.fill(request.model_spec)
     _fill_input(request.input, examples, context)
-    return request.SerializeToString()
+    return Rpc(CLASSIFY, request.SerializeToString(), _read_classification)
 
 
-def regress_request(
-    target: Target, examples: Sequence[Features], context: Features | None
-) -> bytes:
-    """Returns a serialized RegressionRequest."""
+def regress(
+    target: Target, examples: Sequence[Features], context: Features | None = None
+) -> Rpc[Regression]:
+    """Returns the call that asks for each example's value."""
     request = regression_pb2.RegressionRequest()
     target.fill(request.model_spec)
     _fill_input(request.input, examples, context)
-    return request.SerializeToString()
+    return Rpc(REGRESS, request.SerializeToString(), _read_regression)
 
 
-def metadata_request(target: Target) -> bytes:
-    """Returns a serialized GetModelMetadataRequest."""
+def metadata(target: Target) -> Rpc[ModelMetadata]:
+    """Returns the call that asks for a version's signatures."""
     request = get_model_metadata_pb2.GetModelMetadataRequest(
         metadata_field=["signature_def"]
     )
     target.fill(request.model_spec)
-    return request.SerializeToString()
+    return Rpc(METADATA, request.SerializeToString(), _read_metadata)
 
 
-def status_request(target: Target) -> bytes:
-    """Returns a serialized GetModelStatusRequest."""
+def status(target: Target) -> Rpc[tuple[VersionStatus, ...]]:
+    """Returns the call that asks for the states of a model's versions."""
     request = get_model_status_pb2.GetModelStatusRequest()
     target.fill(request.model_spec)
-    return request.SerializeToString()
+    return Rpc(STATUS, request.SerializeToString(), _read_status)
 
 
-def read_prediction(message: bytes) -> Prediction:
-    """Reads a PredictResponse."""
+def read_error(error: Any) -> ServingError:
+    """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one."""
+    code = Code(error.code().value[0])
+    retry_after_s = None
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            with contextlib.suppress(DecodeError):  # not everybody's is a Status
+                retry_after_s = _retry_hint(value)
+    kind = BY_CODE.get(code, Unknown)
+    return kind(error.details() or code.name, retry_after_s=retry_after_s)
+
+
+def _read_prediction(message: bytes) -> Prediction:
     response = predict_pb2.PredictResponse.FromString(message)
     spec = response.model_spec
     outputs = {name: read_tensor(t, name) for name, t in response.outputs.items()}
     return Prediction(outputs, spec.name, _version(spec), spec.signature_name)
 
 
-def read_classification(message: bytes) -> Classification:
-    """Reads a ClassificationResponse."""
+def _read_classification(message: bytes) -> Classification:
     response = classification_pb2.ClassificationResponse.FromString(message)
     examples = tuple(
         tuple(Label(each.label, each.score) for each in classifications.classes)
@@ -147,8 +175,7 @@ def read_classification(message: bytes) -> Classification:
     )
 
 
-def read_regression(message: bytes) -> Regression:
-    """Reads a RegressionResponse."""
+def _read_regression(message: bytes) -> Regression:
     response = regression_pb2.RegressionResponse.FromString(message)
     values = [each.value for each in response.result.regressions]
     return Regression(
@@ -158,8 +185,7 @@ def read_regression(message: bytes) -> Regression:
     )
 
 
-def read_metadata(message: bytes) -> ModelMetadata:
-    """Reads a GetModelMetadataResponse."""
+def _read_metadata(message: bytes) -> ModelMetadata:
     response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(message)
     signatures = get_model_metadata_pb2.SignatureDefMap.FromString(
         response.metadata["signature_def"].value
@@ -178,8 +204,7 @@ def read_metadata(message: bytes) -> ModelMetadata:
     )
 
 
-def read_status(message: bytes) -> tuple[VersionStatus, ...]:
-    """Reads a GetModelStatusResponse."""
+def _read_status(message: bytes) -> tuple[VersionStatus, ...]:
     response = get_model_status_pb2.GetModelStatusResponse.FromString(message)
     states = get_model_status_pb2.ModelVersionStatus.State
     return tuple(
@@ -191,18 +216,6 @@ def read_status(message: bytes) -> tuple[VersionStatus, ...]:
         )
         for each in response.model_version_status
     )
-
-
-def read_error(error: Any) -> ServingError:
-    """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one."""
-    code = Code(error.code().value[0])
-    retry_after_s = None
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            with contextlib.suppress(DecodeError):  # not everybody's is a Status
-                retry_after_s = _retry_hint(value)
-    kind = BY_CODE.get(code, Unknown)
-    return kind(error.details() or code.name, retry_after_s=retry_after_s)
 
 
 def _retry_hint(details: bytes) -> float | None:

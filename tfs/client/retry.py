@@ -1,7 +1,8 @@
-"""When to repeat a call: a pure decision, driven by both clients."""
+"""When to repeat a call: decided here for both clients, which make it and wait."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tfs.core.errors import Code, InvalidArgument, ServingError
@@ -60,3 +61,44 @@ class RetryPolicy:
         else:
             return None
         return pause_s if pause_s < remaining_s else None
+
+
+class Attempts:
+    """How often one call was tried, and how long it may still take. Not thread-safe.
+
+    Args:
+        policy: When to repeat.
+        now: The clock, in seconds.
+        timeout_s: For all attempts together, from now on.
+        is_idempotent: Whether running the call twice does no harm.
+
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        now: Callable[[], float],
+        timeout_s: float,
+        *,
+        is_idempotent: bool,
+    ) -> None:
+        self._policy = policy
+        self._now = now
+        self._deadline_s = now() + timeout_s
+        self._is_idempotent = is_idempotent
+        self._num_failed = 0
+
+    @property
+    def remaining_s(self) -> float:
+        """What the next attempt may take; never negative."""
+        return max(0.0, self._deadline_s - self._now())
+
+    def pause_after(self, error: ServingError) -> float | None:
+        """Counts a failed attempt; returns the pause before the next, None if none is."""
+        self._num_failed += 1
+        return self._policy.pause_s(
+            error,
+            self._num_failed,
+            self._deadline_s - self._now(),
+            is_idempotent=self._is_idempotent,
+        )
