@@ -57,7 +57,10 @@ class DistantLook(Generic[T]):
             return shown, self._is_outdated
 
     def begin(self, place: str, look: Callable[[], T]) -> None:
-        """Has ``look`` taken by a thread of ``place``; not at all while closing."""
+        """Has ``look`` taken by a thread of ``place``; not at all while closing.
+
+        ``look`` returns what went wrong, and does not raise.
+        """
 
         def run() -> None:
             shown = look()

@@ -7,12 +7,15 @@ name: ``lost+found`` or a half-made copy does not become a model without version
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sources.scan import ServableToMonitor, why
 from sources.storage import FileSystem
 from sources.version_policy import name_versions
+
+log = logging.getLogger(__name__)
 
 MakeServable = Callable[[str, str], ServableToMonitor]
 """Takes a model's name and base path: which policy and platform it gets."""
@@ -64,12 +67,20 @@ class ModelRepository:
         A model stays as long as its directory does, also while that shows no
         version or cannot be read: what happens then is the source's decision.
         """
-        root = self.path.rstrip("/") or "/"
         try:
-            names = file_system.list_directories(self.path)
+            return self._examine(file_system)
         except OSError as error:
-            problem = f"cannot list model repository {self.path}: {why(error)}"
-            return RepositoryLook(None, problem)
+            reason = why(error)
+        except Exception as error:  # a file system's fault must not stop the source
+            log.exception("event=repository_look_failed path=%s", self.path)
+            reason = str(error) or type(error).__name__
+        return RepositoryLook(
+            None, f"cannot list model repository {self.path}: {reason}"
+        )
+
+    def _examine(self, file_system: FileSystem) -> RepositoryLook:
+        root = self.path.rstrip("/") or "/"
+        names = file_system.list_directories(self.path)
         found, kept = list[ServableToMonitor](), self._kept
         problem = ""
         for name in sorted(names):

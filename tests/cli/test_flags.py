@@ -8,9 +8,10 @@ import os
 
 import pytest
 
+from managers.retry import RetryOptions
 from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, add_flags, read_flags
 from tfs.cli.main import main
-from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.core.errors import InvalidArgument, Unavailable, Unimplemented
 from tfs.server.options import ServerOptions, TransportKind
 
 MODEL = "--model_base_path=/models/digits"
@@ -131,6 +132,14 @@ def test_units_are_converted() -> None:
     """Microseconds on the command line are seconds in the options."""
     options = read(MODEL, "--load_retry_interval_micros=1500000")
     assert options.load_retry_interval_s == 1.5
+
+
+def test_a_first_retry_comes_within_seconds() -> None:
+    """Pauses double from a second on unless somebody wants longer ones (issue 1086)."""
+    options = read(MODEL)
+    retry = RetryOptions(options.max_num_load_retries, options.load_retry_interval_s)
+    pauses_s = [retry.pause_s(n, Unavailable("later")) for n in range(1, 7)]
+    assert pauses_s == [1, 2, 4, 8, 16, None]
 
 
 def test_a_transport_is_chosen_by_name() -> None:

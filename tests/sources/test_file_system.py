@@ -1137,6 +1137,26 @@ def test_a_repository_that_hangs_holds_up_nothing(slow: SlowWorld, path: str) ->
     assert slow.source.repository_problem == ""
 
 
+@pytest.mark.parametrize("path", ["s3://bucket", "/models"])
+def test_a_look_that_raises_is_over(slow: SlowWorld, path: str) -> None:
+    """Whatever a driver raises, on whichever thread, is told; the next look is believed."""
+    slow.store.answers.set()
+    where = path.removeprefix("s3:/")
+    slow.store.files.break_path(where, RuntimeError("no credentials"))
+    found = threading.Event()
+    slow.source.watch_repository(ModelRepository(path), lambda _: found.set())
+    slow.source.start()
+    slow.wait_until(lambda: bool(slow.source.repository_problem))
+    assert slow.source.repository_problem == (
+        f"cannot list model repository {path}: no credentials"
+    )
+    slow.store.files.break_path(where, None)
+    slow.clock.block_until_sleepers(1)
+    slow.clock.advance(5)
+    assert found.wait(20)
+    assert slow.source.repository_problem == ""
+
+
 def test_a_look_that_began_under_another_configuration_is_not_followed(
     slow: SlowWorld,
 ) -> None:

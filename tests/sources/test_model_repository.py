@@ -106,3 +106,17 @@ def test_an_unreadable_model_directory_is_left_out(files: FakeFileSystem) -> Non
     repository = ModelRepository("/models")
     assert repository.look(files)
     assert names(repository) == ["a"]
+
+
+def test_whatever_a_file_system_raises_is_told(files: FakeFileSystem) -> None:
+    """Drivers raise what they like: the models stay, and the next look is believed."""
+    files.write("/models/a/1/x")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    files.break_path("/models", ValueError("bad credentials"))
+    assert not repository.look(files)
+    assert names(repository) == ["a"]
+    assert repository.problem == "cannot list model repository /models: bad credentials"
+    files.break_path("/models", None)
+    assert not repository.look(files)
+    assert repository.problem == ""

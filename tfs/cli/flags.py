@@ -187,7 +187,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "load_retry_interval_micros",
         "load_retry_interval_s",
         _micros,
-        "pause before the first of them; it doubles up to 60 s (default 60000000)",
+        "pause before the first of them; it doubles, up to 60 s (default 1000000)",
     ),
     Flag(
         "allow_version_labels_for_unavailable_models",

@@ -63,7 +63,7 @@ class ServerOptions:
         num_warmup_iterations: How often each of them is; 0 is once.
         num_unload_threads: Versions unloaded at the same time; 0 chooses.
         max_num_load_retries: Further tries after a load failed.
-        load_retry_interval_s: Pause before the first further try; it doubles up to 60 s.
+        load_retry_interval_s: Pause before the first further try; it doubles, up to 60 s.
         allow_version_labels_for_unavailable_models: Whether a new label may point
             to a version that is not available yet.
         serialize_as_tensor_content: Predict outputs as raw ``tensor_content``
@@ -140,7 +140,7 @@ class ServerOptions:
     enable_model_warmup: bool = True
     num_warmup_iterations: int = 0
     max_num_load_retries: int = 5
-    load_retry_interval_s: float = 60.0
+    load_retry_interval_s: float = 1.0
     allow_version_labels_for_unavailable_models: bool = False
     serialize_as_tensor_content: bool = False
     check_signature_method: bool = False

@@ -36,7 +36,7 @@ class FakeFileSystem:
         self._files: dict[str, _File] = {}
         self._folders: dict[str, float] = {"/": 0.0}
         self._failing_call = 0
-        self._broken: dict[str, OSError] = {}
+        self._broken: dict[str, Exception] = {}
 
     # -- what tests do -----------------------------------------------------------
 
@@ -81,7 +81,7 @@ class FakeFileSystem:
         with self._lock:
             self._failing_call = self.num_calls + index
 
-    def break_path(self, path: str, error: OSError | None) -> None:
+    def break_path(self, path: str, error: Exception | None) -> None:
         """Makes every call for ``path`` or below fail; None mends it."""
         with self._lock:
             if error is None:
