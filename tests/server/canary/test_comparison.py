@@ -1,4 +1,4 @@
-"""tfs.server.canary.difference, canary_comparison and canary_guard."""
+"""tfs.server.canary: difference, comparison and guard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tfs.core.dtype import BFLOAT16, STRING, dtype
 from tfs.core.tensor_view import TensorView
-from tfs.server.canary.comparison import Figures, Tally, figures_of
+from tfs.server.canary.comparison import Figures, Side, Tally, figures_of
 from tfs.server.canary.difference import Difference, difference
 from tfs.server.canary.guard import judge, rejection
 from tfs.server.model_settings import GuardSettings
@@ -138,11 +138,11 @@ def test_bfloat16_is_compared_by_value() -> None:
 
 def test_a_tally_adds_up() -> None:
     """Means over elements, disagreement over rows, errors over requests."""
-    tally = Tally(num_primary=4, num_canary=4, num_canary_errors=2, num_canary_faults=1)
+    tally = Tally(Side(4), Side(4, num_errors=2), num_canary_faults=1)
     tally.add_pair(2, Difference(2, 1, 4, 2.0, 1.5))
     tally.add_pair(2, None)
-    tally.primary_s.observe(0.25)
-    tally.canary_s.observe(0.5)
+    tally.primary.latency_s.observe(0.25)
+    tally.canary.latency_s.observe(0.5)
     figures = figures_of([tally, Tally()])
     assert figures.num_pairs == 2
     assert figures.num_rows == 4
@@ -158,7 +158,7 @@ def test_a_tally_adds_up() -> None:
 
 def test_nothing_measured_is_no_figure() -> None:
     """Zero would look like perfection."""
-    figures = figures_of({})
+    figures = figures_of([])
     assert figures.max_abs_diff is None
     assert figures.latency_ratio is None
     assert figures.canary_error_rate is None

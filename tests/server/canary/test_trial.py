@@ -12,8 +12,9 @@ from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.server.canary import trial
 from tfs.server.canary.comparison import Figures
+from tfs.server.canary.copies import MAX_QUEUED
 from tfs.server.canary.guard import Limit, judge
-from tfs.server.canary.trial import MAX_QUEUED, TrialRecord
+from tfs.server.canary.trial import TrialRecord
 from tfs.server.model_settings import GuardSettings
 
 ALL = "model_version_policy { all {} }"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tfs.core.errors import Cancelled, InvalidArgument, OutOfRange, ServingError
+from tfs.core.servable import Outcome
 from tfs.core.stats import Histogram, HistogramSnapshot, exponential_bounds
 
 if TYPE_CHECKING:
@@ -15,6 +17,44 @@ if TYPE_CHECKING:
 LATENCY_BOUNDS_S: Final = exponential_bounds(0.0001, 2.0, 20)
 # Guards look after every request: at 2 they would see faults in most fair splits.
 _CHANCE_DEVIATIONS: Final = 3.0
+# Errors a caller can bring about. DEADLINE_EXCEEDED is often CANCELLED: clients cancel
+# when their deadline comes, and may be heard before the server's own timer.
+_DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
+
+
+@dataclass(slots=True)
+class Side:
+    """What one of the two versions ended. Confined to its trial's lock.
+
+    Attributes:
+        num: Requests, copied ones and its share of a split.
+        num_errors: Of these, failed.
+        num_split: Of all, those that were its share of a split.
+        num_disputed: Of these, failed in a way that a caller can bring about: the
+            request did not fit, the model refused it, the caller gave up.
+        latency_s: Of those that did not fail.
+
+    """
+
+    num: int = 0
+    num_errors: int = 0
+    num_split: int = 0
+    num_disputed: int = 0
+    latency_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
+
+    def note(self, outcome: Outcome, latency_s: float) -> None:
+        """Counts a request."""
+        self.num += 1
+        if isinstance(outcome, ServingError):
+            self.num_errors += 1
+        else:
+            self.latency_s.observe(latency_s)
+
+    def note_split(self, outcome: Outcome, latency_s: float) -> None:
+        """Counts a request of its share of a split."""
+        self.note(outcome, latency_s)
+        self.num_split += 1
+        self.num_disputed += isinstance(outcome, _DISPUTED)
 
 
 @dataclass(slots=True)
@@ -22,6 +62,10 @@ class Tally:
     """The sum of what both versions answered. Confined to its trial's lock.
 
     Attributes:
+        primary: What the primary ended.
+        canary: What the canary ended.
+        num_canary_faults: Its errors where the primary had none, or on its own account;
+            disputed ones are not among them.
         num_pairs: Copies that both answered.
         num_pair_rows: Their rows.
         num_incomparable: Of the pairs, those that could not be compared.
@@ -30,20 +74,12 @@ class Tally:
         num_elements: Numbers compared.
         sum_abs_diff: Sum of their absolute differences.
         max_abs_diff: The largest.
-        num_primary: Requests the primary ended, copied ones and its share of a split.
-        num_primary_errors: Of these, failed.
-        num_canary: The same for the canary.
-        num_canary_errors: Of these, failed.
-        num_canary_faults: Failed where the primary's did not, or on its own account.
-        num_primary_split: Of the primary's, those that were its share of a split.
-        num_primary_disputed: Of these, failed in a way that a caller can bring about: the
-            request did not fit, the model refused it, the caller gave up.
-        num_canary_split: The same for the canary.
-        num_canary_disputed: The same for the canary; they are among its errors, not
-            among its faults.
 
     """
 
+    primary: Side = field(default_factory=Side)
+    canary: Side = field(default_factory=Side)
+    num_canary_faults: int = 0
     num_pairs: int = 0
     num_pair_rows: int = 0
     num_incomparable: int = 0
@@ -52,17 +88,21 @@ class Tally:
     num_elements: int = 0
     sum_abs_diff: float = 0.0
     max_abs_diff: float = 0.0
-    num_primary: int = 0
-    num_primary_errors: int = 0
-    num_canary: int = 0
-    num_canary_errors: int = 0
-    num_canary_faults: int = 0
-    num_primary_split: int = 0
-    num_primary_disputed: int = 0
-    num_canary_split: int = 0
-    num_canary_disputed: int = 0
-    primary_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
-    canary_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
+
+    def add_split(self, outcome: Outcome, latency_s: float, *, is_canary: bool) -> None:
+        """Takes in a request of a split that one of them ended."""
+        (self.canary if is_canary else self.primary).note_split(outcome, latency_s)
+        if is_canary and isinstance(outcome, ServingError):
+            self.num_canary_faults += not isinstance(outcome, _DISPUTED)
+
+    def add_copy(
+        self, before: Outcome, before_s: float, outcome: Outcome, latency_s: float
+    ) -> None:
+        """Takes in what the primary (``before``) and the canary made of one request."""
+        self.primary.note(before, before_s)
+        self.canary.note(outcome, latency_s)
+        if isinstance(outcome, ServingError):
+            self.num_canary_faults += not isinstance(before, ServingError)
 
     def add_pair(self, num_rows: int, found: Difference | None) -> None:
         """Takes in a pair of answers; None could not be compared."""
@@ -100,36 +140,39 @@ class Figures:
     canary_s: HistogramSnapshot | None = None
 
 
-def figures_of(tallies: Mapping[str, Tally] | Sequence[Tally]) -> Figures:
+def figures_of(tallies: Sequence[Tally]) -> Figures:
     """Returns the figures of one tally or of several together."""
-    each = list(tallies.values()) if isinstance(tallies, Mapping) else list(tallies)
-
-    def total(name: str) -> int:
-        return sum(int(getattr(tally, name)) for tally in each)
-
-    num_primary, num_canary = total("num_primary"), total("num_canary")
-    num_faults = total("num_canary_faults") + _excess(
-        total("num_canary_disputed"),
-        total("num_canary_split"),
-        total("num_primary_disputed"),
-        total("num_primary_split"),
+    primary = [tally.primary for tally in tallies]
+    canary = [tally.canary for tally in tallies]
+    num_primary = sum(side.num for side in primary)
+    num_canary = sum(side.num for side in canary)
+    num_faults = sum(tally.num_canary_faults for tally in tallies) + _excess(
+        sum(side.num_disputed for side in canary),
+        sum(side.num_split for side in canary),
+        sum(side.num_disputed for side in primary),
+        sum(side.num_split for side in primary),
     )
-    primary_s = _sum([tally.primary_s.snapshot() for tally in each])
-    canary_s = _sum([tally.canary_s.snapshot() for tally in each])
-    num_elements = total("num_elements")
-    sum_abs_diff = sum(tally.sum_abs_diff for tally in each)
+    primary_s, canary_s = _latency_s(primary), _latency_s(canary)
+    num_elements = sum(tally.num_elements for tally in tallies)
     return Figures(
         num_samples=num_canary,
-        num_pairs=total("num_pairs"),
-        num_rows=total("num_pair_rows"),
-        num_incomparable=total("num_incomparable"),
-        max_abs_diff=max(tally.max_abs_diff for tally in each)
+        num_pairs=sum(tally.num_pairs for tally in tallies),
+        num_rows=sum(tally.num_pair_rows for tally in tallies),
+        num_incomparable=sum(tally.num_incomparable for tally in tallies),
+        max_abs_diff=max(tally.max_abs_diff for tally in tallies)
         if num_elements
         else None,
-        mean_abs_diff=_ratio(sum_abs_diff, num_elements),
-        top1_disagreement=_ratio(total("num_disagreeing"), total("num_class_rows")),
-        primary_error_rate=_ratio(total("num_primary_errors"), num_primary),
-        canary_error_rate=_ratio(total("num_canary_errors"), num_canary),
+        mean_abs_diff=_ratio(
+            sum(tally.sum_abs_diff for tally in tallies), num_elements
+        ),
+        top1_disagreement=_ratio(
+            sum(tally.num_disagreeing for tally in tallies),
+            sum(tally.num_class_rows for tally in tallies),
+        ),
+        primary_error_rate=_ratio(
+            sum(side.num_errors for side in primary), num_primary
+        ),
+        canary_error_rate=_ratio(sum(side.num_errors for side in canary), num_canary),
         canary_fault_rate=_ratio(num_faults, num_canary),
         latency_ratio=_ratio(canary_s.mean, primary_s.mean)
         if canary_s.num and primary_s.num
@@ -159,10 +202,12 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _sum(snapshots: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
+def _latency_s(sides: Sequence[Side]) -> HistogramSnapshot:
     counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
-    for snapshot in snapshots:
+    total_s = 0.0
+    for side in sides:
+        snapshot = side.latency_s.snapshot()
+        total_s += snapshot.total
         for index, count in enumerate(snapshot.counts):
             counts[index] += count
-    total = sum(snapshot.total for snapshot in snapshots)
-    return HistogramSnapshot(LATENCY_BOUNDS_S, tuple(counts), total)
+    return HistogramSnapshot(LATENCY_BOUNDS_S, tuple(counts), total_s)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tfs.core.clock import Clock
@@ -21,15 +20,14 @@ from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
-    OutOfRange,
     ServingError,
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
+from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.core.tensor_view import TensorView
 from tfs.server.canary.comparison import Figures, Tally, figures_of
+from tfs.server.canary.copies import Copy, CopyQueue, owned
 from tfs.server.canary.guard import Limit, judge
 from tfs.server.canary.guard import rejection as why_rejected
 from tfs.server.canary.rejections import Rejection
@@ -37,8 +35,6 @@ from tfs.server.model_settings import CanarySettings
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUED: Final = 16
-MAX_QUEUED_BYTES: Final = 64 << 20
 _COPY_DEADLINE_S: Final = 30.0  # a copy that waits longer in the canary is dropped
 # A canary hangs that has had a copy for so long, and so many times as long as the
 # primary took for it; half of what a call in a process is given (--interpreter_call_timeout_s).
@@ -46,10 +42,6 @@ _HANG_S: Final = 15.0
 _HANG_RATIO: Final = 10.0
 
 _SAMPLES_PER_LOOK: Final = 256  # a guard looks again when it has 1/256 more
-
-# Errors a caller can bring about. DEADLINE_EXCEEDED is often CANCELLED: clients cancel
-# when their deadline comes, and may be heard before the server's own timer.
-_DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
 
 Pin = Callable[[], ServableHandle[Servable]]
 
@@ -100,23 +92,6 @@ class TrialRecord:
     num_split_to_canary: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A request of the primary's and its outcome. Owns its bytes.
-
-    A void one has no inputs: the canary hung when it was taken.
-    """
-
-    signature_name: str
-    inputs: Tensors
-    output_filter: tuple[str, ...]
-    num_rows: int
-    size_bytes: int
-    outcome: Outcome | None = None
-    latency_s: float = 0.0
-    is_void: bool = False
-
-
 class Trial:
     """The trial of one version. Thread-safe; nothing in it blocks.
 
@@ -149,8 +124,7 @@ class Trial:
         self._settings = settings
         self._tallies: dict[str, Tally] = {}
         self._refused = Tally()  # of no signature in particular
-        self._queue: deque[_Copy] = deque()
-        self._queued_bytes = 0
+        self._queue = CopyQueue()
         self._is_busy = False
         self._hangs_from_s = math.inf  # when what the canary has now is overdue
         self._is_closed = False
@@ -182,7 +156,6 @@ class Trial:
         with self._lock:
             self._is_closed = True
             self._queue.clear()
-            self._queued_bytes = 0
 
     def record(self) -> TrialRecord:
         """Returns what is known so far."""
@@ -245,20 +218,19 @@ class Trial:
         task.on_done = done
         servable.submit(task)
 
-    def _copy_of(self, task: InferenceTask) -> _Copy | None:
+    def _copy_of(self, task: InferenceTask) -> Copy | None:
         """Copies the inputs, whose buffers are valid only until the task is done."""
         size_bytes = sum(view.size_bytes for view in task.inputs.values())
         with self._lock:
             if self._is_closed or self._rejected:
                 return None
             hangs = self._hangs_locked()
-            if not hangs and not self._has_room_locked(size_bytes):
+            if not hangs and not self._queue.has_room(size_bytes):
                 self._num_dropped += 1
                 return None
-        inputs = {} if hangs else task.inputs
-        return _Copy(
+        return Copy(
             task.signature_name,
-            {name: _owned(view) for name, view in inputs.items()},
+            {} if hangs else owned(task.inputs),
             task.output_filter,
             task.num_rows,
             size_bytes,
@@ -268,28 +240,13 @@ class Trial:
     def _hangs_locked(self) -> bool:
         return self._parts.clock.now() >= self._hangs_from_s
 
-    def _has_room_locked(self, size_bytes: int) -> bool:
-        return (
-            len(self._queue) < MAX_QUEUED
-            and self._queued_bytes + size_bytes <= MAX_QUEUED_BYTES
-        )
-
     def _note_split(
         self, signature_name: str, outcome: Outcome, latency_s: float, is_canary: bool
     ) -> None:
         with self._lock:
             self._num_split[is_canary] += 1
             tally = self._tallies.setdefault(signature_name, Tally())
-            is_disputed = isinstance(outcome, _DISPUTED)
-            if is_canary:
-                is_fault = isinstance(outcome, ServingError) and not is_disputed
-                _note_canary(tally, outcome, latency_s, is_fault)
-                tally.num_canary_split += 1
-                tally.num_canary_disputed += is_disputed
-            else:
-                _note_primary(tally, outcome, latency_s)
-                tally.num_primary_split += 1
-                tally.num_primary_disputed += is_disputed
+            tally.add_split(outcome, latency_s, is_canary=is_canary)
         if is_canary:
             self._judge()
 
@@ -298,46 +255,24 @@ class Trial:
 
         It does not fit the signatures of the version that it was sent to.
         """
+        unfit = InvalidArgument(f"{self.name}: the request does not fit the version")
         with self._lock:
             self._num_split[is_canary] += 1
-            tally = self._refused
-            if is_canary:
-                tally.num_canary += 1
-                tally.num_canary_errors += 1
-                tally.num_canary_split += 1
-                tally.num_canary_disputed += 1
-            else:
-                tally.num_primary += 1
-                tally.num_primary_errors += 1
-                tally.num_primary_split += 1
-                tally.num_primary_disputed += 1
+            self._refused.add_split(unfit, 0.0, is_canary=is_canary)
         if is_canary:
             self._judge()
 
     # -- copies ----------------------------------------------------------------------
 
-    def _offer(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+    def _offer(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
         if isinstance(outcome, Cancelled):
             return
+        size_bytes = copied.size_bytes
         if not isinstance(outcome, ServingError):
-            names = copied.output_filter
-            outcome = {
-                name: _owned(view)
-                for name, view in outcome.items()
-                if not names or name in names
-            }
-            size_bytes = sum(view.size_bytes for view in outcome.values())
-        else:
-            size_bytes = 0
-        full = _Copy(
-            copied.signature_name,
-            copied.inputs,
-            copied.output_filter,
-            copied.num_rows,
-            copied.size_bytes + size_bytes,
-            outcome,
-            latency_s,
-            copied.is_void,
+            outcome = owned(outcome, copied.output_filter)
+            size_bytes += sum(view.size_bytes for view in outcome.values())
+        full = replace(
+            copied, size_bytes=size_bytes, outcome=outcome, latency_s=latency_s
         )
         starts = False
         with self._lock:
@@ -346,12 +281,11 @@ class Trial:
             hangs = self._hangs_locked()
             if hangs:
                 self._note_unanswered_locked(full)
-            elif full.is_void or not self._has_room_locked(full.size_bytes):
+            elif full.is_void or not self._queue.has_room(full.size_bytes):
                 self._num_dropped += 1
             else:
                 self._num_teed += 1
-                self._queue.append(full)
-                self._queued_bytes += full.size_bytes
+                self._queue.add(full)
                 starts = not self._is_busy
                 self._is_busy = True
         if starts:
@@ -359,7 +293,7 @@ class Trial:
         elif hangs:
             self._judge()
 
-    def _note_unanswered_locked(self, copied: _Copy) -> None:
+    def _note_unanswered_locked(self, copied: Copy) -> None:
         """Notes a copy that a canary that hangs could not have answered either.
 
         Without that, one that hangs would never have the samples that a guard asks for.
@@ -367,10 +301,8 @@ class Trial:
         assert copied.outcome is not None  # set when it was offered
         self._num_dropped += 1
         tally = self._tallies.setdefault(copied.signature_name, Tally())
-        _note_primary(tally, copied.outcome, copied.latency_s)
-        is_fault = not isinstance(copied.outcome, ServingError)
         unanswered = DeadlineExceeded(f"{self.name}: the canary hangs")
-        _note_canary(tally, unanswered, 0.0, is_fault)
+        tally.add_copy(copied.outcome, copied.latency_s, unanswered, 0.0)
 
     def _run_next(self) -> None:
         """Submits the oldest copy to the canary. On the serving loop."""
@@ -378,8 +310,7 @@ class Trial:
             if not self._queue or self._is_closed or self._rejected:
                 self._is_busy = False
                 return
-            copied = self._queue.popleft()
-            self._queued_bytes -= copied.size_bytes
+            copied = self._queue.take()
             overdue_s = max(_HANG_S, _HANG_RATIO * copied.latency_s)
             self._hangs_from_s = self._parts.clock.now() + overdue_s
         try:
@@ -400,7 +331,7 @@ class Trial:
                 self._hangs_from_s = math.inf
             try:
                 if not isinstance(outcome, ServingError):
-                    outcome = {name: _owned(view) for name, view in outcome.items()}
+                    outcome = owned(outcome)
             except Exception as error:
                 outcome = serving_error(error, f"{self.name}: copying an answer")
             finally:
@@ -415,7 +346,7 @@ class Trial:
         handle.servable.submit(task)
 
     def _task(
-        self, servable: Servable, copied: _Copy, done: Callable[[Outcome], None]
+        self, servable: Servable, copied: Copy, done: Callable[[Outcome], None]
     ) -> InferenceTask:
         signature = servable.signatures.get(copied.signature_name)
         if signature is None:
@@ -435,7 +366,7 @@ class Trial:
             is_low=True,
         )
 
-    def _finish_later(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+    def _finish_later(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
         try:
             self._parts.executor.submit(
                 lambda: self._finish(copied, outcome, latency_s)
@@ -443,7 +374,7 @@ class Trial:
         except RuntimeError:  # the server is shutting down
             self.close()
 
-    def _finish(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+    def _finish(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
         """Compares and notes. On the executor."""
         try:
             self._compare(copied, outcome, latency_s)
@@ -451,28 +382,22 @@ class Trial:
         finally:
             self._parts.post(self._run_next)
 
-    def _compare(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
+    def _compare(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
         # With numpy, which a server without a canary does not wait for at its start.
         from tfs.server.canary.difference import difference
 
         before = copied.outcome
         assert before is not None  # set when it was offered
-        both = not isinstance(before, ServingError) and not isinstance(
+        is_pair, found = False, None
+        if not isinstance(before, ServingError) and not isinstance(
             outcome, ServingError
-        )
-        found = (
-            difference(before, outcome, copied.output_filter)  # type: ignore[arg-type]
-            if both
-            else None
-        )
-        is_fault = isinstance(outcome, ServingError) and not isinstance(
-            before, ServingError
-        )
+        ):
+            is_pair = True
+            found = difference(before, outcome, copied.output_filter)
         with self._lock:
             tally = self._tallies.setdefault(copied.signature_name, Tally())
-            _note_primary(tally, before, copied.latency_s)
-            _note_canary(tally, outcome, latency_s, is_fault)
-            if both:
+            tally.add_copy(before, copied.latency_s, outcome, latency_s)
+            if is_pair:
                 tally.add_pair(copied.num_rows, found)
 
     def _judge(self) -> None:
@@ -480,8 +405,8 @@ class Trial:
             guard = self._settings.guard
             if self._rejected or self._is_closed or guard is None:
                 return
-            num = self._refused.num_canary
-            num += sum(tally.num_canary for tally in self._tallies.values())
+            num = self._refused.canary.num
+            num += sum(tally.canary.num for tally in self._tallies.values())
             if num < max(guard.min_samples, self._judged_from):
                 return
             # Of many samples one more changes little, and the figures take 40 us.
@@ -494,7 +419,6 @@ class Trial:
             self._since_s = self._parts.clock.wall_s()
             settings = self._settings
             self._queue.clear()
-            self._queued_bytes = 0
         log.warning(
             "event=canary_rejected servable=%s/%d reason=%r",
             self.name,
@@ -502,29 +426,3 @@ class Trial:
             self._rejected,
         )
         self._on_rejected(settings, Rejection(self._rejected, self._since_s))
-
-
-def _note_primary(tally: Tally, outcome: Outcome, latency_s: float) -> None:
-    tally.num_primary += 1
-    if isinstance(outcome, ServingError):
-        tally.num_primary_errors += 1
-    else:
-        tally.primary_s.observe(latency_s)
-
-
-def _note_canary(
-    tally: Tally, outcome: Outcome, latency_s: float, is_fault: bool
-) -> None:
-    tally.num_canary += 1
-    if isinstance(outcome, ServingError):
-        tally.num_canary_errors += 1
-        tally.num_canary_faults += is_fault
-    else:
-        tally.canary_s.observe(latency_s)
-
-
-def _owned(view: TensorView) -> TensorView:
-    data = view.data
-    if isinstance(data, bytes | tuple):
-        return view
-    return TensorView(view.dtype, view.shape, bytes(data))

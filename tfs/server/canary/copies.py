@@ -1,0 +1,96 @@
+"""Copies of the primary's requests, while they wait for the canary."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.servable import Outcome, Tensors
+from tfs.core.tensor_view import TensorView
+
+MAX_QUEUED: Final = 16
+MAX_QUEUED_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A request of the primary's and its outcome. Immutable; owns its bytes.
+
+    Attributes:
+        signature_name: By key.
+        inputs: All of them, but for a void one's.
+        output_filter: The outputs asked for; empty means all.
+        num_rows: Of the request.
+        size_bytes: Of inputs and outcome.
+        outcome: The primary's, None until it has one.
+        latency_s: How long that took.
+        is_void: The canary hung when the copy was taken: there are no inputs.
+
+    """
+
+    signature_name: str
+    inputs: Tensors
+    output_filter: tuple[str, ...]
+    num_rows: int
+    size_bytes: int
+    outcome: Outcome | None = None
+    latency_s: float = 0.0
+    is_void: bool = False
+
+
+class CopyQueue:
+    """Copies that wait, the oldest first. Confined to its trial's lock."""
+
+    def __init__(self) -> None:
+        self._copies: deque[Copy] = deque()
+        self._size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._copies)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a copy of that size may be added."""
+        return (
+            len(self._copies) < MAX_QUEUED
+            and self._size_bytes + size_bytes <= MAX_QUEUED_BYTES
+        )
+
+    def add(self, copied: Copy) -> None:
+        """Adds one; there is room."""
+        self._copies.append(copied)
+        self._size_bytes += copied.size_bytes
+
+    def take(self) -> Copy:
+        """Takes the oldest; there is one."""
+        copied = self._copies.popleft()
+        self._size_bytes -= copied.size_bytes
+        return copied
+
+    def clear(self) -> None:
+        """Drops them all."""
+        self._copies.clear()
+        self._size_bytes = 0
+
+
+def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
+    """Returns tensors with bytes of their own, whatever becomes of their buffers.
+
+    Args:
+        tensors: By name.
+        names: Those wanted; empty means all.
+
+    """
+    return {
+        name: _owned(view)
+        for name, view in tensors.items()
+        if not names or name in names
+    }
+
+
+def _owned(view: TensorView) -> TensorView:
+    data = view.data
+    if isinstance(data, bytes | tuple):
+        return view
+    return TensorView(view.dtype, view.shape, bytes(data))
