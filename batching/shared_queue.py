@@ -1,24 +1,26 @@
-"""One queue's place in a scheduler."""
+"""One queue's place in a scheduler: how its batches are formed, and what they cost."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from batching.batch import FaultSearch, Runner
+from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
 from batching.options import Padding, QueuePolicy
 from batching.queue_stats import QueueStats
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_task import Task
+from tfs.core.errors import DeadlineExceeded, ServingError
 
 TaskT = TypeVar("TaskT", bound=Task)
 
 _FIRST_LOOK = 32  # observations
 _LOOK_AGAIN = 1024
+_MAX_FRUITLESS = 2  # searches for a task at fault, until a batch succeeds
 
 
 class SharedQueue(Generic[TaskT]):
@@ -132,6 +134,63 @@ class SharedQueue(Generic[TaskT]):
         """Whether nothing of it waits or runs."""
         return not (self.waiting.num_rows or self.num_in_flight or self.retries)
 
+    def form(self, now_s: float) -> tuple[list[TaskT], int, float, FaultSearch | None]:
+        """Takes the next batch where that is more than ``take``.
+
+        Returns:
+            As ``BatchQueue.take``, and what it is part of if it runs again.
+
+        """
+        waiting = self.waiting
+        if self.retries:
+            tasks, search, oldest_s = self.retries.popleft()
+            self.is_plain = self.takes_plainly and not self.retries
+            tasks = _alive(tasks, now_s, waiting.options.name)
+            return tasks, sum([task.num_rows for task in tasks]), oldest_s, search
+        window = self.window
+        if window is not None:
+            taken = waiting.take_ranked(
+                lambda ranked: window.choose(ranked, now_s), now_s
+            )
+        else:
+            taken = waiting.take(now_s, self._room(waiting.num_rows))
+            if not taken[0] and waiting.num_rows:
+                taken = waiting.take(now_s)  # its first task fills more than that
+        return (*taken, None)
+
+    def sort_out(
+        self, batch: Batch[TaskT], error: ServingError
+    ) -> tuple[list[TaskT], list[ServingError]]:
+        """Returns who of a failed batch ends now, and how; the others run again."""
+        self.stats.num_failures += 1
+        tasks = batch.tasks
+        if isinstance(error, FaultyTasks):
+            ends = sorted(error.errors)
+            others = [t for index, t in enumerate(tasks) if index not in error.errors]
+            if others:
+                self._run_again(others, batch)
+            self.stats.num_failed_tasks += len(ends)
+            return [tasks[index] for index in ends], [error.errors[i] for i in ends]
+        may_help = self.policy.retries_alone
+        if len(tasks) > 1 and may_help is not None and may_help(error):
+            search = batch.search
+            if search is None and self.num_fruitless < _MAX_FRUITLESS:
+                self.num_fruitless += 1
+                search = batch.search = FaultSearch(len(tasks))
+            if search is not None and search.runs_left >= 2:
+                search.runs_left -= 2
+                half = len(tasks) // 2
+                self._run_again(tasks[:half], batch)
+                self._run_again(tasks[half:], batch)
+                return [], []
+        self.stats.num_failed_tasks += len(tasks)
+        return tasks, [error] * len(tasks)
+
+    def _run_again(self, tasks: list[TaskT], batch: Batch[TaskT]) -> None:
+        self.stats.num_retries += 1
+        self.is_plain = False
+        self.retries.append((tasks, batch.search, batch.oldest_s))
+
     def take_over(self, other: SharedQueue[TaskT]) -> None:
         """Counts on from another queue, which has drained and whose place this takes."""
         self.stats.add(other.stats)
@@ -201,7 +260,7 @@ class SharedQueue(Generic[TaskT]):
             if size != next_size:
                 self.costs.doubt(next_size)
 
-    def room(self, num_waiting_rows: int) -> int | None:
+    def _room(self, num_waiting_rows: int) -> int | None:
         """Returns how many rows to take so that little is padding; None: no limit."""
         options = self.waiting.options
         rows = min(num_waiting_rows, options.max_batch_rows)
@@ -218,3 +277,17 @@ class SharedQueue(Generic[TaskT]):
             if up_s <= self.costs.predict_s(down) / down:
                 return None
         return down
+
+
+def _alive(tasks: Sequence[TaskT], now_s: float, name: str) -> list[TaskT]:
+    """Returns those tasks that somebody still waits for, and ends the others."""
+    alive = []
+    for task in tasks:
+        error = task.cancel.error
+        if error is None and task.deadline_s is not None and task.deadline_s <= now_s:
+            error = DeadlineExceeded(f"{name}: deadline passed before a retry")
+        if error is None:
+            alive.append(task)
+        else:
+            task.on_done(error)
+    return alive

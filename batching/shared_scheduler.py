@@ -26,14 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from batching.batch import (
-    Batch,
-    EndAll,
-    FaultSearch,
-    FaultyTasks,
-    Outcomes,
-    Runner,
-)
+from batching.batch import Batch, EndAll, Outcomes, Runner
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
@@ -44,7 +37,6 @@ from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.batch_task import Join, Split, Task
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
-    DeadlineExceeded,
     FailedPrecondition,
     Internal,
     ServingError,
@@ -57,7 +49,6 @@ TaskT = TypeVar("TaskT", bound=Task)
 AnyQueue = SharedQueue[Any]
 
 _NEVER = math.inf
-_MAX_FRUITLESS = 2
 _SWEEP_S_PER_TASK = 5e-6  # looking for expired tasks takes a few percent of a core
 
 
@@ -156,8 +147,9 @@ class SharedBatchScheduler:
     ) -> None:
         """Lets ``queue`` drain: nothing more is admitted, what waits goes at once.
 
-        With an ``error``, what waits ends with it instead. ``on_drained`` is called once nothing of it waits or runs, possibly before
-        this returns; a second removal only adds its callback.
+        With an ``error``, what waits ends with it instead. ``on_drained`` is called
+        once nothing of it waits or runs, possibly before this returns; a second removal
+        only adds its callback.
         """
         if queue not in self._queues:
             if on_drained is not None:
@@ -475,7 +467,7 @@ class SharedBatchScheduler:
                     take = queue.take
                     tasks, rows, oldest_s = take(now_s)
             else:
-                tasks, rows, oldest_s, search = self._form(queue, now_s)
+                tasks, rows, oldest_s, search = queue.form(now_s)
             if not tasks:
                 last = self._last = queue
                 if queue.closing:
@@ -507,27 +499,6 @@ class SharedBatchScheduler:
             else:
                 last = self._last = queue
         return bool(ring or self._last is not None or self._later or aside)
-
-    def _form(
-        self, queue: AnyQueue, now_s: float
-    ) -> tuple[list[Any], int, float, FaultSearch | None]:
-        """Takes a queue's next batch where that is more than ``take``."""
-        waiting = queue.waiting
-        if queue.retries:
-            tasks, search, oldest_s = queue.retries.popleft()
-            queue.is_plain = queue.takes_plainly and not queue.retries
-            tasks = _alive(tasks, now_s, waiting.options.name)
-            return tasks, sum([task.num_rows for task in tasks]), oldest_s, search
-        window = queue.window
-        if window is not None:
-            taken = waiting.take_ranked(
-                lambda ranked: window.choose(ranked, now_s), now_s
-            )
-        else:
-            taken = waiting.take(now_s, queue.room(waiting.num_rows))
-            if not taken[0] and waiting.num_rows:
-                taken = waiting.take(now_s)  # its first task fills more than that
-        return (*taken, None)
 
     def _pop_oldest(self) -> AnyQueue:
         """Takes the queue out of the ring whose batch is oldest, fullness counted."""
@@ -577,39 +548,6 @@ class SharedBatchScheduler:
         finally:
             self._stepping = False
 
-    def _sort_out(
-        self, queue: AnyQueue, batch: Batch[Any], error: ServingError
-    ) -> tuple[list[Any], list[ServingError]]:
-        """Returns who of a failed batch ends now, and how; the others run again."""
-        queue.stats.num_failures += 1
-        tasks = batch.tasks
-        if isinstance(error, FaultyTasks):
-            ends = sorted(error.errors)
-            others = [t for index, t in enumerate(tasks) if index not in error.errors]
-            if others:
-                self._run_again(queue, others, batch)
-            queue.stats.num_failed_tasks += len(ends)
-            return [tasks[index] for index in ends], [error.errors[i] for i in ends]
-        may_help = queue.policy.retries_alone
-        if len(tasks) > 1 and may_help is not None and may_help(error):
-            search = batch.search
-            if search is None and queue.num_fruitless < _MAX_FRUITLESS:
-                queue.num_fruitless += 1
-                search = batch.search = FaultSearch(len(tasks))
-            if search is not None and search.runs_left >= 2:
-                search.runs_left -= 2
-                half = len(tasks) // 2
-                self._run_again(queue, tasks[:half], batch)
-                self._run_again(queue, tasks[half:], batch)
-                return [], []
-        queue.stats.num_failed_tasks += len(tasks)
-        return tasks, [error] * len(tasks)
-
-    def _run_again(self, queue: AnyQueue, tasks: list[Any], batch: Batch[Any]) -> None:
-        queue.stats.num_retries += 1
-        queue.is_plain = False
-        queue.retries.append((tasks, batch.search, batch.oldest_s))
-
     def _drop_if_drained(self, queue: AnyQueue) -> None:
         if queue.is_idle and queue in self._queues:
             del self._queues[queue]
@@ -618,20 +556,6 @@ class SharedBatchScheduler:
 
     def _time(self) -> float:
         return self._now() if self._burst_s is None else self._burst_s
-
-
-def _alive(tasks: Sequence[Any], now_s: float, name: str) -> list[Any]:
-    """Returns those tasks that somebody still waits for, and ends the others."""
-    alive = []
-    for task in tasks:
-        error = task.cancel.error
-        if error is None and task.deadline_s is not None and task.deadline_s <= now_s:
-            error = DeadlineExceeded(f"{name}: deadline passed before a retry")
-        if error is None:
-            alive.append(task)
-        else:
-            task.on_done(error)
-    return alive
 
 
 def _miscounted(queue: AnyQueue, num_outcomes: int, num_tasks: int) -> list[Any]:
@@ -689,7 +613,7 @@ class _SharedBatch(Batch[Any]):
         if outcomes.__class__ is list and len(outcomes) == num_tasks:
             queue.num_fruitless = 0  # as is usual
         elif isinstance(outcomes, ServingError):
-            tasks, outcomes = scheduler._sort_out(queue, self, outcomes)
+            tasks, outcomes = queue.sort_out(self, outcomes)
             num_tasks = len(tasks)
         else:
             queue.num_fruitless = 0
