@@ -11,7 +11,7 @@ import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from tfs.export.package import is_own_code
+from tfs.export.module_origin import is_own_code
 
 _ELSEWHERE: Final = (
     "it is in the archive, where only import statements and importlib.import_module "

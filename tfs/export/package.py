@@ -1,22 +1,17 @@
 """Writes a module, its code and its weights into one hermetic torch.package archive.
 
 What goes in is decided per module of Python: the author's rules first, then where
-the module comes from (``_default``). Whatever that leaves open is an error that
+the module comes from (``default_action``). Whatever that leaves open is an error that
 shows the whole tree and what to do about each open module.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
-import importlib.machinery
-import importlib.util
 import inspect
 import io
 import logging
 import sys
-import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +21,6 @@ from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 from torch.package.analyze.is_from_package import is_from_package
 from torch.package.glob_group import GlobGroup
 from torch.package.importer import Importer, sys_importer
@@ -35,33 +29,18 @@ from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.dependency_report import (
-    ALWAYS_THERE,
     Action,
     DependencyReport,
     ModuleReport,
     Unsaved,
 )
+from tfs.export.module_origin import WITH_PYTHON_AND_TORCH, default_action, trouble
+from tfs.export.parametrizations import without_parametrizations
 from tfs.export.pickling import Trial, unsaved_of
 from tfs.export.script_source import needed_source
 
-log = logging.getLogger(__name__)
-
 PACKAGE: Final = "model"
 RESOURCE: Final = "model.pkl"
-
-_WITH_PYTHON_AND_TORCH: Final = {*sys.stdlib_module_names, "torch"}
-_WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "safetensors")
-"""Top-level packages that every TFS server has."""
-
-_TRAINING_ONLY: Final = frozenset(
-    {
-        "IPython", "accelerate", "comet_ml", "datasets", "fire", "hydra", "ignite",
-        "ipdb", "lightning", "matplotlib", "mlflow", "neptune", "optuna", "pandas",
-        "plotly", "pytest", "pytorch_lightning", "ray", "seaborn", "tensorboard",
-        "tensorboardX", "torchinfo", "torchsummary", "tqdm", "wandb",
-    }
-)  # fmt: skip
-"""Packages whose use in a model's files is nearly always about training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +86,7 @@ class PackageRules:
 
 def _refuse_always_extern(rule: str, glob: str) -> None:
     """Refuses a rule about Python's or torch's modules, which torch.package ignores."""
-    if glob.partition(".")[0] in _WITH_PYTHON_AND_TORCH:
+    if glob.partition(".")[0] in WITH_PYTHON_AND_TORCH:
         raise InvalidArgument(
             f"{rule} {glob!r} has no effect: modules of Python and torch are extern "
             "always, because a server runs on them itself. Leave the rule out; what "
@@ -125,7 +104,7 @@ def write_package(
             why, with the tree. The file is not to be used.
 
     """
-    module = _without_parametrizations(module)
+    module = without_parametrizations(module)
     importers = _importers(module, rules)
     with _Exporter(path, rules, importers) as exporter:
         unsaved = _save(exporter, module, rules, importers)
@@ -145,7 +124,7 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
         InvalidArgument: The module cannot be pickled, and no value in it is to blame.
 
     """
-    module = _without_parametrizations(module)
+    module = without_parametrizations(module)
     importers = _importers(module, rules)
     exporter = _Exporter(io.BytesIO(), rules, importers)
     try:
@@ -269,7 +248,7 @@ class _Exporter(PackageExporter):
                 return action, "you said so"
         if self._is_again and _is_packaged(self.importer, name):
             return Action.INTERNED, "code of the package it was loaded from"
-        return _default(name)
+        return default_action(name)
 
     def _module(
         self, name: str, attributes: Mapping[str, Any], imports: tuple[str, ...]
@@ -278,150 +257,11 @@ class _Exporter(PackageExporter):
         reason = self._reasons.get(name, "included by hand")
         error: PackagingErrorReason | None = attributes.get("error")
         if error is not None:
-            why, advice = _trouble(plain, error, attributes.get("error_context") or "")
+            why, advice = trouble(plain, error, attributes.get("error_context") or "")
             return ModuleReport(plain, Action.UNRESOLVED, why, advice, imports)
         action = Action[attributes["action"].name.replace("INTERN", "INTERNED")
                         .replace("MOCK", "MOCKED")]  # fmt: skip
         return ModuleReport(plain, action, reason, "", imports)
-
-
-def _default(name: str) -> tuple[Action, str]:
-    """Decides about a module by where it comes from."""
-    top = name.partition(".")[0]
-    if top in _WITH_PYTHON_AND_TORCH:
-        return Action.EXTERN, ALWAYS_THERE
-    if top in _WITH_THE_SERVER:
-        return Action.EXTERN, "every server has it"
-    spec = _spec(name)
-    if spec is None:
-        return Action.UNRESOLVED, "cannot be found"
-    if not is_own_code(name, spec):
-        return Action.UNRESOLVED, "an installed library"
-    return Action.INTERNED, f"your own code, {_short(spec)}"
-
-
-def is_own_code(name: str, spec: importlib.machinery.ModuleSpec) -> bool:
-    """Whether a module is the author's: no server has it, and no library installs it."""
-    top = name.partition(".")[0]
-    return not (
-        top in _WITH_PYTHON_AND_TORCH or top in _WITH_THE_SERVER or _is_installed(spec)
-    )
-
-
-def _trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str, str]:
-    """Returns what is wrong with a module and what its author can do about it."""
-    top = name.partition(".")[0]
-    extern = f'extern=["{top}.**"] if every server has {top} installed'
-    if error is PackagingErrorReason.MOCKED_BUT_STILL_USED:
-        return (
-            f"you mock it, but the model contains objects of it. {context.strip()}",
-            "intern or extern it, or take these objects out of the model",
-        )
-    if error is PackagingErrorReason.DEPENDENCY_RESOLUTION_FAILED:
-        return (
-            f"its imports cannot be read: {context}",
-            f"correct its source, or {extern}",
-        )
-    if error is PackagingErrorReason.IS_EXTENSION_MODULE:
-        return (
-            "compiled code, which an archive cannot carry",
-            f'extern=["{name}"] if every server has {top} installed',
-        )
-    if name == "__main__":
-        return (
-            "defined in an interactive session, so there is no source file",
-            "move the class into a .py file and import it",
-        )
-    if error in (
-        PackagingErrorReason.NO_DUNDER_FILE,
-        PackagingErrorReason.SOURCE_FILE_NOT_FOUND,
-    ):
-        return (
-            f"its source cannot be found {context}".strip(),
-            f'{extern}, or name its code: sources={{"{name}": "path/to/file.py"}}',
-        )
-    spec = _spec(name)
-    if spec is None:
-        return (
-            "cannot be found here",
-            f'mock=["{name}"] if the model works without it, or install it and {extern}',
-        )
-    if top in _TRAINING_ONLY:
-        return (
-            "an installed library, usually needed for training only",
-            f'mock=["{top}.**"] if the model does not need it to predict, else {extern}',
-        )
-    if _has_compiled_code(spec):
-        return (
-            "an installed library with compiled code",
-            f'{extern}, or mock=["{top}.**"] if predicting does not use it',
-        )
-    return (
-        "an installed library in pure Python",
-        f'intern=["{top}.**"] to carry its source along, {extern}, or '
-        f'mock=["{top}.**"] if predicting does not use it',
-    )
-
-
-def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    module = sys.modules.get(name)
-    spec = getattr(module, "__spec__", None)
-    if spec is not None:
-        return cast("importlib.machinery.ModuleSpec", spec)
-    if module is not None:  # __main__ of a script has no spec
-        return importlib.machinery.ModuleSpec(
-            name, None, origin=getattr(module, "__file__", None)
-        )
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-
-
-def _place(spec: importlib.machinery.ModuleSpec) -> str:
-    if spec.origin and spec.origin not in ("built-in", "frozen", "namespace"):
-        return spec.origin
-    return next(iter(spec.submodule_search_locations or ()), "")
-
-
-def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
-    place = _place(spec)
-    return (
-        "site-packages" in place
-        or "dist-packages" in place
-        or place.startswith(_library_folders())
-    )
-
-
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    """Returns where libraries are installed, each with a slash at its end.
-
-    Python composes each path anew when asked, from all of its configuration: asked for
-    every module of a program, that took longer than all the rest of an export.
-    """
-    found = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
-    return tuple(f"{folder}/" for folder in found if folder)
-
-
-def _short(spec: importlib.machinery.ModuleSpec) -> str:
-    """Returns the file as a person would name it: relative where that is shorter."""
-    place = Path(_place(spec))
-    try:
-        return str(place.relative_to(Path.cwd()))
-    except ValueError:
-        return place.name
-
-
-def _has_compiled_code(spec: importlib.machinery.ModuleSpec) -> bool:
-    top = spec.name.partition(".")[0]
-    whole = _spec(top) or spec
-    if _place(whole).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
-        return True
-    for folder in whole.submodule_search_locations or ():
-        if next(Path(folder).rglob("*.so"), None):
-            return True
-    return False
 
 
 def _plain(name: str) -> str:
@@ -500,57 +340,6 @@ def _source(part: nn.Module) -> str:
         return inspect.getsource(sys.modules[type(part).__module__])
     except (KeyError, OSError, TypeError):
         return ""
-
-
-def _without_parametrizations(module: nn.Module) -> nn.Module:
-    """Returns a copy whose parametrized tensors have the values they compute to.
-
-    weight_norm, spectral_norm and their like make classes that cannot be pickled; in
-    evaluation mode what they compute does not change. The module itself where there is
-    none of it.
-    """
-    if not any(map(parametrize.is_parametrized, module.modules())):
-        return module
-    try:
-        with torch.no_grad():
-            plain = copy.deepcopy(module)
-            for part in plain.modules():
-                if parametrize.is_parametrized(part):
-                    _fix_parametrizations(part)
-    except Exception as error:
-        raise InvalidArgument(
-            f"{type(module).__name__} has parametrized parts (weight_norm, "
-            "spectral_norm, ...), which cannot be pickled, and their values cannot be "
-            f"fixed: {type(error).__name__}: {error}. Do it before: "
-            "torch.nn.utils.parametrize.remove_parametrizations(part, 'weight')"
-        ) from error
-    log.info("event=parametrizations_fixed module=%s", type(module).__name__)
-    return plain
-
-
-def _fix_parametrizations(part: nn.Module) -> None:
-    """Takes the parametrizations off one module.
-
-    As torch's remove_parametrizations, which changes the class, and with it the module
-    that this one was copied from.
-    """
-    parametrizations = cast("nn.ModuleDict", part.parametrizations)
-    values = {
-        name: (getattr(part, name), bool(list(each.parameters(recurse=False))))
-        for name, each in parametrizations.items()
-    }
-    del part.parametrizations
-    part.__class__ = type(part).__bases__[0]
-    for name, (value, is_parameter) in values.items():
-        if is_parameter:
-            part.register_parameter(name, nn.Parameter(value.detach().clone()))
-        else:
-            part.register_buffer(name, value.detach().clone())
-    hooks = part._load_state_dict_pre_hooks
-    for key, hook in list(hooks.items()):  # reads older checkpoints; local functions
-        function = getattr(hook, "hook", hook)
-        if function.__module__ == torch.nn.utils.parametrizations.__name__:
-            del hooks[key]
 
 
 _IMPORTER_LOG: Final = "torch.package.importer"

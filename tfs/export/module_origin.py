@@ -1,0 +1,169 @@
+"""Where a module of Python comes from, and what that means for an archive."""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final, cast
+
+from torch.package.package_exporter import PackagingErrorReason
+
+from tfs.export.dependency_report import ALWAYS_THERE, Action
+
+WITH_PYTHON_AND_TORCH: Final = frozenset({*sys.stdlib_module_names, "torch"})
+"""Top-level names that torch.package leaves to whoever opens the archive, always."""
+_WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "safetensors")
+"""Top-level packages that every TFS server has."""
+
+_TRAINING_ONLY: Final = frozenset(
+    {
+        "IPython", "accelerate", "comet_ml", "datasets", "fire", "hydra", "ignite",
+        "ipdb", "lightning", "matplotlib", "mlflow", "neptune", "optuna", "pandas",
+        "plotly", "pytest", "pytorch_lightning", "ray", "seaborn", "tensorboard",
+        "tensorboardX", "torchinfo", "torchsummary", "tqdm", "wandb",
+    }
+)  # fmt: skip
+"""Packages whose use in a model's files is nearly always about training."""
+
+
+def default_action(name: str) -> tuple[Action, str]:
+    """Decides about a module by where it comes from; returns what and why."""
+    top = name.partition(".")[0]
+    if top in WITH_PYTHON_AND_TORCH:
+        return Action.EXTERN, ALWAYS_THERE
+    if top in _WITH_THE_SERVER:
+        return Action.EXTERN, "every server has it"
+    spec = _spec(name)
+    if spec is None:
+        return Action.UNRESOLVED, "cannot be found"
+    if not is_own_code(name, spec):
+        return Action.UNRESOLVED, "an installed library"
+    return Action.INTERNED, f"your own code, {_short(spec)}"
+
+
+def is_own_code(name: str, spec: importlib.machinery.ModuleSpec) -> bool:
+    """Whether a module is the author's: no server has it, and no library installs it."""
+    top = name.partition(".")[0]
+    return not (
+        top in WITH_PYTHON_AND_TORCH or top in _WITH_THE_SERVER or _is_installed(spec)
+    )
+
+
+def trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str, str]:
+    """Returns what is wrong with a module and what its author can do about it."""
+    top = name.partition(".")[0]
+    extern = f'extern=["{top}.**"] if every server has {top} installed'
+    if error is PackagingErrorReason.MOCKED_BUT_STILL_USED:
+        return (
+            f"you mock it, but the model contains objects of it. {context.strip()}",
+            "intern or extern it, or take these objects out of the model",
+        )
+    if error is PackagingErrorReason.DEPENDENCY_RESOLUTION_FAILED:
+        return (
+            f"its imports cannot be read: {context}",
+            f"correct its source, or {extern}",
+        )
+    if error is PackagingErrorReason.IS_EXTENSION_MODULE:
+        return (
+            "compiled code, which an archive cannot carry",
+            f'extern=["{name}"] if every server has {top} installed',
+        )
+    if name == "__main__":
+        return (
+            "defined in an interactive session, so there is no source file",
+            "move the class into a .py file and import it",
+        )
+    if error in (
+        PackagingErrorReason.NO_DUNDER_FILE,
+        PackagingErrorReason.SOURCE_FILE_NOT_FOUND,
+    ):
+        return (
+            f"its source cannot be found {context}".strip(),
+            f'{extern}, or name its code: sources={{"{name}": "path/to/file.py"}}',
+        )
+    spec = _spec(name)
+    if spec is None:
+        return (
+            "cannot be found here",
+            f'mock=["{name}"] if the model works without it, or install it and {extern}',
+        )
+    if top in _TRAINING_ONLY:
+        return (
+            "an installed library, usually needed for training only",
+            f'mock=["{top}.**"] if the model does not need it to predict, else {extern}',
+        )
+    if _has_compiled_code(spec):
+        return (
+            "an installed library with compiled code",
+            f'{extern}, or mock=["{top}.**"] if predicting does not use it',
+        )
+    return (
+        "an installed library in pure Python",
+        f'intern=["{top}.**"] to carry its source along, {extern}, or '
+        f'mock=["{top}.**"] if predicting does not use it',
+    )
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if spec is not None:
+        return cast("importlib.machinery.ModuleSpec", spec)
+    if module is not None:  # __main__ of a script has no spec
+        return importlib.machinery.ModuleSpec(
+            name, None, origin=getattr(module, "__file__", None)
+        )
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _place(spec: importlib.machinery.ModuleSpec) -> str:
+    if spec.origin and spec.origin not in ("built-in", "frozen", "namespace"):
+        return spec.origin
+    return next(iter(spec.submodule_search_locations or ()), "")
+
+
+def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
+    place = _place(spec)
+    return (
+        "site-packages" in place
+        or "dist-packages" in place
+        or place.startswith(_library_folders())
+    )
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    """Returns where libraries are installed, each with a slash at its end.
+
+    Python composes each path anew when asked, from all of its configuration: asked for
+    every module of a program, that took longer than all the rest of an export.
+    """
+    found = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
+    return tuple(f"{folder}/" for folder in found if folder)
+
+
+def _short(spec: importlib.machinery.ModuleSpec) -> str:
+    """Returns the file as a person would name it: relative where that is shorter."""
+    place = Path(_place(spec))
+    try:
+        return str(place.relative_to(Path.cwd()))
+    except ValueError:
+        return place.name
+
+
+def _has_compiled_code(spec: importlib.machinery.ModuleSpec) -> bool:
+    top = spec.name.partition(".")[0]
+    whole = _spec(top) or spec
+    if _place(whole).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
+        return True
+    for folder in whole.submodule_search_locations or ():
+        if next(Path(folder).rglob("*.so"), None):
+            return True
+    return False

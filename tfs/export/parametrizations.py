@@ -1,0 +1,66 @@
+"""Modules with parametrized tensors, made plain: their classes cannot be pickled."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from tfs.core.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+
+
+def without_parametrizations(module: nn.Module) -> nn.Module:
+    """Returns a copy whose parametrized tensors have the values they compute to.
+
+    weight_norm, spectral_norm and their like make classes that cannot be pickled; in
+    evaluation mode what they compute does not change. The module itself where there is
+    none of it.
+    """
+    if not any(map(parametrize.is_parametrized, module.modules())):
+        return module
+    try:
+        with torch.no_grad():
+            plain = copy.deepcopy(module)
+            for part in plain.modules():
+                if parametrize.is_parametrized(part):
+                    _fix_parametrizations(part)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{type(module).__name__} has parametrized parts (weight_norm, "
+            "spectral_norm, ...), which cannot be pickled, and their values cannot be "
+            f"fixed: {type(error).__name__}: {error}. Do it before: "
+            "torch.nn.utils.parametrize.remove_parametrizations(part, 'weight')"
+        ) from error
+    log.info("event=parametrizations_fixed module=%s", type(module).__name__)
+    return plain
+
+
+def _fix_parametrizations(part: nn.Module) -> None:
+    """Takes the parametrizations off one module.
+
+    As torch's remove_parametrizations, which changes the class, and with it the module
+    that this one was copied from.
+    """
+    parametrizations = cast("nn.ModuleDict", part.parametrizations)
+    values = {
+        name: (getattr(part, name), bool(list(each.parameters(recurse=False))))
+        for name, each in parametrizations.items()
+    }
+    del part.parametrizations
+    part.__class__ = type(part).__bases__[0]
+    for name, (value, is_parameter) in values.items():
+        if is_parameter:
+            part.register_parameter(name, nn.Parameter(value.detach().clone()))
+        else:
+            part.register_buffer(name, value.detach().clone())
+    hooks = part._load_state_dict_pre_hooks
+    for key, hook in list(hooks.items()):  # reads older checkpoints; local functions
+        function = getattr(hook, "hook", hook)
+        if function.__module__ == torch.nn.utils.parametrizations.__name__:
+            del hooks[key]
