@@ -93,7 +93,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
     health = VersionHealth(CrashPolicy())
     hosts = (IdleHost(pid), IdleHost(None))  # the second one just died
     members = [
-        (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host, host))
+        (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host))
         for host in hosts
     ]
     health.note_death("was ended by SIGSEGV")

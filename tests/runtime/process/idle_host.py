@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable import InferenceTask
 from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.trial_calls import TrialCalls
 
 
 class IdleHost:
-    """A model's host and its trials; whoever calls them fails.
+    """A model's host; whoever asks it for anything but its process fails.
 
     Args:
         pid: Of the worker there would be.
@@ -19,26 +20,12 @@ class IdleHost:
     def __init__(self, pid: int | None = None) -> None:
         self.pid = pid
 
+    @property
+    def trials(self) -> TrialCalls:
+        raise AssertionError("nobody tries its models")
+
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
         raise AssertionError(task)
 
     def unload(self, model: ProcessModel) -> None:
-        raise AssertionError(model)
-
-    def two_thread_scaling(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        duration_s: float,
-    ) -> float | None:
-        raise AssertionError(model)
-
-    def rehearse(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        timeout_s: float,
-    ) -> None:
         raise AssertionError(model)

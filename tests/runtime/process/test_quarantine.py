@@ -31,7 +31,7 @@ class World:
         )
         host = IdleHost()
         self.models = [
-            ProcessModel(source, VersionFiles({}), number, health, host, host)
+            ProcessModel(source, VersionFiles({}), number, health, host)
             for number in range(2)
         ]
         self.quarantine = Quarantine(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest.slab import FOLLOWER, NUM_SLOTS, REQUESTS
 from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.call import Call, send_request, take_reply
 from tfs.runtime.process.call_channel import CallChannel
-from tfs.runtime.process.lane import Lane
+from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
 from tfs.runtime.task_outcome import finish, why_not_run
@@ -22,11 +20,7 @@ class CallLane(Lane):
     """Hands tasks to a worker one after the other. Loop-confined.
 
     Args:
-        loop: Whose clock deadlines go by.
-        max_queued: Tasks that may wait.
-        call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
-        on_unusable: Called with the reason when the worker hangs or answers nonsense;
-            it is to be killed.
+        terms: Of all lanes.
         spin_s: How long the loop looks for a reply that is due within that time,
             rather than to sleep.
         cores: Shared by the interpreters of a server.
@@ -36,16 +30,8 @@ class CallLane(Lane):
 
     """
 
-    def __init__(
-        self,
-        loop: ServingLoop,
-        max_queued: int,
-        call_timeout_s: float,
-        on_unusable: Callable[[str], None],
-        spin_s: float,
-        cores: BusyCores,
-    ) -> None:
-        super().__init__(loop, max_queued, call_timeout_s, on_unusable)
+    def __init__(self, terms: LaneTerms, spin_s: float, cores: BusyCores) -> None:
+        super().__init__(terms)
         self._spin_s = spin_s
         self._cores = cores
         self._look_backoff = SpinBackoff()

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lane import CallLane
-from tfs.runtime.process.lane import Lane
+from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.overlapping_lane import OverlappingLane
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.spread_model import summed
@@ -24,31 +23,15 @@ class CallLanes:
     """Knows which lane a model's calls take. Loop-confined, but for what is read.
 
     Args:
-        loop: Whose clock deadlines go by.
-        max_queued: Tasks that may wait in a lane.
-        call_timeout_s: When a call counts as hung.
-        on_unusable: Called with the reason when the worker is to be killed.
+        terms: Of each lane.
         spin_s: How long the loop looks for a reply that is due, rather than to sleep.
         cores: Shared by the interpreters of a server.
 
     """
 
-    def __init__(
-        self,
-        loop: ServingLoop,
-        max_queued: int,
-        call_timeout_s: float,
-        on_unusable: Callable[[str], None],
-        spin_s: float,
-        cores: BusyCores,
-    ) -> None:
-        self._loop = loop
-        self._max_queued = max_queued
-        self._call_timeout_s = call_timeout_s
-        self._on_unusable = on_unusable
-        self._common = CallLane(
-            loop, max_queued, call_timeout_s, on_unusable, spin_s, cores
-        )
+    def __init__(self, terms: LaneTerms, spin_s: float, cores: BusyCores) -> None:
+        self._terms = terms
+        self._common = CallLane(terms, spin_s, cores)
         # Of models that take several calls at once, by their number.
         self._own: dict[int, OverlappingLane] = {}
         self._past = InterpreterStats()  # of models' own lanes that are gone
@@ -73,12 +56,7 @@ class CallLanes:
         """Starts handing a model's tasks to a new worker; takes the channel over."""
         lane = self._own.get(model.model_id)
         if lane is None:
-            lane = self._own[model.model_id] = OverlappingLane(
-                self._loop,
-                self._max_queued,
-                self._call_timeout_s,
-                self._on_unusable,
-            )
+            lane = self._own[model.model_id] = OverlappingLane(self._terms)
         lane.open(channel)
 
     def add(self, model: ProcessModel, task: InferenceTask) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
@@ -16,33 +17,38 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
 
 
-class Lane(ABC):
-    """Takes tasks in, and has them answered when they cannot run. Loop-confined.
+@dataclass(frozen=True, slots=True)
+class LaneTerms:
+    """What all lanes of an interpreter go by. Immutable.
 
-    How calls are handed to the worker, and its replies read, is the subclass's. What is
-    read from other threads: ``num_queued``, ``num_pending``, ``stats``.
-
-    Args:
-        loop: Whose clock deadlines go by.
-        max_queued: Tasks that may wait.
+    Attributes:
+        loop: Whose clock deadlines go by, and which watches for replies.
+        max_queued: Tasks that may wait in a lane.
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;
             it is to be killed.
 
     """
 
-    def __init__(
-        self,
-        loop: ServingLoop,
-        max_queued: int,
-        call_timeout_s: float,
-        on_unusable: Callable[[str], None],
-    ) -> None:
-        self._loop = loop
-        self._now: Final = loop.clock.now
-        self._max_queued = max_queued
-        self._call_timeout_s = call_timeout_s
-        self._on_unusable = on_unusable
+    loop: ServingLoop
+    max_queued: int
+    call_timeout_s: float
+    on_unusable: Callable[[str], None]
+
+
+class Lane(ABC):
+    """Takes tasks in, and has them answered when they cannot run. Loop-confined.
+
+    How calls are handed to the worker, and its replies read, is the subclass's. What is
+    read from other threads: ``num_queued``, ``num_pending``, ``stats``.
+    """
+
+    def __init__(self, terms: LaneTerms) -> None:
+        self._loop = terms.loop
+        self._now: Final = terms.loop.clock.now
+        self._max_queued = terms.max_queued
+        self._call_timeout_s = terms.call_timeout_s
+        self._on_unusable = terms.on_unusable
         self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
         self._timer: Timer | None = None  # looks for a call that hangs
         self._when_idle: list[Callable[[], None]] = []

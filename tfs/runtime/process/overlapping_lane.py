@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.slab import REQUESTS
 from tfs.runtime.process.call import Call, send_request, take_reply
 from tfs.runtime.process.call_channel import CallChannel
-from tfs.runtime.process.lane import Lane
+from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
 from tfs.runtime.task_outcome import finish
@@ -25,24 +23,10 @@ class OverlappingLane(Lane):
     is passed on, because a batched part asks for it in the middle of a call.
 
     Loop-confined. It watches for replies itself.
-
-    Args:
-        loop: Whose clock deadlines go by, and which watches for replies.
-        max_queued: Tasks that may wait.
-        call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
-        on_unusable: Called with the reason when the worker hangs or answers nonsense;
-            it is to be killed.
-
     """
 
-    def __init__(
-        self,
-        loop: ServingLoop,
-        max_queued: int,
-        call_timeout_s: float,
-        on_unusable: Callable[[str], None],
-    ) -> None:
-        super().__init__(loop, max_queued, call_timeout_s, on_unusable)
+    def __init__(self, terms: LaneTerms) -> None:
+        super().__init__(terms)
         self._calls: dict[int, _Overlapping] = {}  # by slot
         self._free: list[int] = []
         self._num_written = 0  # to the present worker

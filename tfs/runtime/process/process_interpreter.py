@@ -31,6 +31,7 @@ from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.device_shares import DeviceShares, OnLost, VersionShare
+from tfs.runtime.process.lane import LaneTerms
 from tfs.runtime.process.model_installation import install
 from tfs.runtime.process.payload_copy import copy_payload
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
@@ -72,6 +73,9 @@ class ProcessInterpreter:
         spare: Has a worker ready, perhaps; shared likewise, for the same options.
         shares: Has weights on devices once, shared likewise; None for copies.
 
+    Attributes:
+        trials: Calls its models before they serve.
+
     """
 
     def __init__(
@@ -89,10 +93,12 @@ class ProcessInterpreter:
         self._options = options or ProcessOptions()
         self._life = WorkerLife(name, loop, zygote, self._options, spare, self)
         self._lanes = CallLanes(
-            loop,
-            self._options.max_queued,
-            self._options.call_timeout_s,
-            self._life.end,
+            LaneTerms(
+                loop,
+                self._options.max_queued,
+                self._options.call_timeout_s,
+                self._life.end,
+            ),
             self._options.worker.spin_us / 1e6,
             zygote.busy_cores,
         )
@@ -100,7 +106,7 @@ class ProcessInterpreter:
             loop.clock, self._lanes.refuse, self._options.on_quarantine
         )
         self._requests = WorkerRequests(name, loop, self._life)
-        self._trials = TrialCalls(self._requests, self._life, loop, self._options)
+        self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
         self._models: dict[int, ProcessModel] = {}
@@ -349,7 +355,6 @@ class ProcessInterpreter:
             model_id,
             health or VersionHealth(self._options.crashes),
             self,
-            self._trials,
             share,
         )
 

@@ -14,6 +14,7 @@ from tfs.runtime.process.call_times import CallTimes
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
+from tfs.runtime.process.trial_calls import TrialCall, TrialCalls
 
 
 class VersionHealth:
@@ -47,36 +48,17 @@ class ModelHost(Protocol):
         """The worker's process id, None while there is none."""
         ...
 
+    @property
+    def trials(self) -> TrialCalls:
+        """Calls its models before they serve."""
+        ...
+
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
         """Starts a task. Never blocks, never raises."""
         ...
 
     def unload(self, model: ProcessModel) -> None:
         """Frees the model. Blocks."""
-        ...
-
-
-class ModelTrials(Protocol):
-    """Calls a model where it is, before it serves. Thread-safe."""
-
-    def two_thread_scaling(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        duration_s: float,
-    ) -> float | None:
-        """Has the worker call the model from two threads. Blocks."""
-        ...
-
-    def rehearse(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        timeout_s: float,
-    ) -> None:
-        """Has the worker call the model once in the background. Blocks."""
         ...
 
 
@@ -105,13 +87,11 @@ class ProcessModel:
         model_id: int,
         health: VersionHealth,
         host: ModelHost,
-        trials: ModelTrials,
         share: VersionShare | None = None,
     ) -> None:
         self._source = source
         self.share = share
         self._host = host
-        self._trials = trials
         self.who = source.id.slashed
         self.files = files
         self.model_id = model_id
@@ -153,11 +133,13 @@ class ProcessModel:
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
         """Has the worker measure it; see ``MeasurableModel``."""
-        return self._trials.two_thread_scaling(self, signature_name, inputs, duration_s)
+        call = TrialCall(self.who, self.model_id, signature_name, inputs)
+        return self._host.trials.two_thread_scaling(call, duration_s, self.last_call_s)
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
         """Has the worker call it in the background; see ``RehearsableModel``."""
-        self._trials.rehearse(self, signature_name, inputs, timeout_s)
+        call = TrialCall(self.who, self.model_id, signature_name, inputs)
+        self._host.trials.rehearse(call, timeout_s)
         return True
 
     def refusal(self) -> ServingError | None:

@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import DeadlineExceeded, ServingError
@@ -17,7 +18,6 @@ from tfs.core.servable import Tensors
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.sealed_file import new_memfd
-from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_conversation import OnReply, WorkerConversation
 from tfs.runtime.process.worker_life import WorkerLife
@@ -27,6 +27,24 @@ from tfs.runtime.process.worker_requests import WorkerRequests
 log = logging.getLogger(__name__)
 
 _SCALE_PATIENCE_S: Final = 5.0  # for two threads' calls, beside what they should take
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCall:
+    """A model that serves nobody yet, and what it is called with. Immutable.
+
+    Attributes:
+        who: The version, for messages.
+        model_id: As its worker knows it.
+        signature_name: By key.
+        inputs: By name.
+
+    """
+
+    who: str
+    model_id: int
+    signature_name: str
+    inputs: Tensors
 
 
 class TrialCalls:
@@ -53,15 +71,16 @@ class TrialCalls:
         self._options = options
 
     def two_thread_scaling(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        duration_s: float,
+        self, call: TrialCall, duration_s: float, last_call_s: float | None
     ) -> float | None:
         """Has the worker call the model from two threads. Blocks.
 
         A worker that does not come back from it is replaced, and nothing is known.
+
+        Args:
+            call: What to repeat.
+            duration_s: For about how long.
+            last_call_s: What one such call took, None if nobody knows.
 
         Raises:
             ServingError: The worker died over it.
@@ -69,33 +88,25 @@ class TrialCalls:
         """
         fields: dict[str, object] = {"duration_s": duration_s}
         patience_s = self._options.call_timeout_s
-        if model.last_call_s is not None:
-            patience_s = min(patience_s, 10 * model.last_call_s + _SCALE_PATIENCE_S)
+        if last_call_s is not None:
+            patience_s = min(patience_s, 10 * last_call_s + _SCALE_PATIENCE_S)
         link = self._life.link
         try:
             reply = self._try(
                 "scale",
-                model,
-                signature_name,
-                inputs,
+                call,
                 fields,
                 8 * duration_s + patience_s,
                 background=False,
             )
         except DeadlineExceeded:
-            log.warning("event=two_threads_hang servable=%s", model.who)
+            log.warning("event=two_threads_hang servable=%s", call.who)
             self._end_hanging(link, "two calls of its model at once hang")
             return None
         scaling = reply.get("scaling")
         return scaling if isinstance(scaling, float) else None
 
-    def rehearse(
-        self,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
-        timeout_s: float,
-    ) -> None:
+    def rehearse(self, call: TrialCall, timeout_s: float) -> None:
         """Has the worker call the model once, at its lowest priority. Blocks.
 
         What goes wrong shows when the model is called again; a worker that does not
@@ -105,9 +116,7 @@ class TrialCalls:
         try:
             self._try(
                 "rehearse",
-                model,
-                signature_name,
-                inputs,
+                call,
                 {},
                 timeout_s,
                 background=not self._options.is_urgent(),
@@ -129,9 +138,7 @@ class TrialCalls:
     def _try(
         self,
         op: str,
-        model: ProcessModel,
-        signature_name: str,
-        inputs: Tensors,
+        call: TrialCall,
         fields: Mapping[str, object],
         timeout_s: float,
         *,
@@ -143,14 +150,13 @@ class TrialCalls:
             ServingError: The worker died over it, or does not answer.
 
         """
-        who = model.source.id.slashed
         views = {
             name: TensorView(
                 view.dtype,
                 view.shape,
                 view.data if isinstance(view.data, tuple) else bytes(view.data),
             )
-            for name, view in inputs.items()
+            for name, view in call.inputs.items()
         }
         # Through a memfd written here: the loop must not copy a large batch.
         fd = new_memfd("probe")
@@ -159,14 +165,16 @@ class TrialCalls:
                 pickle.dump(views, file)
             message = {
                 **fields,
-                "model": model.model_id,
-                "signature": signature_name,
+                "model": call.model_id,
+                "signature": call.signature_name,
             }
 
             def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
                 conversation.send(op, message, (fd,), on_reply, background=background)
 
-            late = DeadlineExceeded(f"{who}: a call before it served took too long")
-            return self._requests.answer(who, send, timeout_s, late)
+            late = DeadlineExceeded(
+                f"{call.who}: a call before it served took too long"
+            )
+            return self._requests.answer(call.who, send, timeout_s, late)
         finally:
             os.close(fd)
