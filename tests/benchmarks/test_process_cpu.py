@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,19 @@ from tests.benchmarks.process_cpu import ProcessTreeCpu, parse_stat
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A line of /proc/PID/stat, as far as it matters here; times in ticks."""
+
+    parent: int
+    own: int = 0
+    waited: int = 0
+    start: int = 7
+
+
+Processes = dict[int, Process]
+
+
 class FakeProc:
     """A /proc with stat files only, written by tests."""
 
@@ -21,27 +35,23 @@ class FakeProc:
         self.path = path
         (path / "self").mkdir()
 
-    def put(
-        self, pid: int, parent: int, *, own: int = 0, waited: int = 0, start: int = 7
-    ) -> None:
-        """Adds or replaces a process; times in ticks."""
-        fields = ["S", str(parent), *["0"] * 9, str(own), "0", str(waited), "0"]
-        fields += ["0"] * 4 + [str(start), "0"]
-        (self.path / str(pid)).mkdir(exist_ok=True)
-        (self.path / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}\n")
-
-    def end(self, pid: int) -> None:
-        (self.path / str(pid) / "stat").unlink()
-        (self.path / str(pid)).rmdir()
+    def show(self, processes: Processes) -> None:
+        """Has exactly these processes from now on."""
+        for stat in self.path.glob("*/stat"):
+            stat.unlink()
+            stat.parent.rmdir()
+        for pid, each in processes.items():
+            fields = ["S", str(each.parent), *["0"] * 9]
+            fields += [str(each.own), "0", str(each.waited), "0"]
+            fields += ["0"] * 4 + [str(each.start), "0"]
+            folder = self.path / str(pid)
+            folder.mkdir()
+            (folder / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}\n")
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path)
-
-
-def read_ticks(cpu: ProcessTreeCpu) -> int:
-    return round(cpu.read_s() * TICKS_PER_S)
 
 
 def test_a_name_with_blanks_and_brackets_is_parsed() -> None:
@@ -52,105 +62,65 @@ def test_a_name_with_blanks_and_brackets_is_parsed() -> None:
     assert (times.own, times.waited) == (23, 27)
 
 
-def test_all_descendants_count_and_nobody_else(proc: FakeProc) -> None:
-    """A tree is the process, its children and theirs."""
-    proc.put(10, 1, own=5)
-    proc.put(11, 10, own=7)
-    proc.put(12, 11, own=1)
-    proc.put(20, 1, own=1000)
-    assert read_ticks(ProcessTreeCpu(10, proc.path)) == 13
+HISTORIES: dict[str, list[tuple[Processes, int]]] = {
+    "a tree is the process, its children and theirs": [
+        (
+            {
+                10: Process(1, own=5),
+                11: Process(10, own=7),
+                12: Process(11, own=1),
+                20: Process(1, own=1000),
+            },
+            13,
+        ),
+    ],
+    "the time of a child that was waited for moves into its parent's": [
+        ({10: Process(1, own=5), 11: Process(10, own=7)}, 12),
+        ({10: Process(1, own=5, waited=9)}, 14),
+        ({10: Process(1, own=5, waited=9)}, 14),
+    ],
+    "a child never seen alive shows in its parent's time": [
+        ({10: Process(1, own=5)}, 5),
+        ({10: Process(1, own=5, waited=30)}, 35),
+    ],
+    "a child that nobody waited for keeps its last time": [
+        ({10: Process(1, own=5), 11: Process(10, own=7)}, 12),
+        ({10: Process(1, own=5)}, 12),
+        ({10: Process(1, own=6)}, 13),
+    ],
+    "what the parent's time grew by was handed up, the rest is lost": [
+        ({10: Process(1), 11: Process(10, own=7), 12: Process(10, own=100)}, 107),
+        ({10: Process(1, waited=100)}, 107),
+    ],
+    "time handed up twice between two readings is at the living ancestor": [
+        ({10: Process(1), 11: Process(10, own=2), 12: Process(11, own=3)}, 5),
+        ({10: Process(1, waited=6)}, 6),
+    ],
+    "an orphan that was adopted stays in the tree": [
+        ({10: Process(1), 11: Process(10, own=2), 12: Process(11, own=3)}, 5),
+        ({10: Process(1, waited=2), 12: Process(1, own=8)}, 10),
+    ],
+    "another process under a member's pid is a stranger": [
+        ({10: Process(1), 11: Process(10, own=7)}, 7),
+        ({10: Process(1), 11: Process(1, own=5000, start=99)}, 7),
+    ],
+    "the end of the root is survived": [
+        ({10: Process(1, own=4)}, 4),
+        ({}, 4),
+        ({}, 4),
+    ],
+}
 
 
-def test_a_child_that_was_waited_for_counts_once(proc: FakeProc) -> None:
-    """Its time moves into its parent's, the sum does not jump."""
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_every_tick_of_the_tree_counts_once(
+    proc: FakeProc, history: list[tuple[Processes, int]]
+) -> None:
+    """Nothing is lost or doubled, and the sum never falls, whoever ends meanwhile."""
     cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1, own=5)
-    proc.put(11, 10, own=7)
-    assert read_ticks(cpu) == 12
-    proc.end(11)
-    proc.put(10, 1, own=5, waited=9)
-    assert read_ticks(cpu) == 14
-    assert read_ticks(cpu) == 14
-
-
-def test_a_child_between_two_readings_counts_when_waited_for(proc: FakeProc) -> None:
-    """A child never seen alive still shows in its parent's time."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1, own=5)
-    assert read_ticks(cpu) == 5
-    proc.put(10, 1, own=5, waited=30)
-    assert read_ticks(cpu) == 35
-
-
-def test_a_child_nobody_waited_for_keeps_its_last_time(proc: FakeProc) -> None:
-    """The sum never decreases, also where the kernel drops an ended child's time."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1, own=5)
-    proc.put(11, 10, own=7)
-    assert read_ticks(cpu) == 12
-    proc.end(11)
-    assert read_ticks(cpu) == 12
-    proc.put(10, 1, own=6)
-    assert read_ticks(cpu) == 13
-
-
-def test_of_two_ended_children_only_the_lost_one_is_added(proc: FakeProc) -> None:
-    """What the parent's time grew by was handed up; the rest was lost."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1)
-    proc.put(11, 10, own=7)
-    proc.put(12, 10, own=100)
-    assert read_ticks(cpu) == 107
-    proc.end(11)
-    proc.end(12)
-    proc.put(10, 1, waited=100)
-    assert read_ticks(cpu) == 107
-
-
-def test_a_grandchild_that_ended_with_its_parent_counts_once(proc: FakeProc) -> None:
-    """Time handed up twice between two readings arrives at the living ancestor."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1)
-    proc.put(11, 10, own=2)
-    proc.put(12, 11, own=3)
-    assert read_ticks(cpu) == 5
-    proc.end(12)
-    proc.end(11)
-    proc.put(10, 1, waited=6)
-    assert read_ticks(cpu) == 6
-
-
-def test_an_adopted_orphan_stays_in_the_tree(proc: FakeProc) -> None:
-    """A worker that outlives the one that started it is still the server's."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1)
-    proc.put(11, 10, own=2)
-    proc.put(12, 11, own=3)
-    assert read_ticks(cpu) == 5
-    proc.end(11)
-    proc.put(10, 1, waited=2)
-    proc.put(12, 1, own=8)
-    assert read_ticks(cpu) == 10
-
-
-def test_a_reused_pid_is_a_stranger(proc: FakeProc) -> None:
-    """Another process under a member's pid adds nothing."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1)
-    proc.put(11, 10, own=7)
-    assert read_ticks(cpu) == 7
-    proc.put(11, 1, own=5000, start=99)
-    assert read_ticks(cpu) == 7
-
-
-def test_the_end_of_the_root_is_survived(proc: FakeProc) -> None:
-    """After the last member ended, the total stays readable."""
-    cpu = ProcessTreeCpu(10, proc.path)
-    proc.put(10, 1, own=4)
-    assert read_ticks(cpu) == 4
-    proc.end(10)
-    assert read_ticks(cpu) == 4
-    assert read_ticks(cpu) == 4
+    for processes, expected in history:
+        proc.show(processes)
+        assert round(cpu.read_s() * TICKS_PER_S) == expected
 
 
 def test_an_unknown_root_is_an_error(proc: FakeProc) -> None:

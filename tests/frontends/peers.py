@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 import ssl
 import struct
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -46,10 +47,30 @@ class Answer:
     trailers: dict[str, bytes | str] = field(default_factory=dict)
 
 
-class Peer(Protocol):
-    """Makes one unary call over a connection of its own."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a call sends, and as whom."""
+
+    path: str
+    message: bytes
+    timeout_s: float
+    gzip: bool
+    metadata: Sequence[tuple[str, str | bytes]]
+    trust: Trust | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Makes one unary call over a connection of its own.
+
+    Attributes:
+        name: Of the client.
+        send: Makes a call to an address; code -1 is a connection that was refused.
+
+    """
 
     name: str
+    send: Callable[[str, Request], Answer]
 
     def call(
         self,
@@ -62,8 +83,9 @@ class Peer(Protocol):
         metadata: Sequence[tuple[str, str | bytes]] = (),
         trust: Trust | None = None,
     ) -> Answer:
-        """Returns how the call ended; -1 is a connection that was refused."""
-        ...
+        """Returns how the call ended."""
+        request = Request(path, message, timeout_s, gzip, metadata, trust)
+        return self.send(address, request)
 
 
 def _credentials(trust: Trust) -> grpc.ChannelCredentials:
@@ -72,117 +94,80 @@ def _credentials(trust: Trust) -> grpc.ChannelCredentials:
     )
 
 
+def _options(request: Request) -> dict[str, Any]:
+    """Returns what both of grpcio's clients are told of a call."""
+    return {
+        "timeout": request.timeout_s,
+        "metadata": tuple(request.metadata),
+        "compression": grpc.Compression.Gzip if request.gzip else None,
+    }
+
+
 def _failed(error: Any) -> Answer:
     return Answer(error.code().value[0], b"", dict(error.trailing_metadata() or ()))
 
 
-class GrpcioPeer:
-    """grpcio's blocking client."""
+def _send_by_grpcio(address: str, request: Request) -> Answer:
+    trust = request.trust
+    channel = (
+        grpc.insecure_channel(address, _UNLIMITED)
+        if trust is None
+        else grpc.secure_channel(address, _credentials(trust), _UNLIMITED)
+    )
+    with channel:
+        try:
+            reply, call = channel.unary_unary(request.path, None, None).with_call(
+                request.message, **_options(request)
+            )
+        except grpc.RpcError as error:
+            return _failed(error)
+        return Answer(0, reply, dict(call.trailing_metadata() or ()))
 
-    name = "grpcio"
 
-    def call(
-        self,
-        address: str,
-        path: str,
-        message: bytes,
-        *,
-        timeout_s: float = PATIENCE_S,
-        gzip: bool = False,
-        metadata: Sequence[tuple[str, str | bytes]] = (),
-        trust: Trust | None = None,
-    ) -> Answer:
+def _send_by_aio(address: str, request: Request) -> Answer:
+    trust = request.trust
+
+    async def run() -> Answer:
         channel = (
-            grpc.insecure_channel(address, _UNLIMITED)
+            grpc.aio.insecure_channel(address, _UNLIMITED)
             if trust is None
-            else grpc.secure_channel(address, _credentials(trust), _UNLIMITED)
+            else grpc.aio.secure_channel(address, _credentials(trust), _UNLIMITED)
         )
-        with channel:
+        async with channel:
             try:
-                reply, call = channel.unary_unary(path, None, None).with_call(
-                    message,
-                    timeout=timeout_s,
-                    metadata=tuple(metadata),
-                    compression=grpc.Compression.Gzip if gzip else None,
+                reply: bytes = await channel.unary_unary(request.path, None, None)(
+                    request.message, **_options(request)
                 )
             except grpc.RpcError as error:
                 return _failed(error)
-            return Answer(0, reply, dict(call.trailing_metadata() or ()))
+            return Answer(0, reply)
+
+    return asyncio.run(run())
 
 
-class AioPeer:
-    """grpcio's asyncio client."""
-
-    name = "grpcio.aio"
-
-    def call(
-        self,
-        address: str,
-        path: str,
-        message: bytes,
-        *,
-        timeout_s: float = PATIENCE_S,
-        gzip: bool = False,
-        metadata: Sequence[tuple[str, str | bytes]] = (),
-        trust: Trust | None = None,
-    ) -> Answer:
-        async def run() -> Answer:
-            channel = (
-                grpc.aio.insecure_channel(address, _UNLIMITED)
-                if trust is None
-                else grpc.aio.secure_channel(address, _credentials(trust), _UNLIMITED)
-            )
-            async with channel:
-                try:
-                    reply: bytes = await channel.unary_unary(path, None, None)(
-                        message,
-                        timeout=timeout_s,
-                        metadata=tuple(metadata),
-                        compression=grpc.Compression.Gzip if gzip else None,
-                    )
-                except grpc.RpcError as error:
-                    return _failed(error)
-                return Answer(0, reply)
-
-        return asyncio.run(run())
+def _send_by_h2(address: str, request: Request) -> Answer:
+    try:
+        with connect(address, request.trust) as sock:
+            return _Conversation(sock).unary(request)
+    except OSError:
+        return Answer(-1)
 
 
-class H2Peer:
-    """The h2 package over a plain socket: no gRPC library at all."""
+H2: Final = Peer("h2", _send_by_h2)
+"""The h2 package over a plain socket: no gRPC library at all."""
 
-    name = "h2"
-
-    def call(
-        self,
-        address: str,
-        path: str,
-        message: bytes,
-        *,
-        timeout_s: float = PATIENCE_S,
-        gzip: bool = False,
-        metadata: Sequence[tuple[str, str | bytes]] = (),
-        trust: Trust | None = None,
-    ) -> Answer:
-        try:
-            with connect(address, trust) as sock:
-                return _Conversation(sock).unary(
-                    path, message, timeout_s, gzip, metadata
-                )
-        except OSError:
-            return Answer(-1)
-
-    def ping(self, address: str) -> bool:
-        """Returns whether a PING on an idle connection is answered."""
-        with connect(address, None) as sock:
-            talk = _Conversation(sock)
-            talk.h2.ping(b"12345678")
-            while True:
-                for event in talk.receive():
-                    if isinstance(event, h2.events.PingAckReceived):
-                        return event.ping_data == b"12345678"
+PEERS: Final = (Peer("grpcio", _send_by_grpcio), Peer("grpcio.aio", _send_by_aio), H2)
 
 
-PEERS: tuple[Peer, ...] = (GrpcioPeer(), AioPeer(), H2Peer())
+def is_ping_answered(address: str) -> bool:
+    """Returns whether a PING on an idle connection is answered."""
+    with connect(address, None) as sock:
+        talk = _Conversation(sock)
+        talk.h2.ping(b"12345678")
+        while True:
+            for event in talk.receive():
+                if isinstance(event, h2.events.PingAckReceived):
+                    return event.ping_data == b"12345678"
 
 
 def connect(address: str, trust: Trust | None) -> socket.socket:
@@ -229,18 +214,11 @@ class _Conversation:
         events: list[h2.events.Event] = self.h2.receive_data(data)
         return events
 
-    def unary(
-        self,
-        path: str,
-        message: bytes,
-        timeout_s: float,
-        gzip: bool,
-        metadata: Sequence[tuple[str, str | bytes]],
-    ) -> Answer:
+    def unary(self, request: Request) -> Answer:
         stream = self.h2.get_next_available_stream_id()
-        self.h2.send_headers(stream, _headers(path, timeout_s, gzip, metadata))
-        body = _zipped(message) if gzip else message
-        unsent = struct.pack(">BI", gzip, len(body)) + body
+        self.h2.send_headers(stream, _headers(request))
+        body = _zipped(request.message) if request.gzip else request.message
+        unsent = struct.pack(">BI", request.gzip, len(body)) + body
         received = b""
         trailers: dict[str, bytes | str] = {}
         has_ended = False
@@ -275,27 +253,20 @@ class _Conversation:
                 return Answer(int(trailers["grpc-status"]), received[5:], trailers)
 
 
-def _headers(
-    path: str,
-    timeout_s: float,
-    gzip: bool,
-    metadata: Sequence[tuple[str, str | bytes]],
-) -> list[tuple[str, str | bytes]]:
+def _headers(request: Request) -> list[tuple[str, str | bytes]]:
     headers: list[tuple[str, str | bytes]] = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", path),
+        (":path", request.path),
         (":authority", "localhost"),
         ("te", "trailers"),
         ("content-type", "application/grpc"),
-        ("grpc-timeout", f"{round(timeout_s * 1e3)}m"),
+        ("grpc-timeout", f"{round(request.timeout_s * 1e3)}m"),
     ]
-    if gzip:
+    if request.gzip:
         headers.append(("grpc-encoding", "gzip"))
-    for name, value in metadata:
+    for name, value in request.metadata:
         if isinstance(value, bytes):
-            import base64
-
             value = base64.b64encode(value).rstrip(b"=").decode()
         headers.append((name, value))
     return headers
