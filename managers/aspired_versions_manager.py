@@ -38,6 +38,7 @@ from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.room_check import RoomCheck
 from managers.serving_map import Handle, ServingMap
+from managers.stand_ins import StandIns
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
 from managers.version_policy.availability_preserving import availability_preserving
 from tfs.core.clock import Clock, MonotonicClock, steady
@@ -145,12 +146,14 @@ class AspiredVersionsManager:
             patience_s=self._options.patience_s,
         )
         self._driver = Driver(self.step, self._clock, "manager")
-        # Confines stepping to one thread at a time, and guards _actions, _pace and _room. First in
-        # rank: held during a whole step, with inline executors during loads too.
+        # Confines stepping to one thread at a time, and guards _actions, _pace, _room and
+        # _stand_ins. First in rank: held during a whole step, with inline executors during
+        # loads too.
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
         self._room = RoomCheck(self._basic)
+        self._stand_ins = StandIns()
         # Guards the fields below. Ranks after everything but the driver's: taken by
         # on_change and by sources, on any thread; nothing is called under it.
         self._inbox = threading.Condition()
@@ -412,19 +415,24 @@ class AspiredVersionsManager:
             wanted[data.id.version] = data
         reason = aspired.reason
         kept: set[int] = set()
+        unwanted: list[LoaderHarness] = []
         for harness in self._basic.harnesses(aspired.name):
             data_now = wanted.get(harness.id.version)
             if not harness.is_aspired:
                 if data_now and _can_return(harness, data_now):
-                    harness.is_aspired = True
-                    harness.reason = reason
+                    self._basic.want_again(harness, reason)
                     kept.add(harness.id.version)
+                else:
+                    unwanted.append(harness)
             elif data_now is None:
                 self._unaspire(harness, reason or "no longer aspired")
             elif harness.holds(data_now):
                 kept.add(harness.id.version)
             else:
                 self._unaspire(harness, f"replaced by its new contents; {reason}")
+        if not wanted or wanted.keys() - kept:
+            for harness in unwanted:  # what stood in for others is in the way
+                self._basic.cancel_load(harness.id, harness.generation)
         for version, data in wanted.items():
             if version not in kept:
                 self._basic.manage(data, reason=reason, is_replacement=True)
@@ -449,7 +457,7 @@ class AspiredVersionsManager:
 
     def _plan(self, name: str, now_s: float) -> None:
         """Asks the policy what to do next for ``name``."""
-        versions = self._basic.snapshots(name)
+        versions = self._stand_ins.beside(name, self._basic.snapshots(name))
         policy = self._policies.get(name, self._options.transition_policy)
         try:
             if self._is_closing:
@@ -491,14 +499,18 @@ class AspiredVersionsManager:
 
     def _begin(self, action: Action) -> None:
         harness = self._basic.harness(action.id, action.generation)
+        if harness is None and action.kind is ActionKind.LOAD:
+            harness = self._bring_back(action)
         if harness is None:  # a policy that names what there is not
             log.error("event=no_such_version servable=%s", action.id.slashed)
             return
+        if action.kind is ActionKind.UNLOAD:
+            self._stand_ins.note_unload(harness)
         reason = "; ".join(part for part in (harness.reason, action.why) if part)
         begin = (
             self._basic.load if action.kind is ActionKind.LOAD else self._basic.unload
         )
-        begin(action.id, generation=action.generation, reason=reason)
+        begin(action.id, generation=harness.generation, reason=reason)
         name = action.id.name
         with self._inbox:
             has_changed = name in self._dirty
@@ -506,10 +518,26 @@ class AspiredVersionsManager:
             # What else was planned may have been overtaken: it is asked anew at once.
             self._actions.drop(name)
 
+    def _bring_back(self, action: Action) -> LoaderHarness | None:
+        """Manages anew what was unloaded for versions that failed."""
+        data = self._stand_ins.take(action.id.name, action.generation)
+        if data is None:
+            return None
+        failed = self._basic.snapshot(action.id)  # if other contents of it did
+        harness = self._basic.manage(
+            data,
+            is_replacement=True,
+            is_aspired=False,
+            heir_error=None if failed is None else failed.error,
+        )
+        self._note_change(action.id.name)
+        return harness
+
 
 def _can_return(harness: LoaderHarness, data: LoaderData) -> bool:
-    """Whether a version that is aspired again can simply go on serving."""
-    return harness.state is HarnessState.READY and harness.holds(data)
+    """Whether a version that is aspired again can simply go on serving, or loading."""
+    is_up = harness.state is HarnessState.READY or harness.is_coming
+    return is_up and harness.holds(data)
 
 
 def _without_waiting(
@@ -517,12 +545,12 @@ def _without_waiting(
 ) -> Sequence[Action]:
     """Leaves out loads of versions whose elder is still on its way out.
 
-    That is gone first. One that serves may stay meanwhile; whether it does is the
-    policy's to say.
+    That is gone first, unless it takes so long that nobody waits for it. One that serves
+    may stay meanwhile; whether it does is the policy's to say.
     """
     oldest_on_its_way: dict[int, int] = {}
     for v in versions:
-        if v.state not in _AT_REST:
+        if v.state not in _AT_REST and (v.is_aspired or not v.is_late):
             before = oldest_on_its_way.setdefault(v.id.version, v.generation)
             oldest_on_its_way[v.id.version] = min(before, v.generation)
     if not oldest_on_its_way:

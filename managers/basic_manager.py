@@ -133,7 +133,13 @@ class BasicManager:
     # -- what is managed -----------------------------------------------------------
 
     def manage(
-        self, data: LoaderData, *, reason: str = "", is_replacement: bool = False
+        self,
+        data: LoaderData,
+        *,
+        reason: str = "",
+        is_replacement: bool = False,
+        is_aspired: bool = True,
+        heir_error: ServingError | None = None,
     ) -> LoaderHarness:
         """Takes a version in, without loading it; publishes START.
 
@@ -144,6 +150,9 @@ class BasicManager:
             reason: Why it is wanted, for people.
             is_replacement: Whether it may stand beside a harness of the same version,
                 which it is to replace.
+            is_aspired: Whether a source wants it.
+            heir_error: Why other contents of the version failed, which were to be in
+                its place.
 
         Raises:
             FailedPrecondition: ``This servable is already being managed: ...``;
@@ -162,10 +171,12 @@ class BasicManager:
                     retry=self._retry,
                     clock=self._clock,
                     generation=self._num_generations,
+                    is_aspired=is_aspired,
                     reason=reason,
                 ),
                 reason,
             )
+            managed.heir_error = heir_error
             self._versions.add(managed)
         self._events.start(managed)
         return managed.harness
@@ -194,10 +205,20 @@ class BasicManager:
                 )
             self._versions.remove(managed)
             others = self._versions.of_id(servable_id)
-        if not others and harness.state is HarnessState.NEW:
+        is_last = all(other.is_abandoned for other in others)
+        if is_last and harness.state is HarnessState.NEW:
             self._events.publish(managed, ManagerState.END)
         for other in others:
             self._events.start(other)
+
+    def want_again(self, harness: LoaderHarness, reason: str) -> None:
+        """Notes that a source wants a version again that is still there."""
+        harness.is_aspired = True
+        harness.reason = reason
+        with self._lock:
+            managed = self._versions.find(harness.id, harness.generation)
+        if managed is not None:
+            self._events.end_standing_in(managed)
 
     def names(self) -> list[str]:
         """Returns the names of all managed servables."""
@@ -678,6 +699,9 @@ class BasicManager:
                 managed.harness.state.value,
             )
             self._events.note_late(managed, is_late=True)
+            for heir in self._siblings(managed):
+                self._events.start(heir)  # it need not wait any more
+            self._on_change(managed.harness.id.name)
         return next_s
 
     def _take_drained_locked(self, now_s: float) -> list[ManagedVersion]:

@@ -31,7 +31,7 @@ from tfs.core.errors import (
     forget_frames,
     serving_error,
 )
-from tfs.core.loader import Loader
+from tfs.core.loader import Loader, Renewable
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
@@ -74,6 +74,8 @@ TRANSITIONS: Final[Mapping[HarnessState, frozenset[HarnessState]]] = {
 }
 """From each state, the states it may go to."""
 
+_COMING: Final = frozenset({_S.LOAD_REQUESTED, _S.LOAD_APPROVED, _S.LOADING})
+
 END_STATES: Final = frozenset({_S.DISABLED, _S.ERROR})
 """States that are never left; nothing is loaded in them."""
 
@@ -88,13 +90,26 @@ class Progress(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class HarnessSnapshot:
-    """A harness at one moment. Immutable."""
+    """A harness at one moment. Immutable.
+
+    Attributes:
+        id: The version.
+        state: Where its loader stands.
+        error: Why it is in ERROR; None otherwise.
+        is_aspired: Whether the source wants it.
+        generation: Which of its harnesses.
+        may_return: Whether it was unloaded for others and can be loaded again.
+        is_late: Whether its loader takes so long that nobody waits for it any more.
+
+    """
 
     id: ServableId
     state: HarnessState
     error: ServingError | None
     is_aspired: bool
     generation: int
+    may_return: bool = False
+    is_late: bool = False
 
 
 class LoaderHarness:
@@ -113,6 +128,8 @@ class LoaderHarness:
         error: Why it is in ERROR; None otherwise.
         estimate: What it takes, once estimated.
         load_s: How long the attempt to load took that succeeded; None before.
+        is_late: Whether its load, or its unload, takes too long to wait for. The
+            manager's to write.
 
     """
 
@@ -130,6 +147,7 @@ class LoaderHarness:
         "generation",
         "id",
         "is_aspired",
+        "is_late",
         "load_s",
         "reason",
         "retry_at_s",
@@ -153,6 +171,7 @@ class LoaderHarness:
         self.estimate: ResourceAllocation | None = None
         self.retry_at_s: float | None = None
         self.load_s: float | None = None
+        self.is_late = False
         self._retry = retry
         self._clock = clock
         self._loader = data.payload
@@ -184,6 +203,17 @@ class LoaderHarness:
         """Whether nothing is loaded or asked to: it may be forgotten."""
         return self._state is _S.NEW or self._state in END_STATES
 
+    @property
+    def is_coming(self) -> bool:
+        """Whether its load goes on and was not given up."""
+        return self._state in _COMING and not self._cancelled
+
+    @property
+    def make_another(self) -> Callable[[], Loader[object]] | None:
+        """What makes another loader of the version; None if its loader cannot tell."""
+        loader = self._loader
+        return loader.make_another if isinstance(loader, Renewable) else None
+
     def holds(self, data: ServableData[Loader[object]]) -> bool:
         """Whether ``data`` is what it was made from: same loader, or equal error.
 
@@ -203,7 +233,12 @@ class LoaderHarness:
         """Returns state, error and the rest as they are together."""
         with self._lock:
             return HarnessSnapshot(
-                self.id, self._state, self.error, self.is_aspired, self.generation
+                self.id,
+                self._state,
+                self.error,
+                self.is_aspired,
+                self.generation,
+                is_late=self.is_late,
             )
 
     def transition(self, to: HarnessState) -> None:

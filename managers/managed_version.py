@@ -32,6 +32,8 @@ class ManagedVersion:
         done: Who wants to know how its load or unload ends.
         reserved: Its memory; None where there is no limit.
         fault: What an interpreter reported of it; None while it is well.
+        heir_error: Why the contents that were to replace it failed, for which it was
+            unloaded and came back; None as a rule.
         note: What was found out about it.
         resident_bytes: Memory measured for it.
         since_s: When it first became AVAILABLE, seconds since the epoch.
@@ -39,7 +41,6 @@ class ManagedVersion:
         is_started: Whether its START was published.
         is_executing: Whether it is counted among what executes.
         is_ended: Whether its load failed and that was published.
-        is_late: Whether its load, or its unload, takes too long to wait for.
         is_refused: Whether it ended only because others held the memory.
         is_asking: Whether it is being asked what it takes, ahead of its load.
         was_asked: Whether it was asked; what it said may be nothing.
@@ -52,10 +53,10 @@ class ManagedVersion:
         "fault",
         "handle",
         "harness",
+        "heir_error",
         "is_asking",
         "is_ended",
         "is_executing",
-        "is_late",
         "is_refused",
         "is_started",
         "note",
@@ -73,6 +74,7 @@ class ManagedVersion:
         self.done: Done | None = None
         self.reserved: ResourceAllocation | None = None
         self.fault: ServingError | None = None
+        self.heir_error: ServingError | None = None
         self.note = ""
         self.resident_bytes: int | None = None
         self.since_s: float | None = None
@@ -80,7 +82,6 @@ class ManagedVersion:
         self.is_started = False
         self.is_executing = False
         self.is_ended = False
-        self.is_late = False
         self.is_refused = False
         self.is_asking = False
         self.was_asked = False
@@ -89,6 +90,11 @@ class ManagedVersion:
     def is_serving(self) -> bool:
         """Whether requests can reach it."""
         return self.handle is not None and self.handle.live
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody wants it, and what it does takes too long to wait for."""
+        return self.harness.is_late and not self.harness.is_aspired
 
     def state(self, manager_state: ManagerState, wall_s: float) -> ServableState:
         """Returns what to publish of it when it enters a state now."""
@@ -99,11 +105,14 @@ class ManagedVersion:
         since_s = self.entered[1]  # published again when something is noted
         if is_available:
             since_s = self.since_s = self.since_s or wall_s
-        is_late = self.is_late and manager_state in _MOVING
+        is_late = harness.is_late and manager_state in _MOVING
+        error = harness.snapshot().error
+        if is_available:
+            error = self.fault or self.heir_error
         return ServableState(
             id=harness.id,
             manager_state=manager_state,
-            error=self.fault if is_available else harness.snapshot().error,
+            error=error,
             reason=harness.reason,
             since_s=since_s,
             resident_bytes=self.resident_bytes,

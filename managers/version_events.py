@@ -62,8 +62,8 @@ class VersionEvents:
     def start(self, managed: ManagedVersion) -> None:
         """Publishes START, and END if it failed already, unless an elder is left.
 
-        What replaces a version that unloads starts when that is gone; what replaces
-        one that serves shows only as a note.
+        What replaces a version that unloads starts when that is gone, or nobody waits
+        for it any more; what replaces one that serves shows only as a note.
         """
         with self._publishing:
             if managed.is_started or managed.is_serving:
@@ -107,10 +107,17 @@ class VersionEvents:
             managed.fault = error
             self._republish_locked(managed)
 
+    def end_standing_in(self, managed: ManagedVersion) -> None:
+        """Publishes that a version is no stand-in of its own other contents any more."""
+        with self._publishing:
+            if managed.heir_error is not None:
+                managed.heir_error = None
+                self._republish_locked(managed)
+
     def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
         """Publishes the present state again, with whether it takes too long."""
         with self._publishing:
-            managed.is_late = is_late
+            managed.harness.is_late = is_late
             if managed.harness.is_over or managed.is_serving:
                 return
             self._publish_locked(managed, _STATES[managed.harness.state])
@@ -126,11 +133,13 @@ class VersionEvents:
     ) -> None:
         if self._bus is None:
             return
-        same = self._siblings(managed)
         generation = managed.harness.generation
-        if any(m.is_serving for m in same if m.harness.generation > generation):
+        heirs = [
+            m for m in self._siblings(managed) if m.harness.generation > generation
+        ]
+        if any(m.is_serving or (managed.is_abandoned and m.is_started) for m in heirs):
             return
-        elders = [m for m in same if m.harness.generation < generation]
+        elders = self._elders(managed)
         wall_s = self._clock.wall_s()
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
@@ -141,4 +150,8 @@ class VersionEvents:
 
     def _elders(self, managed: ManagedVersion) -> list[ManagedVersion]:
         generation = managed.harness.generation
-        return [m for m in self._siblings(managed) if m.harness.generation < generation]
+        return [
+            m
+            for m in self._siblings(managed)
+            if m.harness.generation < generation and not m.is_abandoned
+        ]

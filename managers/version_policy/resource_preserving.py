@@ -1,7 +1,7 @@
 """Unloads the old version first: never two where one is aspired.
 
 Costs availability: between the two nothing serves. For models of which two do not
-fit into memory. (TensorFlow Serving: core/resource_preserving_policy.h.)
+fit into memory. If the new one fails for good, the old one comes back. (TensorFlow Serving: core/resource_preserving_policy.h.)
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:
     2. While any version that is not aspired is neither DISABLED nor in ERROR,
        nothing is done.
     3. Otherwise aspired NEW versions are loaded, highest first.
+    4. If all that is aspired is in ERROR, what was unloaded for it is loaded again.
     """
     unaspired = [v for v in versions if not v.is_aspired]
     stale = [v for v in unaspired if v.state is HarnessState.READY]
     aspired = [v for v in versions if v.is_aspired]
-    if stale and aspired and all(v.state is HarnessState.ERROR for v in aspired):
+    if stale and _have_all_failed(aspired):
         stale.remove(max(stale, key=age))
         why = "what is aspired failed, and one version serves meanwhile"
         return [unload(v, why) for v in sorted(stale, key=age)]
@@ -38,4 +39,14 @@ def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:
         return [unload(v, "unloads come before loads") for v in sorted(stale, key=age)]
     if any(v.state not in END_STATES for v in unaspired):
         return []
-    return [load(v, "aspired; nothing else is loaded") for v in aspired_new(versions)]
+    loads = [load(v, "aspired; nothing else is loaded") for v in aspired_new(versions)]
+    if loads or not _have_all_failed(aspired):
+        return loads
+    failed = max(aspired, key=age).id.version
+    why = f"version {failed} failed, for which it was unloaded; it serves meanwhile"
+    former = [v for v in unaspired if v.may_return]
+    return [load(max(former, key=age), why)] if former else []
+
+
+def _have_all_failed(aspired: Sequence[HarnessSnapshot]) -> bool:
+    return bool(aspired) and all(v.state is HarnessState.ERROR for v in aspired)

@@ -112,8 +112,10 @@ def lifecycle_page() -> str:
             "  refused first comes first, and what fits is loaded.",
             "- A version that unloads before its heir loads (`resource_preserving`) goes",
             "  only when the heir will fit in its place, and nobody else gets that room.",
-            "  If the heir fails to load for another reason, nothing serves: what no source",
-            "  aspires is not loaded, `tfs rollback` brings the old version back.",
+            "  If the heir fails to load for good for another reason, the old version is",
+            "  loaded again and serves, though no source aspires it, until there is another",
+            "  to try; the heir's state says why it failed, the old one's that it stands in.",
+            "  While the heir is tried again, or hangs, nothing serves.",
             f"- A failed load is tried {retry.max_num_retries} more times, the first",
             f"  time after {retry.interval_s:g} s, then after pauses twice as long, up",
             f"  to {retry.max_interval_s:g} s (the flags say otherwise);",
@@ -125,7 +127,9 @@ def lifecycle_page() -> str:
             "- Giving up a version ends its pause at once; an attempt that runs is",
             "  let finish, and what it loaded is unloaded.",
             "- An aspired version is never unloaded. One that comes back while its",
-            "  former self is still on its way out is loaded after that is gone.",
+            "  former self is still on its way out is loaded after that is gone, or beside",
+            "  it if that takes more than the 60 s above. (`resource_preserving` waits on:",
+            "  what hangs may hold its memory.)",
             "",
             "## Transition policies",
             "",
@@ -142,7 +146,8 @@ def lifecycle_page() -> str:
                 test_resource_preserving.UPSTREAM | test_resource_preserving.OURS
             ),
             "",
-            "t: aspired, f: not; `1b` is version 1 with changed contents.",
+            "t: aspired, f: not, r: not, but unloaded for others, and may return; `1b` is",
+            "version 1 with changed contents.",
             "",
         ]
     )

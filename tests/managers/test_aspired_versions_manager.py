@@ -846,3 +846,166 @@ def test_a_load_that_hangs_holds_up_no_other() -> None:
     (state,) = env.monitor.version_states("a")
     assert (state.manager_state, state.is_late) == (ManagerState.AVAILABLE, False)
     assert env.close()
+
+
+# -- what comes back ---------------------------------------------------------------------
+
+
+def saving(pools: Pools = POOLS[0]) -> Environment:
+    """Servable "m" with version 1 available, which is unloaded before others load."""
+    env = Environment(pools)
+    env.manager.set_transition_policy("m", resource_preserving)
+    env.aspire("m", 1)
+    env.settle()
+    return env
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_what_was_unloaded_for_a_version_that_fails_comes_back(pools: Pools) -> None:
+    """Unloading first costs a gap, not the service; never are two loaded."""
+    env = saving(pools)
+    before = len(env.events())
+    for number in (2, 3):
+        bad = env.loader("m", number, errors=[InvalidArgument("corrupt")])
+        env.aspire("m", bad)
+        env.settle()
+        assert env.available("m") == (1,)
+    assert env.log.max_num_resident["m"] == 1
+    assert [str(env.error("m", number)) for number in (3, 2, 1)] == [
+        "INVALID_ARGUMENT: corrupt",
+        "INVALID_ARGUMENT: corrupt",
+        "None",
+    ]
+    state = env.monitor.state(ServableId("m", 1))
+    assert state is not None
+    assert state.reason == (
+        "version 3 failed, for which it was unloaded; it serves meanwhile"
+    )
+    assert env.events()[before:][:9] == [
+        ("m/2", "START"),
+        ("m/1", "UNLOADING"),
+        ("m/1", "END"),
+        ("m/2", "LOADING"),
+        ("m/2", "END"),
+        ("m/1", "START"),
+        ("m/1", "LOADING"),
+        ("m/1", "AVAILABLE"),
+        ("m/3", "START"),
+    ]
+    env.aspire("m", 4)
+    env.settle()
+    assert env.available("m") == (4,)
+    assert env.log.max_num_resident["m"] == 1
+    assert env.close()
+    assert env.log.resident == []
+
+
+def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
+    """A stand-in that is gone from the disk ends with its error, and that is all."""
+    env = Environment(POOLS[0])
+    env.manager.set_transition_policy("m", resource_preserving)
+    env.aspire("m", env.loader("m", 1, errors=[None, InvalidArgument("gone")]))
+    env.settle()
+    env.aspire("m", env.loader("m", 2, errors=[InvalidArgument("corrupt")]))
+    env.settle()
+    assert env.available("m") == ()
+    assert str(env.error("m", 1)) == "INVALID_ARGUMENT: gone"
+    assert env.log.count("load", ServableId("m", 1)) == 2
+    assert env.close()
+
+
+def test_what_stands_in_makes_way_while_it_loads() -> None:
+    """A new version, and an end, need not wait for what only stands in for others."""
+    for wanted in ([3], []):
+        env = Environment(POOLS[3])
+        env.manager.set_transition_policy("m", resource_preserving)
+        sequencer = Sequencer()
+        points = iter(("first", "again"))
+        sequencer.open("first")
+
+        def load(points: Iterator[str] = points, at: Sequencer = sequencer) -> None:
+            at.reach(next(points))
+
+        env.aspire("m", env.loader("m", 1, on_load=load))
+        env.settle()
+        env.aspire("m", env.loader("m", 2, errors=[InvalidArgument("corrupt")]))
+        while not sequencer.num_reached("again"):
+            env.manager.step()
+        env.aspire("m", *wanted)
+        env.manager.step()
+        sequencer.open("again")
+        env.settle()
+        assert env.available("m") == tuple(wanted)
+        assert env.log.max_num_resident["m"] == 1
+        error = env.error("m", 1)
+        assert error is not None
+        assert error.code is Code.CANCELLED
+        assert env.close()
+
+
+def test_old_contents_come_back_for_new_ones_that_fail() -> None:
+    """A version that is replaced unloads first too; its state says why it is the old one."""
+    env = saving()
+    before = len(env.events())
+    env.aspire("m", env.loader("m", 1, errors=[InvalidArgument("no such device")]))
+    env.settle()
+    assert env.available("m") == (1,)
+    assert env.state("m", 1) is A
+    assert str(env.error("m", 1)) == "INVALID_ARGUMENT: no such device"
+    assert [state for _, state in env.events()[before:]] == [
+        "UNLOADING",
+        "END",
+        "START",
+        "LOADING",
+        "END",
+        "AVAILABLE",
+    ]
+    env.aspire("m", env.loader("m", 1, value="mended"))
+    env.settle()
+    assert env.error("m", 1) is None
+    with env.manager.acquire(ServableRequest.latest("m")) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == "mended"
+    assert env.log.max_num_resident["m"] == 1
+    assert env.close()
+
+
+# -- what hangs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_a_version_replaced_while_its_old_self_hangs_is_loaded(what: str) -> None:
+    """A dead mount holds its old contents up, not the new ones under the same number."""
+    env = Environment(Pools(1, 1))
+    sequencer = Sequencer()
+    hang = {f"on_{what}": lambda: sequencer.reach("it")}
+    env.aspire("m", env.loader("m", 1, **hang))
+    env.manager.step()
+    if what == "unload":
+        env.settle()
+        env.aspire("m")
+        env.manager.step()
+    sequencer.wait_reached("it", 1)
+    env.aspire("m", env.loader("m", 1, value="new"))
+    due_s = env.manager.step()
+    assert due_s is not None
+    assert env.available("m") == ()
+    env.clock.advance(due_s - env.clock.now())
+    available = threading.Event()
+    env.monitor.listen(
+        lambda e: (
+            available.set() if e.event.manager_state is ManagerState.AVAILABLE else None
+        )
+    )
+    env.manager.step()
+    assert available.wait(10.0)
+    with env.manager.acquire(ServableRequest.latest("m")) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == "new"
+    before = len(env.events())
+    sequencer.open("it")
+    env.settle()
+    assert env.events()[before:] == []
+    assert env.error("m", 1) is None
+    assert env.close()
+    assert env.log.resident == []

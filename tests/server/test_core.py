@@ -148,6 +148,57 @@ def test_a_failed_rollback_leaves_what_answered(env: Environment) -> None:
     assert env.available("a") == [3]
 
 
+@pytest.mark.parametrize("how", ["latest", "primary", "label"])
+def test_what_stands_in_for_a_failed_version_answers_as_before(
+    env: Environment, how: str
+) -> None:
+    """Unloaded first, back because its successor failed: callers get it as they did.
+
+    To go back to it for good loads nothing and fails no request.
+    """
+
+    def pointing_at(version: int) -> str:
+        policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
+        extra = {
+            "latest": "",
+            "primary": f"traffic {{ primary: {version} }}",
+            "label": f'version_labels {{ key: "x" value: {version} }}',
+        }[how]
+        return model("a", "", f"transition: RESOURCE_PRESERVING {policy} {extra}")
+
+    label = "x" if how == "label" else None
+    env.apply(pointing_at(1))
+    env.add_version("a", 2)
+    env.broken.add("/models/a/2")
+    env.apply(pointing_at(2))
+    assert env.available("a") == [1]
+    assert env.served("a", label=label) == 1
+    assert env.log.max_num_resident["a"] == 1
+    num_loads = env.log.count("load")
+    seen: list[int] = []
+    env.bus.subscribe(lambda _: seen.append(env.served("a", label=label)))
+    env.apply(pointing_at(1))
+    env.look()
+    assert env.served("a", label=label) == 1
+    assert env.log.count("load") == num_loads
+    assert set(seen) <= {1}
+
+
+def test_a_version_that_comes_back_while_it_serves_is_not_loaded_again(
+    env: Environment,
+) -> None:
+    """It served on because its successor failed, and is aspired again when that is gone."""
+    env.add_version("a", 2)
+    env.broken.add("/models/a/2")
+    env.look()
+    assert env.served("a") == 1
+    num_loads = env.log.count("load")
+    env.files.remove("/models/a/2")
+    env.look()
+    assert env.served("a") == 1
+    assert env.log.count("load") == num_loads
+
+
 def test_a_label_that_is_dropped_lets_its_version_go(env: Environment) -> None:
     """Nothing is kept for a move that nobody wants any more."""
     for version in (2, 3):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
@@ -56,4 +57,20 @@ class Loader(Protocol[T_co]):
     @property
     def servable(self) -> T_co:
         """The loaded servable; only between ``load`` and ``unload``."""
+        ...
+
+
+@runtime_checkable
+class Renewable(Protocol):
+    """What a loader may offer on top: it tells how another one like it is made.
+
+    For managers that bring a version back which they unloaded for one that then failed.
+    """
+
+    @property
+    def make_another(self) -> Callable[[], Loader[object]]:
+        """What makes a loader of the same version; keeps nothing that was loaded alive.
+
+        Quick: it loads nothing. It raises what is wrong with the version.
+        """
         ...

@@ -19,7 +19,7 @@ def effective_labels(
 
     Args:
         wanted: Version by label, as configured.
-        before: What the labels meant until now.
+        before: What the labels meant last that could answer.
         available: Versions that can be requested.
 
     A wanted version that is available is meant; else what the label meant before,

@@ -29,19 +29,54 @@ from tfs.server.traffic import effective_primary
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """Where requests of one model go that name no version. Immutable."""
+    """Where requests of one model go that name no version. Immutable.
+
+    Attributes:
+        primary: The version that answers; None if none does.
+        trial: The canary's share; None without one.
+        wanted: The version that is to answer; None if none is named.
+        last: The last that answered, which does again if it comes back before that.
+
+    """
 
     primary: int | None
     trial: TrialRoute | None
     wanted: int | None = None
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """What names mean at one moment: labels and routes by model."""
+    """What names mean at one moment: labels and routes by model.
+
+    Attributes:
+        labels: What each label means, by model.
+        routes: By model.
+        last_labels: What each label meant last that could answer, by model.
+
+    """
 
     labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     routes: Mapping[str, _Route] = field(default_factory=dict)
+    last_labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """Routes in the making. Confined to whoever makes them."""
+
+    labels: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    by_name: dict[str, _Route] = field(default_factory=dict)
+    last_labels: dict[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, routes: _Routes) -> _Resolved:
+        """Begins with what holds now."""
+        return cls(dict(routes.labels), dict(routes.routes), dict(routes.last_labels))
+
+    def routes(self) -> _Routes:
+        """Ends the making."""
+        return _Routes(self.labels, self.by_name, self.last_labels)
 
 
 class ServedModels:
@@ -211,11 +246,10 @@ class ServedModels:
         with self._lock:
             before, self._config = self._config, config
             self._update_trials_locked(before, config, base or config)
-            labels: dict[str, Mapping[str, int]] = {}
-            routes: dict[str, _Route] = {}
+            resolved = _Resolved()
             for settings in config.models.values():
-                self._resolve_locked(settings, labels, routes)
-            self._routes = _Routes(labels, routes)
+                self._resolve_locked(settings, resolved)
+            self._routes = resolved.routes()
 
     def restart_trial(self, name: str) -> None:
         """Starts a rejected trial anew; harmless for any other."""
@@ -240,9 +274,9 @@ class ServedModels:
             settings = None if config is None else config.models.get(name)
             if settings is None:
                 return
-            labels, routes = dict(self._routes.labels), dict(self._routes.routes)
-            self._resolve_locked(settings, labels, routes)
-            self._routes = _Routes(labels, routes)
+            resolved = _Resolved.of(self._routes)
+            self._resolve_locked(settings, resolved)
+            self._routes = resolved.routes()
 
     def close(self) -> None:
         """Ends all trials; look-ups go on."""
@@ -250,32 +284,31 @@ class ServedModels:
             for trial in self._trials.values():
                 trial.close()
 
-    def _resolve_locked(
-        self,
-        settings: ModelSettings,
-        labels: dict[str, Mapping[str, int]],
-        routes: dict[str, _Route],
-    ) -> None:
+    def _resolve_locked(self, settings: ModelSettings, resolved: _Resolved) -> None:
         name, canary = settings.name, settings.canary
         if settings.labels:
-            before = self._routes.labels.get(name, {})
-            labels[name] = effective_labels(
-                settings.labels, before, self._available(name)
-            )
+            available = self._available(name)
+            last = self._routes.last_labels.get(name, {})
+            meant = effective_labels(settings.labels, last, available)
+            resolved.labels[name] = meant
+            resolved.last_labels[name] = {
+                label: version if version in available else last[label]
+                for label, version in meant.items()
+                if version in available or label in last
+            }
         if settings.primary is None and canary is None:
             return
         available = self._available(name)
-        before_route = self._routes.routes.get(name)
+        before = self._routes.routes.get(name)
         # Before there was anything to route, the latest answered.
-        was = (
-            max(available, default=None)
-            if before_route is None
-            else before_route.primary
-        )
+        last_primary = max(available, default=None) if before is None else before.last
         canary_version = None if canary is None else canary.version
-        primary = effective_primary(settings.primary, was, available, canary_version)
+        primary = effective_primary(
+            settings.primary, last_primary, available, canary_version
+        )
         trial = self._trial_route_locked(settings, available)
-        routes[name] = _Route(primary, trial, settings.primary)
+        last_primary = last_primary if primary is None else primary
+        resolved.by_name[name] = _Route(primary, trial, settings.primary, last_primary)
 
     def _trial_route_locked(
         self, settings: ModelSettings, available: Collection[int]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from sources.adapter import Convert, UnarySourceAdapter
+from sources.adapter import Convert
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
+from sources.loader_adapter import LoaderSourceAdapter
 from sources.model_repository import ModelRepository
 from sources.remote_storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
@@ -69,7 +70,7 @@ class SourceChain:
             len(self.platforms), {}
         )
         self._adapters = [
-            UnarySourceAdapter(platforms[name]) for name in self.platforms
+            LoaderSourceAdapter(platforms[name]) for name in self.platforms
         ]
         into_router = self._router.aspired_versions_callback()
         if fetching is None:

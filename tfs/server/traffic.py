@@ -49,7 +49,7 @@ def effective_primary(
 
     Args:
         wanted: As configured; None for the latest that is not the canary.
-        before: What it was until now.
+        before: What answered last.
         available: Versions that can be requested.
         canary: The version on trial.
 

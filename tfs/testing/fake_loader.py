@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable
 
@@ -171,6 +172,23 @@ class FakeLoader:
             self._servable = None
             self.log.note_resident(self, False)
             _raise(self._unload_error)
+
+    @property
+    def make_another(self) -> Callable[[], FakeLoader]:
+        """What makes a loader that goes on with this one's errors."""
+        return functools.partial(
+            FakeLoader,
+            self.id,
+            value=self._value,
+            ram_bytes=self.ram_bytes,
+            peak_bytes=self.peak_bytes,
+            errors=self._errors,
+            estimate_errors=self._estimate_errors,
+            unload_error=self._unload_error,
+            log=self.log,
+            on_load=self._on_load,
+            on_unload=self._on_unload,
+        )
 
     @property
     def servable(self) -> FakeServable:

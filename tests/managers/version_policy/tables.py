@@ -11,7 +11,10 @@ from tfs.core.servable_id import ServableId
 
 
 def versions(text: str) -> list[HarnessSnapshot]:
-    """Reads "1 READY f, 2 NEW t": version, state, aspired; "1b" is a reload of 1."""
+    """Reads "1 READY f, 2 NEW t": version, state, aspired; "1b" is a reload of 1.
+
+    "r" for aspired: it is not, but was unloaded for others and may return.
+    """
     rows = []
     for generation, row in enumerate(filter(None, text.split(", "))):
         number, state, aspired = row.split()
@@ -22,6 +25,7 @@ def versions(text: str) -> list[HarnessSnapshot]:
                 None,
                 aspired == "t",
                 generation + 100 * number.endswith("b"),
+                may_return=aspired == "r",
             )
         )
     return rows

@@ -85,14 +85,23 @@ def test_policy_answers_beyond_upstream(case: str) -> None:
     assert answer(availability_preserving(versions(snapshots))) == expected
 
 
+def _snapshot(
+    version: int, state: HarnessState, is_aspired: bool, generation: int, gone: bool
+) -> HarnessSnapshot:
+    may_return = gone and not is_aspired and state is HarnessState.DISABLED
+    return HarnessSnapshot(
+        ServableId("a", version), state, None, is_aspired, generation, may_return
+    )
+
+
 snapshots = st.lists(
     st.builds(
-        HarnessSnapshot,
-        st.builds(ServableId, st.just("a"), st.integers(0, 4)),
+        _snapshot,
+        st.integers(0, 4),
         st.sampled_from(HarnessState),
-        st.none(),
         st.booleans(),
         st.integers(0, 9),
+        st.booleans(),
     ),
     max_size=6,
     unique_by=lambda v: v.generation,

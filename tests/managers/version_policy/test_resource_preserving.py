@@ -51,6 +51,28 @@ OURS = {
         "UNLOAD 1",
     ),
     "a changed version is loaded once the old one is gone": ("1b NEW t", "LOAD 1b"),
+    "what was unloaded comes back if the new one fails": (
+        "1 DISABLED r, 2 ERROR t",
+        "LOAD 1",
+    ),
+    "not while there is hope": ("1 DISABLED r, 2 ERROR t, 3 LOADING t", "none"),
+    "nor before all that can be loaded failed": (
+        "1 DISABLED r, 2 ERROR t, 3 NEW t",
+        "LOAD 3",
+    ),
+    "nor beside anything else": (
+        "1 DISABLED r, 2 UNLOADING f, 3 ERROR t",
+        "none",
+    ),
+    "nor where nothing is aspired": ("1 DISABLED r", "none"),
+    "old contents come back for new ones that fail": (
+        "1 DISABLED r, 1b ERROR t",
+        "LOAD 1",
+    ),
+    "what came back goes for what can be loaded": (
+        "1 READY f, 2 ERROR f, 3 NEW t",
+        "UNLOAD 1",
+    ),
 }
 
 
@@ -79,8 +101,13 @@ def test_policy_loads_only_when_nothing_unaspired_is_left(
     action = plan[0]
     chosen = next(v for v in listed if v.generation == action.generation)
     if action.kind is ActionKind.LOAD:
-        assert chosen.is_aspired
-        assert chosen.state is HarnessState.NEW
+        if chosen.is_aspired:
+            assert chosen.state is HarnessState.NEW
+        else:
+            assert chosen.may_return
+            aspired = [v for v in listed if v.is_aspired]
+            assert aspired
+            assert all(v.state is HarnessState.ERROR for v in aspired)
         assert all(v.is_aspired or v.state in END_STATES for v in listed)
     else:
         assert not chosen.is_aspired
