@@ -11,6 +11,8 @@ Three ways, each handing over to the next what it does not know:
 
 from __future__ import annotations
 
+from typing import Final
+
 from google.protobuf.message import DecodeError
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions, FillBudget
@@ -27,6 +29,8 @@ from tfs.core.errors import (
 )
 from tfs.core.tensor_view import Buffer
 from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+_LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
 
 
 def read_predict_request(
@@ -78,6 +82,9 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
     The reference that the faster ways are tested against; raises what
     :func:`read_predict_request` raises.
     """
+    if message and message[0] < _LEAST_TAG:
+        # What zeros unpack from is refused before it is copied.
+        raise InvalidArgument("cannot parse the PredictRequest: field number 0")
     try:
         request = predict_pb2.PredictRequest.FromString(bytes(message))
     except DecodeError as error:

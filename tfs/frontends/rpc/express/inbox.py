@@ -8,7 +8,7 @@ from functools import partial
 from tfs.core.errors import ServingError, Unavailable, forget_frames
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.flow_control import budget_used_up
-from tfs.frontends.rpc.express.messages import decompress
+from tfs.frontends.rpc.express.inflation import decompress
 from tfs.frontends.rpc.express.shared_state import SharedState
 
 Item = tuple[memoryview, bool] | None
@@ -80,7 +80,7 @@ class Inbox:
 
     def _inflate(self, body: memoryview) -> None:
         # On the executor's thread.
-        outcome: bytes | ServingError
+        outcome: bytes | memoryview | ServingError
         try:
             outcome = decompress(
                 body, self._call.stream.head.encoding, self._max_message_bytes
@@ -90,7 +90,7 @@ class Inbox:
             outcome = error
         self._shared.loop.post(partial(self._on_inflated, outcome))
 
-    def _on_inflated(self, outcome: bytes | ServingError) -> None:
+    def _on_inflated(self, outcome: bytes | memoryview | ServingError) -> None:
         self._shared.on_large_message()
         call = self._call
         if call.is_finished or not self._items:

@@ -8,19 +8,15 @@ and whether it is too long.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
-from tfs.frontends.rpc.express.request_head import Encoding
 
 PREFIX_SIZE: Final = 5
 _FIRST_ROOM: Final = 65_536
 _GROWTH: Final = 4
-# zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
-_WINDOWS: Final = {Encoding.GZIP: 31, Encoding.DEFLATE: 15}
 
 
 class MessageAssembler:
@@ -150,32 +146,3 @@ def too_large(size_bytes: int, max_bytes: int) -> ServingError:
         f"received message larger than max ({size_bytes} vs. {max_bytes} bytes: "
         "--max_message_bytes, --max_receive_bytes)"
     )
-
-
-def decompress(body: bytes | memoryview, encoding: Encoding, max_bytes: int) -> bytes:
-    """Returns the message that was compressed; it never exceeds ``max_bytes``.
-
-    Blocks for about 1 ms per megabyte of output: not for the serving loop.
-
-    Raises:
-        ServingError: RESOURCE_EXHAUSTED, it expands too far; INTERNAL, it is not
-            one whole stream of that encoding, or that encoding is none.
-
-    """
-    window = _WINDOWS.get(encoding)
-    if window is None:
-        raise Internal("compressed message without grpc-encoding")
-    inflater = zlib.decompressobj(window)
-    try:
-        message = inflater.decompress(body, max_bytes + 1)
-    except zlib.error as error:
-        raise Internal(f"cannot decompress the request: {error}") from None
-    if len(message) > max_bytes:
-        raise ResourceExhausted(
-            f"decompressed message larger than max ({max_bytes} bytes)"
-        )
-    if not inflater.eof or inflater.unused_data:
-        raise Internal(
-            f"cannot decompress the request: not one {encoding.value} stream"
-        )
-    return message

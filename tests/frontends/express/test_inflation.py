@@ -1,0 +1,128 @@
+"""Compressed messages come back whole, or are refused before they take memory."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from tfs.core.errors import Code, ServingError
+from tfs.frontends.rpc.express import inflation
+from tfs.frontends.rpc.express.inflation import decompress
+from tfs.frontends.rpc.express.request_head import Encoding
+
+MB = 1 << 20
+
+COMPRESS: dict[Encoding, Callable[[bytes], bytes]] = {
+    Encoding.GZIP: gzip.compress,
+    Encoding.DEFLATE: zlib.compress,
+}
+
+
+@pytest.mark.parametrize("encoding", COMPRESS)
+def test_what_was_compressed_comes_back(encoding: Encoding) -> None:
+    """The message is what was compressed, up to the bound exactly."""
+    message = b"x" * 1000
+    assert decompress(COMPRESS[encoding](message), encoding, 1000) == message
+
+
+@pytest.mark.parametrize("encoding", COMPRESS)
+@pytest.mark.parametrize("size", [MB, MB + 1, 7 * MB + 3])
+@pytest.mark.parametrize("kind", ["noise", "zeros", "both"])
+def test_a_large_message_comes_back_too(
+    encoding: Encoding, size: int, kind: str
+) -> None:
+    """However well it shrinks, and however its parts differ, up to the bound exactly."""
+    noise = random.Random(size).randbytes(size)
+    message = {
+        "noise": noise,
+        "zeros": bytes(size),
+        "both": noise[: size // 4] + bytes(size - size // 4),
+    }[kind]
+    body = COMPRESS[encoding](message)
+    assert decompress(body, encoding, size) == message
+    assert decompress(body, encoding, 1 << 30) == message
+    with pytest.raises(ServingError) as caught:
+        decompress(body, encoding, size - 1)
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("encoding", COMPRESS)
+@pytest.mark.parametrize(("size", "bound"), [(1001, 1000), (48 * MB, 1000), (MB, 0)])
+def test_a_bomb_stops_at_the_bound(encoding: Encoding, size: int, bound: int) -> None:
+    """The caller learns that there is one."""
+    with pytest.raises(ServingError) as caught:
+        decompress(COMPRESS[encoding](bytes(size)), encoding, bound)
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("lead", [b"", random.Random(1).randbytes(2 * MB)])
+def test_what_a_bomb_would_have_grown_to_is_never_in_memory(
+    lead: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted once it unpacks too far, also behind something honest."""
+    kept = []
+
+    class Pages(inflation._Pages):
+        def append(self, piece: bytes) -> None:
+            super().append(piece)
+            kept.append(self.size)
+
+    monkeypatch.setattr(inflation, "_Pages", Pages)
+    body = gzip.compress(lead + bytes(200 * MB))
+    with pytest.raises(ServingError) as caught:
+        decompress(body, Encoding.GZIP, 150 * MB)
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+    assert max(kept) <= 5 * MB + 33 * len(lead)
+
+
+def test_a_message_of_nothing_needs_no_stream() -> None:
+    """As gRPC's own library has it: some clients compress no empty messages."""
+    assert decompress(b"", Encoding.GZIP, 1000) == b""
+    with pytest.raises(ServingError):
+        decompress(b"", Encoding.IDENTITY, 1000)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda body: body[:-4],
+        lambda body: body[: len(body) // 2],
+        lambda body: body + b"more",
+        lambda body: body + bytes(40_000),
+        lambda body: body + body,
+    ],
+    ids=["end", "half", "more", "much more", "twice"],
+)
+@pytest.mark.parametrize("kind", ["noise", "zeros"])
+def test_damage_of_a_large_message_fails_the_call(
+    kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    """It is one stream, whole, wherever it was cut while it was unpacked."""
+    size = 9 * MB
+    message = random.Random(2).randbytes(size) if kind == "noise" else bytes(size)
+    with pytest.raises(ServingError) as caught:
+        decompress(damage(gzip.compress(message)), Encoding.GZIP, 2 * size)
+    assert caught.value.code is Code.INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        (Encoding.GZIP, gzip.compress(b"x" * 100, mtime=0)[:-4]),
+        (Encoding.GZIP, gzip.compress(b"x", mtime=0) + b"more"),
+        (Encoding.GZIP, zlib.compress(b"x")),
+        (Encoding.DEFLATE, zlib.compress(b"x")[:-2]),
+        (Encoding.DEFLATE, zlib.compress(b"x")[2:-4]),
+        (Encoding.DEFLATE, gzip.compress(b"x", mtime=0)),
+        (Encoding.IDENTITY, gzip.compress(b"x", mtime=0)),
+    ],
+)
+def test_damage_fails_the_call(encoding: Encoding, body: bytes) -> None:
+    """Truncated, trailing bytes, another encoding, none at all."""
+    with pytest.raises(ServingError) as caught:
+        decompress(body, encoding, 1000)
+    assert caught.value.code is Code.INTERNAL

@@ -1,0 +1,144 @@
+"""Compressed messages, unpacked into memory that follows what they really hold.
+
+A message may unpack to a thousand times its size. One of more than a megabyte is unpacked
+piece by piece into pages of its own, which go back to the system with the message instead
+of staying in the heap. One that unpacks suspiciously far is counted to its end before any
+of it is kept: if it is beyond the limit it never was in memory. Rejected: to believe the
+length at the end of a gzip stream, which is what the client says.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.frontends.rpc.express.request_head import Encoding
+
+# zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
+_WINDOWS: Final = {Encoding.GZIP: 31, Encoding.DEFLATE: 15}
+_SMALL_BYTES: Final = 1 << 20
+# An output bound makes zlib hand back the input it has not used, so that comes in slices.
+_INPUT_BYTES: Final = 16_384
+_PIECE_BYTES: Final = 1 << 18
+# What has information in it shrinks to a tenth, rarely more.
+_SUSPICIOUS_BYTES: Final = 4 << 20
+_SUSPICIOUS_RATIO: Final = 32
+
+
+def decompress(
+    body: bytes | memoryview, encoding: Encoding, max_bytes: int
+) -> bytes | memoryview:
+    """Returns the message that was compressed; it never exceeds ``max_bytes``.
+
+    Nothing stands for itself: gRPC's own library reads an empty message so, whatever its
+    flag says. Blocks for about 1 ms per megabyte of output, twice that where it is counted
+    first: not for the serving loop. Thread-safe.
+
+    Raises:
+        ServingError: RESOURCE_EXHAUSTED, it expands too far; INTERNAL, it is not
+            one whole stream of that encoding, or that encoding is none.
+
+    """
+    if encoding not in _WINDOWS:
+        raise Internal("compressed message without grpc-encoding")
+    if not body:
+        return b""
+    inflater = zlib.decompressobj(_WINDOWS[encoding])
+    most = min(max_bytes, _SMALL_BYTES)
+    try:
+        message = inflater.decompress(body, most + 1)
+        if len(message) <= most:
+            _check_end(inflater, encoding)
+            return message
+        if most == max_bytes:
+            raise _too_far(max_bytes)
+        del message
+        return _unpack(body, encoding, max_bytes)
+    except zlib.error as error:
+        raise Internal(f"cannot decompress the request: {error}") from None
+
+
+def _unpack(body: bytes | memoryview, encoding: Encoding, max_bytes: int) -> memoryview:
+    """Unpacks a message that is not small."""
+    pages = _Pages(max_bytes)
+    pieces = _pieces(body, encoding)
+    for piece, num_read in pieces:
+        pages.append(piece)
+        if pages.size <= _SUSPICIOUS_BYTES or (
+            pages.size < num_read * _SUSPICIOUS_RATIO
+        ):
+            continue
+        size = pages.size
+        del pages
+        for rest, _ in pieces:
+            size += len(rest)
+            if size > max_bytes:
+                raise _too_far(max_bytes)
+        pages = _Pages(size)
+        for again, _ in _pieces(body, encoding):
+            pages.append(again)
+    return pages.view()
+
+
+def _pieces(
+    body: bytes | memoryview, encoding: Encoding
+) -> Iterator[tuple[bytes, int]]:
+    """Yields what comes out, and how much of ``body`` went in for that and all before."""
+    inflater = zlib.decompressobj(_WINDOWS[encoding])
+    whole = memoryview(body)
+    for start in range(0, len(whole), _INPUT_BYTES):
+        part: bytes | memoryview = whole[start : start + _INPUT_BYTES]
+        while part and not inflater.eof:
+            piece = inflater.decompress(part, _PIECE_BYTES)
+            part = inflater.unconsumed_tail
+            yield piece, start + _INPUT_BYTES - len(part)
+        if inflater.eof and start + _INPUT_BYTES < len(whole):
+            raise _not_one_stream(encoding)
+    yield inflater.flush(), len(whole)
+    _check_end(inflater, encoding)
+
+
+class _Pages:
+    """Grows without being copied, and is the system's again when nobody views it."""
+
+    __slots__ = ("_max_bytes", "_pages", "_room", "size")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.size = 0
+        self._max_bytes = max_bytes
+        self._room = min(max_bytes, 2 * _SMALL_BYTES)
+        # Pages that nothing was written to take no memory.
+        self._pages = mmap.mmap(
+            -1, self._room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+
+    def append(self, piece: bytes) -> None:
+        end = self.size + len(piece)
+        if end > self._room:
+            if end > self._max_bytes:
+                raise _too_far(self._max_bytes)
+            self._room = min(self._max_bytes, max(end, 2 * self._room))
+            self._pages.resize(self._room)
+        self._pages[self.size : end] = piece
+        self.size = end
+
+    def view(self) -> memoryview:
+        return memoryview(self._pages)[: self.size]
+
+
+def _check_end(inflater: zlib._Decompress, encoding: Encoding) -> None:
+    if not inflater.eof or inflater.unused_data:
+        raise _not_one_stream(encoding)
+
+
+def _not_one_stream(encoding: Encoding) -> ServingError:
+    return Internal(f"cannot decompress the request: not one {encoding.value} stream")
+
+
+def _too_far(max_bytes: int) -> ServingError:
+    return ResourceExhausted(
+        f"decompressed message larger than max ({max_bytes} bytes)"
+    )
