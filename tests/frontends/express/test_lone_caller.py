@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frontends.express.rig import HOLD, RawClient, Rig, head, running
+from tests.frontends.express.rig import HOLD, STREAM, RawClient, Rig, head, running
 from tests.frontends.express.wire import data_frame, prefixed, request
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.frontends.rpc.express import frames
@@ -90,6 +90,21 @@ def test_nothing_is_looked_for_while_something_is_in_flight(
     looks.take()
     ask_one_by_one(rig, client, 2 * NUM_BEFORE, after + 2)
     assert LOOK_S not in looks.take()
+
+
+@pytest.mark.parametrize(("num_streams", "is_lone"), [(1, True), (2, True), (5, False)])
+def test_a_stream_that_stays_open_is_no_request_in_flight(
+    rig: Rig, looks: Looks, num_streams: int, is_lone: bool
+) -> None:
+    """A client may watch the health service on the connection it calls on."""
+    client = rig.connect()
+    after = 1
+    for _ in range(num_streams):
+        client.send(head(after, STREAM) + data_frame(after, prefixed(b"watch")))
+        after += 2
+    rig.step()
+    ask_one_by_one(rig, client, NUM_BEFORE, after)
+    assert (LOOK_S in looks.take()) is is_lone
 
 
 def test_an_answer_of_a_later_round_counts_as_well(rig: Rig, looks: Looks) -> None:

@@ -7,7 +7,8 @@ long again. Who looks instead of sleeping saves both, for as long as it takes th
 to send: mostly less processor time than the sleep would have cost.
 
 A look is made only after some requests that came and were answered one by one, with
-nothing else under way on their connection; many in flight never are. Where looks are in
+nothing else under way on their connection but streams (a Watch stays open for as long as
+the client lives); many in flight never are. Where looks are in
 vain, because the client is slow, or shares the core with the server, they become rare
 (:class:`~tfs.core.spin_backoff.SpinBackoff`). Without requests nothing looks.
 """
@@ -16,12 +17,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from tfs.core.call import MethodKind
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.frontends.rpc.express.connection import Connection
 
 NUM_BEFORE: Final = 8
 """So many requests one by one, until the next is looked for."""
+
+_MAX_WATCHES: Final = 4  # to look through more would take what is to be saved
 
 
 class LoneCaller:
@@ -66,7 +70,7 @@ class LoneCaller:
         if num == 0:
             return  # a part of a request, or what a client says beside them
         self._num_answered += num
-        if num == 1 and not connection.streams:
+        if num == 1 and not (connection.streams and _has_calls(connection)):
             self._num_alone += 1
             if self._num_alone >= NUM_BEFORE and self._look_s:
                 self._is_looking = True
@@ -77,3 +81,14 @@ class LoneCaller:
         if self._is_looking:
             self._is_looking = False
             self._loop.look_until(0.0, self._backoff)
+
+
+def _has_calls(connection: Connection) -> bool:
+    """Tells whether anything but streams of messages is under way."""
+    streams = connection.streams
+    if len(streams) > _MAX_WATCHES:
+        return True
+    return any(
+        stream.owner is None or stream.owner.route.kind is MethodKind.UNARY
+        for stream in streams.values()
+    )
