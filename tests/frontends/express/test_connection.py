@@ -217,6 +217,22 @@ def test_trailers_end_a_request() -> None:
     assert wire.events == [("open", 3, "/tfs.test.Echo/Say")]
 
 
+@pytest.mark.parametrize("name", [":method", "Upper", "connection", "a b"])
+def test_malformed_trailers_reset_their_stream_only(name: str) -> None:
+    """RFC 9113 section 8.1: no pseudo-headers there, and no HTTP/1."""
+    wire = Wire()
+    wire.feed(headers_frame(1) + data_frame(1, prefixed(b"a"), flags=0))
+    wire.feed(
+        headers_frame(1, literal_block([(name, "x")]), END_HEADERS | END_STREAM)
+        + request(3)
+    )
+    events = wire.events
+    assert ("end", 1) not in events
+    assert ("reset", 1) in events
+    assert events[-1][:2] == ("request", 3)
+    assert wire.answer(1).reset is ErrorCode.PROTOCOL_ERROR
+
+
 def test_a_request_without_a_message_ends_without_one() -> None:
     """END_STREAM on HEADERS."""
     wire = Wire()
@@ -648,16 +664,22 @@ def test_an_answer_before_the_request_ended_is_followed_by_a_reset() -> None:
 
 
 def test_http_refusals_are_whole_http_answers() -> None:
-    """Status, type and a sentence; without a window, the status alone."""
+    """Status, type and a sentence; to HEAD and without a window, the status alone."""
     wire = Wire()
-    wire.feed(request(1))
+    wire.feed(request(1) + request(3))
     wire.connection.send_refusal(wire.recorder.opened[1], HttpRefusal(415, "no gRPC"))
     assert dict(wire.answer(1).headers)[":status"] == "415"
     assert wire.answer(1).body == b"no gRPC\n"
-    wire.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + request(3))
-    wire.connection.send_refusal(wire.recorder.opened[3], HttpRefusal(405, "no"))
-    assert dict(wire.answer(3).headers)[":status"] == "405"
-    assert wire.answer(3).has_ended
+    wire.connection.send_refusal(
+        wire.recorder.opened[3], HttpRefusal(405, "no", has_body=False)
+    )
+    wire.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + request(5))
+    wire.connection.send_refusal(wire.recorder.opened[5], HttpRefusal(405, "no"))
+    for stream_id in (3, 5):
+        answer = wire.answer(stream_id)
+        assert answer.headers == [(":status", "405"), ("allow", "POST")]
+        assert answer.has_ended
+        assert answer.body == b""
 
 
 def test_sending_on_a_stream_that_is_over_is_our_own_fault() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -47,12 +48,24 @@ def test_a_size_update_empties_the_cache() -> None:
     assert cache.by_block == {}
 
 
-def test_a_skipped_block_that_inserts_empties_the_cache() -> None:
-    """Trailers nobody reads change the table like any other block."""
+@pytest.mark.parametrize("is_good", [True, False])
+def test_trailers_that_insert_empty_the_cache(is_good: bool) -> None:
+    """They change the table like any other block, malformed ones too."""
     cache = HeadCache(HpackDecoder())
     cache.decode(PLAIN)
-    cache.skip(b"\x40\x01a\x01b")
+    block = b"\x40\x01a\x01b" if is_good else b"\x40\x01A\x01b"
+    with contextlib.nullcontext() if is_good else pytest.raises(MalformedHead):
+        cache.decode_trailers(block)
     assert cache.by_block == {}
+
+
+def test_a_head_is_no_trailers() -> None:
+    """Pseudo-headers come first or never, be the block known or not."""
+    cache = HeadCache(HpackDecoder())
+    for _ in range(2):
+        with pytest.raises(MalformedHead):
+            cache.decode_trailers(PLAIN)
+        cache.decode(PLAIN)
 
 
 def test_a_malformed_head_is_not_kept_but_its_insertions_count() -> None:

@@ -101,6 +101,8 @@ def test_what_http2_forbids_is_malformed(headers: list[tuple[str, str]]) -> None
     ("headers", "status"),
     [
         (grpc_headers(method="GET"), 405),
+        (grpc_headers(method="HEAD"), 405),
+        ([(":method", "CONNECT"), (":authority", "x:1")], 405),
         (grpc_headers(content_type="application/json"), 415),
         (grpc_headers(content_type="application/grpcfoo"), 415),
         (grpc_headers(content_type="application/grpc+json"), 415),
@@ -149,6 +151,23 @@ def test_a_path_without_service_and_method_is_unimplemented(path: str) -> None:
     refusal = parse(grpc_headers(path=path)).refusal
     assert isinstance(refusal, ServingError)
     assert refusal.code is Code.UNIMPLEMENTED
+
+
+def test_the_answer_to_head_has_no_body() -> None:
+    """RFC 9110 section 9.3.2."""
+    for method, has_body in (("HEAD", False), ("GET", True)):
+        refusal = parse(grpc_headers(method=method)).refusal
+        assert isinstance(refusal, HttpRefusal)
+        assert refusal.has_body is has_body
+
+
+def test_what_else_grpc_keeps_to_itself_may_repeat() -> None:
+    """Proxies and tracers add such headers; they are not ours to judge."""
+    head = parse(grpc_headers(("grpc-trace", "1"), ("grpc-trace", "2")))
+    assert head.refusal is None
+    assert head.metadata == ()
+    with pytest.raises(MalformedHead):
+        parse(grpc_headers(("grpc-timeout", "1S"), ("grpc-timeout", "2S")))
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))

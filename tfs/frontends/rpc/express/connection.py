@@ -539,12 +539,19 @@ class Connection(StreamIntake):
 
     def _on_late_block(self, stream_id: int, block: bytes, ends: bool) -> None:
         """A second header block: trailers, or a fault; HPACK wants it either way."""
-        self._cache.skip(block)
+        is_malformed = False
+        try:
+            self._cache.decode_trailers(block)
+        except MalformedHead:
+            is_malformed = True
         stream = self.streams.get(stream_id)
         signal = received(FrameType.HEADERS, ends)
         verdict = self._step(stream_id, signal)
         if verdict.reaction is Reaction.ACCEPT and stream is not None:
-            self._on_stream_end(stream, signal)
+            if is_malformed:
+                self._reset_by_fault(stream_id, ErrorCode.PROTOCOL_ERROR)
+            else:
+                self._on_stream_end(stream, signal)
         else:
             self._annoyed(Annoyance.IGNORED_FRAME)
 

@@ -10,7 +10,11 @@ update) empties the cache.
 from __future__ import annotations
 
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
-from tfs.frontends.rpc.express.request_head import RequestHead, parse_head
+from tfs.frontends.rpc.express.request_head import (
+    RequestHead,
+    check_trailers,
+    parse_head,
+)
 
 
 class HeadCache:
@@ -57,19 +61,19 @@ class HeadCache:
                 self._size_bytes += weight
         return head
 
-    def skip(self, block: bytes) -> None:
-        """Decodes a block whose headers nobody wants, to keep the table in step.
+    def decode_trailers(self, block: bytes) -> None:
+        """Decodes a block that nobody reads, to check it and keep the table in step.
 
         Raises:
             ConnectionFault: HPACK broke; the connection must close.
+            MalformedHead: It is no trailers; the table is in step.
 
         """
-        if block in self.by_block:  # decoding it would change nothing
-            return
         generation = self._decoder.generation
-        self._decoder.decode(block)
+        headers = self._decoder.decode(block)
         if self._decoder.generation != generation:
             self._clear()
+        check_trailers(headers)
 
     def _clear(self) -> None:
         self.by_block.clear()

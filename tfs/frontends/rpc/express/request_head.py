@@ -47,11 +47,13 @@ class HttpRefusal:
     Attributes:
         status: The HTTP status code.
         text: A sentence for people, sent as the body.
+        has_body: False for HEAD, whose answer ends with its headers.
 
     """
 
     status: int
     text: str
+    has_body: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,10 @@ _CONNECTION_SPECIFIC: Final = frozenset(
         b"upgrade",
     )
 )
-# Read here and not passed on; gRPC keeps what starts with "grpc-" to itself.
-_NOT_METADATA: Final = frozenset((b"content-type", b"te", b"content-length"))
+# Read here and not passed on; gRPC keeps what else starts with "grpc-" to itself.
+_READ: Final = frozenset(
+    (b"content-type", b"te", b"content-length", b"grpc-timeout", b"grpc-encoding")
+)
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]").search
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
@@ -104,6 +108,10 @@ _ENCODINGS: Final = {
     **{encoding.value.encode(): encoding for encoding in Encoding},
 }
 _GRPC_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:[;\s].*)?").fullmatch
+
+
+_WRONG_METHOD: Final = HttpRefusal(405, "gRPC wants POST")
+_WRONG_METHOD_HEAD: Final = HttpRefusal(405, "gRPC wants POST", has_body=False)
 
 
 def parse_timeout(text: bytes) -> float:
@@ -147,22 +155,44 @@ def parse_head(headers: Sequence[Header], was_cut: bool = False) -> RequestHead:
             pseudo[name] = value
         else:
             regular = True
-            if _NAME(name) is None:
-                raise MalformedHead("header name is no lower-case token")
-            if name in _CONNECTION_SPECIFIC:
-                raise MalformedHead("connection-specific header")
-            if name in _NOT_METADATA or name[:5] == b"grpc-":
+            _check_name(name)
+            if name in _READ:
                 if fields.setdefault(name, value) != value:
                     raise MalformedHead("contradicting repeated header")
-            else:
+            elif name[:5] != b"grpc-":
                 fault = _add_metadata(metadata, name, value) or fault
-        if _BAD_VALUE(value) is not None:
-            raise MalformedHead("NUL, CR or LF in a header value")
+        _check_value(value)
     if fields.get(b"te", b"trailers") != b"trailers":
         raise MalformedHead("te is not trailers")
     if was_cut:
         return RequestHead("", refusal=_too_large())
     return _check(pseudo, fields, tuple(metadata), fault)
+
+
+def check_trailers(headers: Sequence[Header]) -> None:
+    """Checks the headers behind a request's messages, which mean nothing to gRPC.
+
+    Raises:
+        MalformedHead: One is a pseudo-header, or no header of HTTP/2.
+
+    """
+    for name, value in headers:
+        if name[:1] == b":":
+            raise MalformedHead("pseudo-header in trailers")
+        _check_name(name)
+        _check_value(value)
+
+
+def _check_name(name: bytes) -> None:
+    if _NAME(name) is None:
+        raise MalformedHead("header name is no lower-case token")
+    if name in _CONNECTION_SPECIFIC:
+        raise MalformedHead("connection-specific header")
+
+
+def _check_value(value: bytes) -> None:
+    if _BAD_VALUE(value) is not None:
+        raise MalformedHead("NUL, CR or LF in a header value")
 
 
 def _check(
@@ -173,6 +203,8 @@ def _check(
 ) -> RequestHead:
     method = pseudo.get(b":method")
     raw_path = pseudo.get(b":path", b"")
+    if method == b"CONNECT" and b":authority" in pseudo and len(pseudo) == 2:
+        return RequestHead("", refusal=_WRONG_METHOD)  # it has no path (section 8.5)
     if method is None or not pseudo.get(b":scheme") or not raw_path:
         raise MalformedHead("missing pseudo-header")
     try:
@@ -181,7 +213,8 @@ def _check(
         raise MalformedHead("path is not ASCII") from None
     content_length = _content_length(fields.get(b"content-length"))
     if method != b"POST":
-        return RequestHead(path, refusal=HttpRefusal(405, "gRPC wants POST"))
+        refusal = _WRONG_METHOD if method != b"HEAD" else _WRONG_METHOD_HEAD
+        return RequestHead(path, refusal=refusal)
     if _GRPC_TYPE(fields.get(b"content-type", b"")) is None:
         return RequestHead(
             path,

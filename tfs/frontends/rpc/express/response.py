@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from tfs.core.errors import Code, ServingError
@@ -119,15 +120,24 @@ def error_block(error: ServingError, trailers_only: bool) -> bytes:
     return b"".join(parts)
 
 
-def http_refusal(refusal: HttpRefusal) -> tuple[bytes, bytes]:
-    """Returns header block and body of a plain HTTP answer to what is not gRPC."""
+def http_refusal(
+    refusal: HttpRefusal, max_body_bytes: float = inf
+) -> tuple[bytes, bytes]:
+    """Returns header block and body of a plain HTTP answer to what is not gRPC.
+
+    The body is empty where there is to be none, or no room for it.
+    """
     body = refusal.text.encode() + b"\n"
-    block = (
-        encode_literal(b":status", str(refusal.status).encode())
+    block = encode_literal(b":status", str(refusal.status).encode())
+    if refusal.status == 405:
+        block += encode_literal(b"allow", b"POST")
+    if not refusal.has_body or len(body) > max_body_bytes:
+        return block, b""
+    return (
+        block
         + encode_literal(b"content-type", b"text/plain; charset=utf-8")
         + encode_literal(b"content-length", str(len(body)).encode())
-    )
-    return block, body
+    ), body
 
 
 HTTP_1_ANSWER: Final = (

@@ -236,8 +236,10 @@ class SendingHalf:
     def send_refusal(self, stream: Stream, refusal: HttpRefusal) -> None:
         """Answers what is not gRPC with a plain HTTP response."""
         self._check_sending(stream, Signal.SEND_END)
-        head, body = response.http_refusal(refusal)
-        if len(body) <= min(self._send_window, stream.send_window):
+        head, body = response.http_refusal(
+            refusal, min(self._send_window, stream.send_window)
+        )
+        if body:
             self._send_window -= len(body)
             self.out.append(
                 frames.frame(FrameType.HEADERS, END_HEADERS, stream.id, head)
