@@ -67,3 +67,31 @@ def test_quoted_annotation_counts_as_use() -> None:
     """A name in quotes is looked up later all the same."""
     source = "class Config:\n    pass\ndef f(c: 'Config'):\n    return c\n"
     assert "class Config" in needed_source(source, {"f"})
+
+
+def test_calls_on_libraries_are_left_out_wherever_they_stand() -> None:
+    """A script that seeds or saves before its class is not run again on a server."""
+    source = (
+        "import torch\n"
+        "torch.manual_seed(0)\n"
+        "other = train()\n"
+        "torch.save(other, 'other.pt')\n"
+        "class Net(torch.nn.Module):\n    pass\n"
+        "torch.save(Net(), 'net.pt')\n"
+    )
+    kept = needed_source(source, {"Net"})
+    assert kept == "import torch\nclass Net(torch.nn.Module):\n    pass\n"
+
+
+def test_text_that_is_no_annotation_names_nothing() -> None:
+    """A buffer's name does not bring along what the script calls so."""
+    source = (
+        "mask = read('data.csv')\n"
+        "class Config:\n    pass\n"
+        "class Net:\n"
+        "    def __init__(self, config: 'Config | None') -> None:\n"
+        "        self.register_buffer('mask', config)\n"
+    )
+    kept = needed_source(source, {"Net"})
+    assert "data.csv" not in kept
+    assert "class Config" in kept

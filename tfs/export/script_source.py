@@ -15,25 +15,26 @@ def needed_source(source: str, names: Collection[str]) -> str:
     """Returns the top-level statements of ``source`` that ``names`` depend on.
 
     Imports, definitions and assignments are kept if something kept uses what they
-    bind, and calls on such an object (``TABLE.update(...)``) with them. A block that
-    asks for ``__name__`` never is.
+    bind, and calls on such an object (``TABLE.update(...)``) with them, but none on
+    what was imported (``torch.save(...)``). A block that asks for ``__name__`` never is.
 
     Raises:
         SyntaxError: The source does not parse.
 
     """
     statements = [s for s in ast.parse(source).body if not _asks_for_name(s)]
+    imported = {
+        name
+        for statement in statements
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in _bound(node)
+    }
     wanted = set(names)
     kept: set[int] = set()
     changed = True
     while changed:
         changed = False
-        imported = {
-            name
-            for index in kept
-            if isinstance(statements[index], ast.Import | ast.ImportFrom)
-            for name in _bound(statements[index])
-        }
         for index, statement in enumerate(statements):
             if index in kept or not _is_needed(statement, wanted, imported):
                 continue
@@ -89,15 +90,31 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 def _used(statement: ast.stmt) -> set[str]:
     used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    # A quoted annotation names what it quotes.
-    used |= {
-        node.value
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and node.value.isidentifier()
-    }
+    for node in ast.walk(statement):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
+            used |= _quoted(node.annotation)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
+            used |= _quoted(node.returns)
     return used
+
+
+def _quoted(annotation: ast.expr) -> set[str]:
+    """Returns the names that an annotation has in quotes: ``"Config | None"``.
+
+    No other text is looked at: ``register_buffer("mask", ...)`` has nothing to do with
+    a ``mask`` of the script.
+    """
+    names: set[str] = set()
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                quoted = ast.parse(node.value, mode="eval")
+            except SyntaxError:
+                continue  # Literal["any text"]
+            names |= {
+                each.id for each in ast.walk(quoted) if isinstance(each, ast.Name)
+            }
+    return names
 
 
 def _asks_for_name(statement: ast.stmt) -> bool:
