@@ -18,7 +18,8 @@ _HEAD = """\
 
 `--flag=value` and `--flag value` are the same; a boolean flag alone is true. Flags that
 TensorFlow Serving has keep their names and meaning, so that start scripts work unchanged.
-An unknown flag is an error.
+An unknown flag is an error. Beside these, `--log_level` says what goes to stderr (debug,
+info, warning or error; info by default), and `--version` prints versions and ends.
 
 | flag | default | what it does |
 |---|---|---|
