@@ -313,6 +313,9 @@ def _wrong_predicts() -> Iterator[Case]:
         change(request)
         return request
 
+    def named(name: str) -> Any:
+        return changed(lambda r: setattr(r.model_spec, "name", name))
+
     bad = Code.INVALID_ARGUMENT
     yield wrong("no model spec", bad, "Missing ModelSpec", b"")
     yield wrong(
@@ -342,8 +345,36 @@ def _wrong_predicts() -> Iterator[Case]:
         'Serving signature key "ghost" not found',
         _predict("ghost", x=x),
     )
-    yield wrong("an input missing", bad, "x", _predict(y=y))
-    yield wrong("an input too many", bad, "z", _predict(x=x, y=y, z=x))
+    yield wrong(
+        "an input missing",
+        bad,
+        "input size does not match signature: 1!=2 len({y}) != len({x,y}). "
+        "Sent extra: {}. Missing but required: {x}.",
+        _predict(y=y),
+    )
+    yield wrong(
+        "no input, one of them with a default",
+        bad,
+        "0!=2 len({}) != len({x,y}). Sent extra: {}. Missing but required: {x}.",
+        _predict(),
+    )
+    yield wrong(
+        "an input too many", bad, "Sent extra: {z}. Missing", _predict(x=x, y=y, z=x)
+    )
+    yield wrong(
+        "an input by another name",
+        bad,
+        "Signature input alias: x(feed name: x) not found in request and no default "
+        "value provided. Inputs expected to be in the request {y,z}, or default input "
+        "alias set: y",
+        _predict(z=x, y=y),
+    )
+    yield wrong(
+        "an input by another name than the default's",
+        bad,
+        "Inputs contains invalid name. Used request inputs: x, request input: x,z",
+        _predict(x=x, z=y),
+    )
     yield wrong(
         "an output that is not there",
         bad,
@@ -357,7 +388,28 @@ def _wrong_predicts() -> Iterator[Case]:
         changed(lambda r: r.output_filter.extend(["x", "x"])),
     )
     other = typed_proto(TensorView(STRING, (1, 2), (b"a", b"b")))
-    yield wrong("another dtype", bad, "x", _predict(x=other))
+    yield wrong(
+        "another dtype", bad, "to be float but string is provided", _predict(x=other)
+    )
+    yield wrong(
+        "other rows than the other input",
+        bad,
+        "must have equal 0th-dimension size",
+        _predict(x=x, y=typed_proto(_floats(1, 2, shape=(1, 2)))),
+    )
+    yield wrong(
+        "a streamed prediction",
+        Code.UNIMPLEMENTED,
+        "predict_streamed_options",
+        changed(lambda r: setattr(r.predict_streamed_options, "request_state", 1)),
+    )
+    for kind, letter in (("ASCII", "a"), ("two bytes", "\u00e9"), ("three", "\u4e2d")):
+        yield wrong(
+            f"a message cut at 1,024 characters of {kind}",
+            Code.NOT_FOUND,
+            "...TRUNCATED",
+            named(letter * 2000),
+        )
     yield wrong(
         "another shape",
         bad,
@@ -371,6 +423,9 @@ def _wrong_predicts() -> Iterator[Case]:
             t.tensor_shape.dim[0], "size", 1 << 62
         ),
         "a billion elements": lambda t: setattr(t.tensor_shape.dim[0], "size", 10**9),
+        "255 dimensions": lambda t: t.tensor_shape.dim.extend(
+            [t.tensor_shape.dim[0]] * 253
+        ),
         "a hundred thousand dimensions": lambda t: t.tensor_shape.dim.extend(
             [t.tensor_shape.dim[0]] * 100_000
         ),
@@ -519,17 +574,82 @@ def _wrong_examples() -> Iterator[Case]:
             bad,
             "1",
         )
-    request = inference_pb2.MultiInferenceRequest()
-    task = request.tasks.add(method_name="tensorflow/serving/predict")
-    task.model_spec.name = MODEL
-    _fill_examples(request.input.example_list, *ROWS)
+    yield from _wrong_tasks()
+
+
+def _wrong_tasks() -> Iterator[Case]:
+    """What TensorFlow Serving says of MultiInference's tasks, in its order."""
+    bad = Code.INVALID_ARGUMENT
+    classify, regress = (MODEL, "classify", "classify"), (MODEL, "regress", "regress")
+    unnamed, ghost = ("", "regress", "regress"), (MODEL, "ghost", "regress")
+    wrongs: dict[str, tuple[list[tuple[str, str, str]], Code, str]] = {
+        "without tasks": ([], bad, "ModelSpec has no name specified."),
+        "of no model": ([unnamed], bad, "ModelSpec has no name specified."),
+        "of no model later": (
+            [classify, unnamed],
+            bad,
+            "Found ModelSpec with an empty model name.",
+        ),
+        "of two models": (
+            [classify, ("other", "regress", "regress")],
+            bad,
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
+        ),
+        "of a model that is not there, twice": (
+            [("ghost", "a", "regress")] * 2,
+            Code.NOT_FOUND,
+            "Servable not found for request: Latest(ghost)",
+        ),
+        "twice the same": (
+            [regress, regress],
+            bad,
+            "Duplicate evaluation of signature: regress",
+        ),
+        "by no signature, twice": (
+            [ghost, ghost],
+            bad,
+            "Requested signature not found in model graph: ghost",
+        ),
+        "of a Predict": (
+            [(MODEL, "", "predict")],
+            Code.UNIMPLEMENTED,
+            "Unsupported signature method_name: tensorflow/serving/predict",
+        ),
+        "by a signature of Predict": (
+            [(MODEL, "", "classify")],
+            bad,
+            "Was: tensorflow/serving/predict",
+        ),
+    }
+    for name, (tasks, code, words) in wrongs.items():
+        request = inference_pb2.MultiInferenceRequest()
+        for model, signature, method in tasks:
+            task = request.tasks.add(method_name=f"tensorflow/serving/{method}")
+            task.model_spec.name = model
+            task.model_spec.signature_name = signature
+        _fill_examples(request.input.example_list, *ROWS)
+        yield Case(
+            f"MultiInference {name}",
+            f"{_PREDICTION}/MultiInference",
+            request.SerializeToString(),
+            code,
+            words,
+        )
     yield Case(
-        "MultiInference of a Predict",
+        "MultiInference of nothing",
         f"{_PREDICTION}/MultiInference",
-        request.SerializeToString(),
-        Code.UNIMPLEMENTED,
-        "Unsupported signature method_name",
+        _one_task().SerializeToString(),
+        bad,
+        "Input is empty.",
     )
+
+
+def _one_task() -> Any:
+    request = inference_pb2.MultiInferenceRequest()
+    task = request.tasks.add(method_name="tensorflow/serving/regress")
+    task.model_spec.name = MODEL
+    task.model_spec.signature_name = "regress"
+    return request
 
 
 # -- models, health, and what is not there ---------------------------------------------

@@ -83,8 +83,24 @@ def test_fitting_inputs_give_their_rows(
     [
         ({}, r"0!=1.*Missing but required: \{x\}"),
         ({"x": zeros(1, 3), "z": zeros(1)}, r"Sent extra: \{z\}"),
-        ({"z": zeros(1, 3)}, r"Sent extra: \{z\}. Missing but required: \{x\}"),
-        ({"x": TensorView(INT64, (1, 3), bytes(24))}, "'x'.*float32.*int64"),
+        (
+            {"z": zeros(1, 3)},
+            r"Signature input alias: x\(feed name: x\) not found in request and no "
+            r"default value provided. Inputs expected to be in the request \{z\}",
+        ),
+        (
+            {"y": zeros(1, 3), "z": zeros(1)},
+            r"2!=1 len\(\{y,z\}\) != len\(\{x\}\). "
+            r"Sent extra: \{y,z\}. Missing but required: \{x\}",
+        ),
+        (
+            {"x": TensorView(INT64, (1, 3), bytes(24))},
+            "'x' expected to be float but int64 is provided",
+        ),
+        (
+            {"x": TensorView(STRING, (1, 3), (b"",) * 3)},
+            "'x' expected to be float but string is provided",
+        ),
         ({"x": zeros(3)}, r"'x' must have shape \[-1, 3\].*got \[3\]"),
         ({"x": zeros(1, 4)}, r"'x' must have shape \[-1, 3\].*got \[1, 4\]"),
         ({"x": zeros(1, 3, 1)}, r"got \[1, 3, 1\]"),
@@ -103,6 +119,29 @@ def test_inputs_have_equally_many_rows() -> None:
     assert TWO_INPUTS.check_inputs({"x": zeros(2, 3), "t": zeros(2)}) == 2
     with pytest.raises(InvalidArgument, match=r"0th-dimension.*'t' has 3, others 2"):
         TWO_INPUTS.check_inputs({"x": zeros(2, 3), "t": zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, r"0!=2 len\(\{\}\) != len\(\{t,x\}\).*Missing but required: \{x\}"),
+        (
+            {"x": zeros(1, 3), "z": zeros(1)},
+            "Inputs contains invalid name. Used request inputs: x, request input: x,z",
+        ),
+        (
+            {"t": zeros(1), "z": zeros(1)},
+            r"Signature input alias: x.*in the request \{t,z\}, or default input "
+            "alias set: t",
+        ),
+    ],
+)
+def test_a_default_that_was_put_in_is_not_said_to_be_sent(
+    inputs: Mapping[str, TensorView], message: str
+) -> None:
+    """The caller reads of what it sent."""
+    with pytest.raises(InvalidArgument, match=message):
+        TWO_INPUTS.check_inputs(TWO_INPUTS.with_defaults(inputs))
 
 
 def test_an_input_with_a_default_may_be_left_out() -> None:

@@ -8,6 +8,7 @@ from tests.handlers.served import OneModel
 from tfs.core.errors import (
     Internal,
     InvalidArgument,
+    NotFound,
     ServingError,
     Unimplemented,
 )
@@ -146,7 +147,27 @@ def test_several_signatures_answer_in_order() -> None:
 @pytest.mark.parametrize(
     ("tasks", "kind", "words"),
     [
-        ([("", "regress", "regress")], InvalidArgument, "empty model name"),
+        ([("", "regress", "regress")], InvalidArgument, "ModelSpec has no name"),
+        (
+            [("m", "regress", "regress"), ("", "classify", "classify")],
+            InvalidArgument,
+            "Found ModelSpec with an empty model name.",
+        ),
+        (
+            [("n", "regress", "regress"), ("n", "regress", "regress")],
+            NotFound,
+            "Latest(n)",
+        ),
+        (
+            [("m", "other", "regress"), ("m", "other", "regress")],
+            InvalidArgument,
+            "not found in model graph: other",
+        ),
+        (
+            [("m", "regress", "predict"), ("m", "regress", "regress")],
+            Unimplemented,
+            "Unsupported signature method_name: tensorflow/serving/predict",
+        ),
         (
             [("m", "regress", "regress"), ("n", "classify", "classify")],
             InvalidArgument,
@@ -163,13 +184,13 @@ def test_several_signatures_answer_in_order() -> None:
             InvalidArgument,
             "not found in model graph: other",
         ),
-        ([], InvalidArgument, "no tasks"),
+        ([], InvalidArgument, "ModelSpec has no name"),
     ],
 )
 def test_a_bad_task_fails_the_whole_request(
     tasks: list[tuple[str, str, str]], kind: type[ServingError], words: str
 ) -> None:
-    """Nothing runs unless every task is right."""
+    """Nothing runs unless every task is right; upstream's order says which error."""
     served = OneModel()
     error = multi(served, *tasks).error()
     assert isinstance(error, kind)

@@ -133,8 +133,11 @@ def test_predict_with_other_inputs() -> None:
     """predict_util InputTensorsDontMatchModelSpecInputs: extra and missing are named."""
     error = predict(predict_request(unknown=(1, 2))).error()
     assert isinstance(error, InvalidArgument)
-    assert "input size does not match signature" in error.message
+    assert "input size does not match signature: 1!=2" in error.message
     assert "Sent extra: {unknown}. Missing but required: {x}." in error.message
+    error = predict(predict_request(unknown=(1, 2), scale=(1,))).error()
+    assert "Signature input alias: x(feed name: x) not found" in error.message
+    assert "Inputs expected to be in the request {scale,unknown}" in error.message
 
 
 def test_predict_with_a_tensor_that_cannot_be_read() -> None:
@@ -164,7 +167,7 @@ def test_predict_with_another_type() -> None:
     tensor.string_val.extend([b"a", b"b"])
     error = predict(request).error()
     assert isinstance(error, InvalidArgument)
-    assert "float32" in error.message
+    assert "to be float but string is provided" in error.message
     assert "string" in error.message
 
 

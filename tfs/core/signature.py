@@ -157,8 +157,8 @@ class Signature:
             spec = specs[name]
             if view.dtype is not spec.dtype:
                 raise InvalidArgument(
-                    f"input {name!r} expected to be {spec.dtype} but "
-                    f"{view.dtype} is provided"
+                    f"input {name!r} expected to be {_type_name(spec.dtype)} but "
+                    f"{_type_name(view.dtype)} is provided"
                 )
             shape = view.shape
             if not spec.accepts(shape):
@@ -206,19 +206,38 @@ class Signature:
                 raise InvalidArgument(f"duplicate output tensor alias: {name}")
 
     def _check_names(self, inputs: Mapping[str, TensorView]) -> None:
-        extra = [name for name in inputs if name not in self.inputs]
+        """Refuses names that are wrong, in TensorFlow Serving's words.
+
+        (servables/tensorflow/predict_util.cc, util.cc GetInputValues)
+        """
+        defaults = self.defaults
+        sent = [name for name, view in inputs.items() if view is not defaults.get(name)]
+        extra = [name for name in sent if name not in self.inputs]
         missing = [
-            name
-            for name in self.inputs
-            if name not in inputs and name not in self.defaults
+            name for name in self.inputs if name not in inputs and name not in defaults
         ]
-        if extra or missing:
+        if not extra and not missing:
+            return
+        if len(sent) != len(self.inputs):
             raise InvalidArgument(
-                f"input size does not match signature: {len(inputs)}!="
-                f"{len(self.inputs)} len({_name_set(inputs)}) != "
+                f"input size does not match signature: {len(sent)}!="
+                f"{len(self.inputs)} len({_name_set(sent)}) != "
                 f"len({_name_set(self.inputs)}). Sent extra: {_name_set(extra)}. "
                 f"Missing but required: {_name_set(missing)}."
             )
+        if missing:
+            raise InvalidArgument(
+                f"Signature input alias: {missing[0]}(feed name: {missing[0]}) not "
+                "found in request and no default value provided. Inputs expected to be "
+                f"in the request {_name_set(sent)}, or default input alias set: "
+                f"{','.join(sorted(defaults))}. The signature takes "
+                f"{_name_set(self.inputs)}"
+            )
+        used = [name for name in sent if name in self.inputs]
+        raise InvalidArgument(
+            "Inputs contains invalid name. Used request inputs: "
+            f"{','.join(sorted(used))}, request input: {','.join(sorted(sent))}"
+        )
 
     def to_json(self) -> dict[str, JsonValue]:
         """Returns the manifest's form; ``from_json`` reads it back equal."""
@@ -438,6 +457,14 @@ def _slot_json(slot: ExampleSlot) -> dict[str, JsonValue]:
     else:
         form["value"] = [base64.b64encode(item).decode() for item in slot.value]
     return form
+
+
+_TENSORFLOW_NAMES: Final = {"float32": "float", "float64": "double", "float16": "half"}
+
+
+def _type_name(dtype: DType) -> str:
+    """Returns what TensorFlow calls it, as clients have it in their messages."""
+    return _TENSORFLOW_NAMES.get(dtype.name, dtype.name)
 
 
 def _name_set(names: Iterable[str]) -> str:

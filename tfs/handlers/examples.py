@@ -77,18 +77,30 @@ class _Question:
     """What a request of any of the three asks. Immutable.
 
     Attributes:
-        tasks: Which signatures of which model, and the method each must have.
+        model_spec: Which version answers.
+        tasks: Which of its signatures, and the method each must have, as sent; they are
+            looked at once there is a version.
         rows: The Examples.
 
     """
 
-    tasks: tuple[tuple[ModelSpec, Method], ...]
+    model_spec: ModelSpec
+    tasks: tuple[InferenceTaskView, ...]
     rows: ExampleInput
 
     @property
     def key(self) -> str:
         """The signature, "" if there are several."""
-        return self.tasks[0][0].signature_key if len(self.tasks) == 1 else ""
+        return self.model_spec.signature_key if len(self.tasks) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundTask:
+    """A task that can be run. Immutable."""
+
+    model_spec: ModelSpec
+    method: Method
+    signature: Signature
 
 
 class _ExamplesHandler:
@@ -167,15 +179,12 @@ class _ExamplesHandler:
         handle: ServableHandle[Servable] | None = None
         stats: RequestStats | None = None
         try:
-            spec = question.tasks[0][0]
+            spec = question.model_spec
             handle = self._lookup.acquire(
                 spec.name, spec.version, spec.version_label, None, call
             )
             model = gate.model(handle.id.name)
-            signatures = [
-                self._find_signature(handle.servable, each, method)
-                for each, method in question.tasks
-            ]
+            tasks = self._find_tasks(handle.servable, question.tasks)
             stats = model.stats_of(self.method, handle.id.version, question.key)
             stats.begin()
             model.enter()
@@ -184,20 +193,43 @@ class _ExamplesHandler:
                 handle.release()
             gate.refuse(call, error, self.method, begun_s, stats)
             return
-        progress = _Progress(
-            self, call, question, handle, signatures, model, stats, begun_s
-        )
+        progress = _Progress(self, call, question, handle, tasks, model, stats, begun_s)
         self._decode(call, progress.make_tasks, progress.submit, progress.refuse)
 
-    def _find_signature(
-        self, servable: Servable, spec: ModelSpec, method: Method
-    ) -> Signature:
-        """Returns the signature the spec names, if it can answer ``method``."""
-        signature = servable.signatures.get(spec.signature_key)
-        if signature is None:
-            raise InvalidArgument(f"{_MISSING[self.method]}: {spec.signature_key}")
+    def _find_tasks(
+        self, servable: Servable, tasks: Sequence[InferenceTaskView]
+    ) -> list[_FoundTask]:
+        """Returns the tasks with their signatures: of one model, every one once.
+
+        Raises:
+            ServingError: The first thing wrong, in upstream's order.
+
+        """
+        found: list[_FoundTask] = []
+        for task in tasks:
+            spec = task.model_spec
+            if spec is None or not spec.name:
+                raise InvalidArgument("Found ModelSpec with an empty model name.")
+            if found and spec.name != found[0].model_spec.name:
+                raise InvalidArgument(
+                    "All ModelSpecs in a MultiInferenceRequest must access the same "
+                    "model name."
+                )
+            key = spec.signature_key
+            if key in [each.model_spec.signature_key for each in found]:
+                raise InvalidArgument(f"Duplicate evaluation of signature: {key}")
+            signature = servable.signatures.get(key)
+            if signature is None:
+                raise InvalidArgument(f"{_MISSING[self.method]}: {key}")
+            method = _method(task.method_name)
+            self._check_signature(signature, method)
+            found.append(_FoundTask(spec, method, signature))
+        return found
+
+    def _check_signature(self, signature: Signature, method: Method) -> None:
+        """Returns if the signature can answer ``method``."""
         if signature.method is method:
-            return signature
+            return
         if self._check_method or not signature.features:
             # Without features nothing says which input takes what of an Example.
             raise InvalidArgument(
@@ -210,7 +242,6 @@ class _ExamplesHandler:
                 f"Expected {_NOUN[method]} signature outputs to contain at least one of "
                 f"{wanted}. Signature has: {', '.join(sorted(signature.outputs))}"
             )
-        return signature
 
 
 class ExampleHandler(_ExamplesHandler):
@@ -271,7 +302,7 @@ class _Progress:
         call: Call,
         question: _Question,
         handle: ServableHandle[Servable],
-        signatures: Sequence[Signature],
+        tasks: Sequence[_FoundTask],
         model: ModelGate,
         stats: RequestStats,
         begun_s: float,
@@ -279,15 +310,15 @@ class _Progress:
         self.call = call
         self.question = question
         self.handle = handle
-        self.signatures = signatures
+        self.tasks = tasks
         self._handler = handler
         self._model = model
         self._stats = stats
         self._begun_s = begun_s
-        self._outcomes: list[Outcome | None] = [None] * len(signatures)
+        self._outcomes: list[Outcome | None] = [None] * len(tasks)
         # One number a task, 0 first: whoever pops 0 is the last and replies. Popping
         # is atomic under the GIL.
-        self._waiting = list(range(len(signatures)))
+        self._waiting = list(range(len(tasks)))
 
     @property
     def num_rows(self) -> int:
@@ -302,10 +333,8 @@ class _Progress:
     def make_tasks(self) -> list[InferenceTask]:
         """Returns what to submit, one task a signature."""
         return [
-            self._task(index, spec.signature_key, signature)
-            for index, ((spec, _), signature) in enumerate(
-                zip(self.question.tasks, self.signatures, strict=True)
-            )
+            self._task(index, task.model_spec.signature_key, task.signature)
+            for index, task in enumerate(self.tasks)
         ]
 
     def submit(self, tasks: Sequence[InferenceTask]) -> None:
@@ -376,45 +405,27 @@ class _Progress:
 
 def _read_one(message: bytes | memoryview, method: Method) -> _Question:
     request = read_example_request(message)
-    if request.model_spec is None:
+    spec = request.model_spec
+    if spec is None:
         raise InvalidArgument("Missing ModelSpec")
-    return _Question(((request.model_spec, method),), request.input)
+    task = InferenceTaskView(spec, method.method_name)
+    return _Question(spec, (task,), request.input)
 
 
 def _read_several(message: bytes | memoryview) -> _Question:
     request = read_multi_inference_request(message)
-    specs = _check_tasks(request.tasks)
-    methods = map(_method, request.tasks)
-    return _Question(tuple(zip(specs, methods, strict=True)), request.input)
+    # The first task's decides, as in GetModelSpecFromRequest of multi_inference.cc.
+    spec = request.tasks[0].model_spec if request.tasks else None
+    if spec is None or not spec.name:
+        raise InvalidArgument("ModelSpec has no name specified.")
+    return _Question(spec, request.tasks, request.input)
 
 
-def _check_tasks(tasks: tuple[InferenceTaskView, ...]) -> list[ModelSpec]:
-    """Returns the tasks' specs: one model, every signature once."""
-    if not tasks:
-        raise InvalidArgument("MultiInferenceRequest has no tasks")
-    specs: list[ModelSpec] = []
-    for task in tasks:
-        spec = task.model_spec
-        if spec is None or not spec.name:
-            raise InvalidArgument("Found ModelSpec with an empty model name.")
-        if specs and spec.name != specs[0].name:
-            raise InvalidArgument(
-                "All ModelSpecs in a MultiInferenceRequest must access the same model "
-                "name."
-            )
-        if spec.signature_key in [each.signature_key for each in specs]:
-            raise InvalidArgument(
-                f"Duplicate evaluation of signature: {spec.signature_key}"
-            )
-        specs.append(spec)
-    return specs
-
-
-def _method(task: InferenceTaskView) -> Method:
+def _method(name: str) -> Method:
     for method in (Method.CLASSIFY, Method.REGRESS):
-        if task.method_name == method.method_name:
+        if name == method.method_name:
             return method
-    raise Unimplemented(f"Unsupported signature method_name: {task.method_name}")
+    raise Unimplemented(f"Unsupported signature method_name: {name}")
 
 
 def _classification(progress: _Progress) -> bytes:
@@ -425,7 +436,7 @@ def _classification(progress: _Progress) -> bytes:
         progress.question.key,
         progress.outputs[0],
         progress.num_rows,
-        progress.signatures[0].labels,
+        progress.tasks[0].signature.labels,
     )
 
 
@@ -442,12 +453,11 @@ def _regression(progress: _Progress) -> bytes:
 
 def _answers(progress: _Progress) -> bytes:
     answers = []
-    for (spec, method), signature, outputs in zip(
-        progress.question.tasks, progress.signatures, progress.outputs, strict=True
-    ):
+    for task, outputs in zip(progress.tasks, progress.outputs, strict=True):
+        spec, method = task.model_spec, task.method
         if method is Method.CLASSIFY:
             result = write_classification_result(
-                outputs, progress.num_rows, signature.labels
+                outputs, progress.num_rows, task.signature.labels
             )
         else:
             result = write_regression_result(outputs, progress.num_rows)
