@@ -286,11 +286,16 @@ class FileSystemSource:
 
     def poll_once(self) -> None:
         """Looks at every servable now, on this thread."""
+        self.look_soon()
+        self.step()
+
+    def look_soon(self) -> None:
+        """Has the source's thread look at everything now; returns at once."""
         with self._changed:
             self._insist_on_all_locked()
             if self._repository is not None:
                 self._repository_time.insist(self._clock.now())
-        self.step()
+            self._changed.notify_all()
 
     def mark_changed(self, path: str) -> None:
         """Notes that something at, above or below ``path`` changed. Thread-safe."""

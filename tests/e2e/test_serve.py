@@ -284,6 +284,22 @@ def test_labels_choose_versions(scale: Path, tmp_path: Path) -> None:
         assert client.predict("scale", {"x": X}, label="new").version == 2
 
 
+def test_a_hang_up_has_the_config_file_read(scale: Path, tmp_path: Path) -> None:
+    """SIGHUP does not wait for the next look, and ends nothing."""
+    config = tmp_path / "models.config"
+    config.write_text(config_text("scale", scale))
+    flags = (
+        f"--model_config_file={config}",
+        "--model_config_file_poll_wait_seconds=3600",
+    )
+    with Serving(*flags) as server:
+        server.wait_for("scale/2 is available")
+        write_whole(config, config_text("other", scale))
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("other/2 is available")
+        assert server.stop() == 0
+
+
 def test_a_bad_edit_keeps_the_running_config(scale: Path, tmp_path: Path) -> None:
     """A syntax error is refused with its place; what was served is served on."""
     config = tmp_path / "models.config"

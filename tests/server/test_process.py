@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -14,7 +17,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.server_config import read_config_text
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
-from tfs.server.process import Announcer, _drain, _SignalInbox
+from tfs.server.process import Announcer, _drain, _SignalInbox, first_config
 from tfs.testing.fake_clock import FakeClock
 
 SCALE = ServableId("scale", 1)
@@ -105,6 +108,42 @@ def test_a_call_that_nobody_waits_for_keeps_a_server_for_seconds() -> None:
     with _SignalInbox() as inbox:
         assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 0
     assert [each - begun_s for each in server.deadlines_s] == [30.0, 5.0]
+
+
+def test_a_hang_up_ends_neither_a_server_nor_its_drain() -> None:
+    """Whoever closes a terminal, or asks for a look, does not cut calls off."""
+    with _SignalInbox() as inbox:
+        signal.raise_signal(signal.SIGHUP)
+        assert inbox.receive() == "SIGHUP"
+        signal.raise_signal(signal.SIGHUP)
+        clock = FakeClock()
+        server = _Answered(clock)
+        assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 0
+
+
+def test_a_hang_up_that_is_ignored_stays_so() -> None:
+    """That is what nohup is for."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _SignalInbox() as inbox:
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGHUP)
+            inbox.notify()
+            assert inbox.receive() == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_pipe_is_no_config_file(tmp_path: Path) -> None:
+    """A start says what is wrong rather than wait for somebody to write."""
+    os.mkfifo(tmp_path / "models.config")
+    for path, words in ((tmp_path / "models.config", "regular"), (tmp_path, "regular")):
+        options = ServerOptions(any_port=True, model_config_file=str(path))
+        with pytest.raises(FailedPrecondition, match=words):
+            first_config(options)
+    options = ServerOptions(any_port=True, model_config_file="/absent")
+    with pytest.raises(FailedPrecondition, match="No such file"):
+        first_config(options)
 
 
 def test_a_config_that_is_refused_costs_no_patience() -> None:

@@ -770,6 +770,18 @@ def test_the_thread_polls_by_the_clock() -> None:
     assert w.clock.num_sleepers == 0
 
 
+def test_the_thread_looks_when_it_is_asked() -> None:
+    """However long its pauses are, also where it looks but once."""
+    w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=0, watch=False))
+    w.publish(1)
+    with w.source:
+        assert w.target.wait_for(lambda calls: len(calls) == 1)
+        w.publish(2)
+        w.source.look_soon()
+        assert w.target.wait_for(lambda calls: len(calls) == 2)
+        assert w.target.versions("digits") == [2]
+
+
 def test_a_third_partys_version_is_ready_once_it_is_still() -> None:
     """Of a platform nobody here knows, only stillness can be asked."""
     servable = ServableToMonitor("x", "/models/x", platform="acme")

@@ -23,7 +23,11 @@ from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.server.config.config_file import ConfigFileWatch, read_config_file
+from tfs.server.config.config_file import (
+    ConfigFileWatch,
+    look_at_config_file,
+    read_config_file,
+)
 from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import (
@@ -46,7 +50,8 @@ FORCED_EXIT: Final = 130
 _CLOSE_GRACE_S: Final = 2.0  # for unloading, where draining used its time up
 _CLOSE_S: Final = 5.0  # the same where nobody waits for an answer any more
 _ONE_WISH_S: Final = 0.05  # signals this close together are one
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+_LOOK: Final = signal.SIGHUP
 
 
 def run_server(
@@ -54,7 +59,8 @@ def run_server(
 ) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code.
 
-    0 after a complete drain, 1 if something was still running at its deadline. A
+    SIGHUP has it look at its config file and base paths now; where that is ignored
+    (nohup), it stays so. 0 after a complete drain, 1 if something was still running at its deadline. A
     second signal ends the process at once. ``zygote`` runs already; the caller closes
     it.
 
@@ -82,7 +88,11 @@ def run_server(
                 watch = _watch_config(options, text, server, clock)
                 watch.start()
             server.prepare()
-            name = inbox.receive()
+            while (name := inbox.receive()) == _LOOK.name:
+                say(f"tfs: {name}: looking at the config file and base paths")
+                if watch is not None:
+                    watch.look_soon()
+                server.core.chain.source.look_soon()
             inbox.drop_repeats(_ONE_WISH_S)
         except BaseException:
             server.close(clock.now() + options.drain_timeout_s)
@@ -99,11 +109,13 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
 
     Raises:
         InvalidArgument: The file has a syntax error or a bad value.
-        FailedPrecondition: The file cannot be read.
+        FailedPrecondition: The file cannot be read, or is no regular one.
 
     """
     path = options.model_config_file
     if path:
+        with contextlib.suppress(OSError):  # reading it says what is wrong
+            look_at_config_file(path)
         text = read_config_file(path)
         return text, read_config_text(text, path)
     if options.model_repository:
@@ -211,7 +223,8 @@ def _drain(
 
     thread = threading.Thread(target=drain, name="drain", daemon=True)
     thread.start()
-    name = inbox.receive()
+    while (name := inbox.receive()) == _LOOK.name:
+        pass  # everything goes anyway
     if name:
         log.warning("event=forced_end signal=%s", name)
         logging.shutdown()
@@ -234,7 +247,10 @@ class _SignalInbox:
         self._fd_before = -1
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, _ignore) for number in _SIGNALS}
+        numbers = list(_ENDING)
+        if signal.getsignal(_LOOK) is not signal.SIG_IGN:
+            numbers.append(_LOOK)
+        self._before = {number: signal.signal(number, _ignore) for number in numbers}
         self._fd_before = signal.set_wakeup_fd(
             self._writer.fileno(), warn_on_full_buffer=False
         )

@@ -174,6 +174,19 @@ def test_the_thread_applies_an_edit(path: Path) -> None:
     watched.close()
 
 
+def test_the_thread_looks_when_it_is_asked(path: Path) -> None:
+    """However long its pauses are."""
+    applied = threading.Event()
+    watched = ConfigFileWatch(
+        str(path), "one", lambda _: applied.set(), MonotonicClock(), 3600.0
+    )
+    watched.start()
+    path.write_text("two")
+    watched.look_soon()
+    assert applied.wait(10)
+    watched.close()
+
+
 def test_an_unreadable_file_is_explained(tmp_path: Path) -> None:
     """A path that cannot be read says so with the reason."""
     with pytest.raises(FailedPrecondition, match="No such file"):

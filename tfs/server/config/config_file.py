@@ -48,6 +48,20 @@ def read_config_file(path: str) -> str:
         raise InvalidArgument(f"config file {path} is not UTF-8 text") from error
 
 
+def look_at_config_file(path: str) -> os.stat_result:
+    """Returns what the system says of a file that is to be read again and again.
+
+    Raises:
+        FailedPrecondition: It is not a regular file: opening a pipe could block for ever.
+        OSError: It is not there, or nobody may look.
+
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise FailedPrecondition(f"{path} is not a regular file")
+    return found
+
+
 class ConfigFileWatch:
     """Calls ``apply(text)`` with each new content of a file. Thread-safe.
 
@@ -84,9 +98,10 @@ class ConfigFileWatch:
         self._stamp: tuple[int, ...] | None = None
         self._stamp_since_s = 0.0
         self._problem = ""
-        # Guards _closed; wakes the thread. Nothing is called under it.
+        # Guards _closed and _is_asked; wakes the thread. Nothing is called under it.
         self._changed = threading.Condition()
         self._closed = False
+        self._is_asked = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -105,13 +120,17 @@ class ConfigFileWatch:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def look_soon(self) -> None:
+        """Has the thread look now; returns at once."""
+        with self._changed:
+            self._is_asked = True
+            self._changed.notify_all()
+
     def poll(self) -> bool:
         """Looks once; returns whether a new content was handed to ``apply``."""
         now_s = self._clock.now()
         try:
-            found = os.stat(self._path)
-            if not stat.S_ISREG(found.st_mode):  # opening a pipe could block for ever
-                raise FailedPrecondition(f"{self._path} is not a regular file")
+            found = look_at_config_file(self._path)
             stamp = (
                 found.st_dev,
                 found.st_ino,
@@ -147,10 +166,13 @@ class ConfigFileWatch:
         while True:
             with self._changed:
                 due_s = self._clock.now() + self._poll_wait_s
-                while not self._closed and self._clock.now() < due_s:
+                while not (
+                    self._closed or self._is_asked or self._clock.now() >= due_s
+                ):
                     self._clock.wait(self._changed, due_s)
                 if self._closed:
                     return
+                self._is_asked = False
             try:
                 self.poll()
             except Exception:
