@@ -16,10 +16,11 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "flags.md"
 _HEAD = """\
 # The flags of `tfs serve`
 
-`--flag=value` and `--flag value` are the same; a boolean flag alone is true. Flags that
-TensorFlow Serving has keep their names and meaning, so that start scripts work unchanged.
-An unknown flag is an error. Beside these, `--log_level` says what goes to stderr (debug,
-info, warning or error; info by default), and `--version` prints versions and ends.
+`--flag=value` and `--flag value` are the same; a boolean flag alone is true, `--noflag` is
+false. Flags that TensorFlow Serving has keep their names and meaning, so that start scripts
+work unchanged. An unknown flag is an error, and so is a word that is none. Beside these,
+`--log_level` says what goes to stderr (debug, info, warning or error; info by default), and
+`--version` prints versions and ends.
 
 | flag | default | what it does |
 |---|---|---|

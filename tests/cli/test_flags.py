@@ -110,6 +110,16 @@ def test_a_boolean_takes_upstreams_words(word: str, expected: bool) -> None:
     assert options.unload_when_empty is expected
 
 
+def test_a_boolean_has_an_opposite() -> None:
+    """``--noflag``, as absl's flags have it; the last of both counts."""
+    assert not read(MODEL, "--noenable_batching").enable_batching
+    assert read(MODEL, "--noenable_batching", "--enable_batching").enable_batching
+    assert not read(MODEL, "--enable_batching", "--noenable_batching").enable_batching
+    read(MODEL, "--noenable_profiler", "--nouse_alts_credentials")
+    with pytest.raises(SystemExit):
+        read(MODEL, "--noport")
+
+
 def test_a_socket_of_a_relative_path_lies_where_the_server_was_started() -> None:
     """As a start script of TensorFlow Serving means it."""
     found = read(MODEL, "--grpc_socket_path=tfs.sock").grpc_socket_path

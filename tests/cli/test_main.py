@@ -22,12 +22,36 @@ def test_without_a_command_the_help_is_shown(
     assert "serve models" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("word", ["--nosuch=1", "--model_base_pat=/models"])
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("--nosuch=1", ""),
+        ("model", ""),
+        ("--model_base_pat=/models", "did you mean --model_base_path? "),
+        ("--prot=8500", "did you mean --port? "),
+        ("-port=8500", "did you mean --port? "),
+        ("--enable-batching", "did you mean --enable_batching? "),
+        ("--rest_api_prot=8501", "did you mean --rest_api_port? "),
+        ("-", ""),
+    ],
+)
 def test_an_unknown_argument_is_one_line(
-    word: str, capsys: pytest.CaptureFixture[str]
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A mistyped or abbreviated flag is named, not buried under a page of usage."""
     assert main(["serve", word]) == 2
     assert capsys.readouterr().err == (
-        f"tfs serve: unknown argument {word}; tfs serve --help lists all\n"
+        f"tfs serve: unknown argument {word}; {hint}tfs serve --help lists all\n"
     )
+
+
+def test_a_flag_without_its_value_is_two_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The usage of every flag would hide which one it is."""
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--port"])
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "argument --port: expected one argument" in lines[1]

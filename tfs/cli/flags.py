@@ -8,6 +8,7 @@ scripts work; an unknown flag is an error.
 from __future__ import annotations
 
 import argparse
+import difflib
 import enum
 import logging
 import os
@@ -447,9 +448,15 @@ def is_true(text: str) -> bool:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds every flag, as ``--flag value`` and ``--flag=value``; bools alone too."""
+    """Adds every flag, as ``--flag value`` and ``--flag=value``.
+
+    Booleans alone too, and as ``--noflag``.
+    """
     for flag in FLAGS:
-        words = {"nargs": "?", "const": "true"} if flag.name in _BOOLEANS else {}
+        words = {}
+        if flag.name in _BOOLEANS:
+            words = {"nargs": "?", "const": "true"}
+            _add_opposite(parser, flag.name)
         parser.add_argument(
             f"--{flag.name}",
             default=None,
@@ -461,6 +468,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", nargs="?", const="true", default=None, help=argparse.SUPPRESS
         )
+        _add_opposite(parser, name)
+
+
+def _add_opposite(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument(
+        f"--no{name}",
+        dest=name,
+        action="store_const",
+        const="false",
+        help=argparse.SUPPRESS,
+    )
 
 
 def _metavar(flag: Flag) -> str:
@@ -524,3 +542,13 @@ _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     float: "expected a number",
 }
 """What a type of Python's refuses without saying what it wants."""
+
+
+def flag_meant_by(word: str) -> str | None:
+    """Returns the flag that an unknown argument is most like, if it is like any."""
+    name = word.lstrip("-").partition("=")[0].replace("-", "_").lower()
+    if not word.startswith("-") or not name:
+        return None
+    known = [*(flag.name for flag in FLAGS), *NOT_BUILT, *sorted(WITHOUT_MEANING)]
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"--{found[0]}" if found else None

@@ -26,6 +26,7 @@ from tfs.cli import (
     tune,
     warmup,
 )
+from tfs.cli.flags import flag_meant_by
 from tfs.core.errors import ServingError
 
 COMMANDS: Final = (
@@ -76,8 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         # argparse would put the usage of every flag in front of this line.
         called = f"tfs {arguments.command}" if arguments.command else "tfs"
+        meant = flag_meant_by(unknown[0]) if arguments.command == "serve" else None
+        hint = f"did you mean {meant}? " if meant else ""
         print(
-            f"{called}: unknown argument {unknown[0]}; {called} --help lists all",
+            f"{called}: unknown argument {unknown[0]}; {hint}{called} --help lists all",
             file=sys.stderr,
         )
         return 2

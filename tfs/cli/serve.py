@@ -24,6 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve models",
+        usage="tfs serve [--flag=value ...]",  # not all of them before each complaint
         allow_abbrev=False,  # a flag of a later release must not change its meaning
         description="Serves the versions of one model, or of those in a config file.",
         epilog="SIGTERM drains and exits 0; a second one ends at once.",
