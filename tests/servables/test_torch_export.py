@@ -233,3 +233,65 @@ class Looping(nn.Module):
         while bool(pixels.sum() > 1):
             pixels = pixels / 2
         return pixels
+
+
+@torch.library.custom_op("tfs_tests::tripled", mutates_args=())
+def tripled(rows: torch.Tensor) -> torch.Tensor:
+    return rows * 3
+
+
+@tripled.register_fake
+def _(rows: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(rows)
+
+
+class CallsOwnOperator(nn.Module):
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return torch.ops.tfs_tests.tripled(pixels)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("platform", ["torch_export", "torchscript"])
+def test_operator_that_servers_lack_is_refused_when_it_is_saved(
+    tmp_path: Path, platform: str
+) -> None:
+    """The author's program has registered it; nothing does on a server."""
+    with pytest.raises(InvalidArgument, match=r"tfs_tests::tripled.*torch_package"):
+        save(CallsOwnOperator(), PIXELS, tmp_path, platform=platform)
+
+
+def test_missing_operator_is_named_by_the_server(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """A graph or script dropped by hand says which operator it would need."""
+    program = torch.export.export(CallsOwnOperator(), (PIXELS,))
+    path = tmp_path / "1"
+    path.mkdir()
+    torch.export.save(program, path / "model.pt2")
+    with zipfile.ZipFile(path / "model.pt2") as archive:
+        entries = {each: archive.read(each) for each in archive.namelist()}
+    with zipfile.ZipFile(path / "model.pt2", "w") as archive:
+        for each, content in entries.items():
+            archive.writestr(each, content.replace(b"tripled", b"quadrup"))
+    loader = TorchExport().loader(str(path), LoadContext(lambda _: inline))
+    with pytest.raises(DataLoss, match=r"operator tfs_tests::quadrup.*torch_package"):
+        loader.load(ID)
+
+
+class CountsRows(nn.Module):
+    def forward(self, nodes: torch.Tensor) -> torch.Tensor:
+        return nodes * len([0 for _ in range(nodes.shape[0])])
+
+
+def test_graph_that_takes_one_size_is_refused_where_callers_may_choose(
+    tmp_path: Path,
+) -> None:
+    """torch.export fixes sizes without a word; clients would be refused for it."""
+    with pytest.raises(InvalidArgument, match="dimension 0 of 'nodes' is 5"):
+        save(
+            CountsRows(),
+            torch.rand(5, 3),
+            tmp_path,
+            batched=False,
+            dynamic={"nodes": [0]},
+            platform="torch_export",
+        )

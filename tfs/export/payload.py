@@ -18,6 +18,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived
+from tfs.export.foreign_operators import operators_of, refuse_foreign
 from tfs.export.package import (
     PACKAGE,
     RESOURCE,
@@ -25,6 +26,7 @@ from tfs.export.package import (
     quiet,
     write_package,
 )
+from tfs.export.program_sizes import refuse_fixed
 from tfs.export.signature_options import SignatureOptions
 from tfs.runtime.guest.nested_values import flattening, nesting
 
@@ -132,6 +134,10 @@ class ScriptWriter:
                     "torch.jit.trace instead, or save it as torch_package, which "
                     "takes any Python"
                 ) from error
+            names = torch.jit.export_opnames(  # type: ignore[no-untyped-call]
+                scripted
+            )
+            refuse_foreign(names, name, "script")
         return module.entry
 
 
@@ -176,6 +182,8 @@ class ProgramWriter:
                     f"{name} cannot be exported as one graph: {error}\nSave it as "
                     "torch_package, which takes any Python"
                 ) from error
+            refuse_fixed(program, names, each.signature, name)
+            refuse_foreign(operators_of(program), name, "graph")
             if not self.is_compiled:
                 torch.export.save(program, path)
                 return entry

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.max_pooling import quicken_graph
@@ -66,7 +67,7 @@ def load(
     except Exception as error:
         raise DataLoss(
             f"{who}: {ARCHIVE} cannot be loaded by torch {torch.__version__}: "
-            f"{one_line(error)}"
+            f"{what_is_missing(error)}{one_line(error)}"
         ) from error
     finally:
         if reader is not None:

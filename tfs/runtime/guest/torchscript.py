@@ -11,6 +11,7 @@ import torch
 
 from tfs.core.errors import DataLoss
 from tfs.runtime.guest.device_weights import MIN_SHARED_BYTES, DeviceWeights
+from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.shared_weights import share_weights
@@ -40,7 +41,7 @@ def load(
     except (RuntimeError, ValueError) as error:
         raise DataLoss(
             f"{source.id.slashed}: {ARCHIVE} cannot be read as TorchScript: "
-            f"{one_line(error)}"
+            f"{what_is_missing(error)}{one_line(error)}"
         ) from error
     if module.training:
         module.eval()

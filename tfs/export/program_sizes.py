@@ -1,0 +1,58 @@
+"""The sizes a graph takes, beside those its signature leaves free.
+
+torch.export writes a size down as a number where the model's code turned it into one
+(``range(n)``, the shape of a sparse tensor), and says nothing. The graph then refuses
+every other size, whatever the signature says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FREE, Signature
+
+
+def refuse_fixed(
+    program: ExportedProgram, names: Sequence[str], signature: Signature, name: str
+) -> None:
+    """Raises if a free dimension became one size. Optional inputs are left alone.
+
+    Args:
+        program: What torch.export made.
+        names: Of its inputs, in the order in which it was given them.
+        signature: What callers will read.
+        name: The model's, for messages.
+
+    Raises:
+        InvalidArgument: Names the inputs, their dimensions and sizes.
+
+    """
+    taken = {
+        node.name: node.meta.get("val")
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+    }
+    fixed = []
+    for input_name, placeholder in zip(
+        names, program.graph_signature.user_inputs, strict=True
+    ):
+        value = taken.get(str(placeholder))
+        if not isinstance(value, torch.Tensor) or input_name in signature.defaults:
+            continue
+        for index, size in enumerate(signature.inputs[input_name].shape):
+            if size == FREE and is_concrete_int(value.shape[index]):
+                fixed.append(
+                    f"dimension {index} of {input_name!r} is {value.shape[index]}"
+                )
+    if fixed:
+        raise InvalidArgument(
+            f"the graph of {name} takes one size only where callers may choose: "
+            f"{', '.join(fixed)}. Its code makes a number of it, or the example has 1 "
+            "there: compute with the size as a tensor's shape, give an example of 2 or "
+            "more, leave it out of dynamic, or save the model as torch_package"
+        )
