@@ -501,12 +501,28 @@ def test_assets_and_batching_parameters_are_part_of_the_version(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_wrappers_of_training_are_left_out(tmp_path: Path) -> None:
-    """torch.compile and data parallelism belong to the process that trains."""
+    """torch.compile, data parallelism and averages belong to the process that trains."""
     compiled = cast(nn.Module, torch.compile(AddsOne()))
-    for module in (compiled, nn.DataParallel(AddsOne())):
+    average = torch.optim.swa_utils.AveragedModel(AddsOne())
+    for module in (compiled, nn.DataParallel(AddsOne()), average):
         path = save(module, torch.rand(2, 3), tmp_path)
         loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
         assert type(loaded).__name__ == "AddsOne"
+
+
+def test_compiled_parts_are_saved_as_they_were_written(tmp_path: Path) -> None:
+    """Else every server would compile them; the author keeps what he compiled."""
+    wrapped = cast(nn.Module, torch.compile(nn.Linear(3, 3)))
+    in_place = nn.Linear(3, 2)
+    in_place.compile()
+    call = in_place._compiled_call_impl
+    module = nn.Sequential(wrapped, in_place)
+    path = save(module, torch.rand(2, 3), tmp_path)
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert [type(part) for part in loaded] == [nn.Linear, nn.Linear]
+    assert module[0] is wrapped
+    assert in_place._compiled_call_impl is call
+    assert explain(module, PackageRules()).is_complete
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

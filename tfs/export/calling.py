@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -24,25 +24,6 @@ from tfs.export.values import (
 from tfs.runtime.guest.nested_values import Form, leaves, parts_of
 
 log = logging.getLogger(__name__)
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """Returns the module inside torch.compile's or a data-parallel wrapper.
-
-    These exist for the process that trains: their parameters have no names, and what
-    they add does not survive pickling.
-    """
-    while True:
-        inner = getattr(module, "_orig_mod", None)
-        if inner is None and type(module).__name__ in _WRAPPERS:
-            inner = getattr(module, "module", None)
-        if not isinstance(inner, nn.Module):
-            return module
-        log.info("event=wrapper_left_out wrapper=%s", type(module).__name__)
-        module = inner
-
-
-_WRAPPERS: Final = ("DataParallel", "DistributedDataParallel")
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ from tfs.export.module_origin import WITH_PYTHON_AND_TORCH, default_action, trou
 from tfs.export.parametrizations import without_parametrizations
 from tfs.export.pickling import Trial, unsaved_of
 from tfs.export.script_source import needed_source
+from tfs.export.wrappers import unwrapped, without_compiled_parts
 
 PACKAGE: Final = "model"
 RESOURCE: Final = "model.pkl"
@@ -124,13 +125,15 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
         InvalidArgument: The module cannot be pickled, and no value in it is to blame.
 
     """
-    module = without_parametrizations(module)
-    importers = _importers(module, rules)
-    exporter = _Exporter(io.BytesIO(), rules, importers)
-    try:
-        return exporter.report(_save(exporter, module, rules, importers))
-    finally:
-        exporter.abandon()
+    module = unwrapped(module)
+    with without_compiled_parts(module):
+        module = without_parametrizations(module)
+        importers = _importers(module, rules)
+        exporter = _Exporter(io.BytesIO(), rules, importers)
+        try:
+            return exporter.report(_save(exporter, module, rules, importers))
+        finally:
+            exporter.abandon()
 
 
 def _save(

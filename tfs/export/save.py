@@ -15,7 +15,7 @@ from torch.package.importer import Importer
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.calling import evaluation, unwrapped
+from tfs.export.calling import evaluation
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive, outputs_of
 from tfs.export.examples import place_examples
@@ -32,6 +32,7 @@ from tfs.export.publish import Extras, producer, publish
 from tfs.export.signature_options import ExampleInputs, SignatureOptions
 from tfs.export.values import same
 from tfs.export.verify import differing_outputs
+from tfs.export.wrappers import unwrapped, without_compiled_parts
 from tfs.runtime.guest.model_source import concurrency_of
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,8 @@ def save(
 
     Args:
         module: What to serve. It is saved with the weights it has now, without a
-            wrapper of torch.compile or data parallelism.
+            wrapper of torch.compile, data parallelism or averaging, and with parts
+            that are compiled as they were written.
         example_inputs: Real inputs of ``forward``: a tensor, tensors in order, or by
             name. Their parameter names become the signature's input names.
         base_path: The model's directory; created if absent.
@@ -159,7 +161,7 @@ def save(
             raise InvalidArgument(f"a {platform} runs one request at a time")
         threads["concurrency"] = concurrency
         concurrency_of(threads, type(module).__name__)
-    with evaluation(module), readable(resources):
+    with without_compiled_parts(module), evaluation(module), readable(resources):
         derived = {key: derive(module, each) for key, each in options.items()}
         final = publish(
             base,

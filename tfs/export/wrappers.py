@@ -1,0 +1,70 @@
+"""Wrappers around modules that belong to the process that trains.
+
+Their parameters have no names, and what they add does not survive pickling; what
+torch.compile made would be made anew, for minutes, on every server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from torch import nn
+
+log = logging.getLogger(__name__)
+
+_WRAPPERS: Final = ("DataParallel", "DistributedDataParallel", "AveragedModel")
+"""Classes that call their ``module``. Of an average, that is the averaged one."""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Returns the module inside torch.compile's, data-parallel or averaging wrappers."""
+    while (inner := _inner(module)) is not None:
+        log.info("event=wrapper_left_out wrapper=%s", type(module).__name__)
+        module = inner
+    return module
+
+
+@contextlib.contextmanager
+def without_compiled_parts(module: nn.Module) -> Iterator[None]:
+    """Has the parts of a module run as they were written for the block.
+
+    Both parts that torch.compile has wrapped and those it compiled in place
+    (``part.compile()``). Other wrappers stay: the module may reach through them.
+    """
+    taken: list[tuple[dict[str, nn.Module | None], str, nn.Module]] = []
+    compiled: list[tuple[nn.Module, object]] = []
+    try:
+        for part in list(module.modules()):
+            for name, child in list(part._modules.items()):
+                inner = getattr(child, _ORIGINAL, None)
+                if child is not None and isinstance(inner, nn.Module):
+                    taken.append((part._modules, name, child))
+                    part._modules[name] = inner
+        for part in module.modules():
+            call = getattr(part, _COMPILED, None)
+            if call is not None:
+                compiled.append((part, call))
+                setattr(part, _COMPILED, None)
+        yield
+    finally:
+        for parts, name, child in taken:
+            parts[name] = child
+        for part, call in compiled:
+            setattr(part, _COMPILED, call)
+
+
+_ORIGINAL: Final = "_orig_mod"
+"""Where torch.compile's wrapper keeps the module."""
+
+_COMPILED: Final = "_compiled_call_impl"
+"""Where ``nn.Module.compile`` keeps what is called instead of ``forward``."""
+
+
+def _inner(module: nn.Module) -> nn.Module | None:
+    inner = getattr(module, _ORIGINAL, None)
+    if inner is None and type(module).__name__ in _WRAPPERS:
+        inner = getattr(module, "module", None)
+    return inner if isinstance(inner, nn.Module) else None
