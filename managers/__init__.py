@@ -1,1 +1,36 @@
-"""The lifecycle: harnesses, policies, managers, the serving map. Plain Python."""
+"""The lifecycle: harnesses, policies, managers, the serving map. Plain Python.
+
+docs/managers.md shows how they are used without a server.
+"""
+
+from managers.aspired_versions_manager import (
+    AspiredVersionsManager,
+    AspiredVersionsManagerOptions,
+)
+from managers.caching_manager import (
+    CachingManager,
+    LoaderFactory,
+    PathPrefixLoaderFactory,
+)
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
+from managers.static_manager import StaticManager, StaticManagerBuilder
+from managers.version_policy.availability_preserving import availability_preserving
+from managers.version_policy.resource_preserving import resource_preserving
+
+__all__ = [
+    "AspiredVersionsManager",
+    "AspiredVersionsManagerOptions",
+    "CachingManager",
+    "LoaderFactory",
+    "PathPrefixLoaderFactory",
+    "ResourceTracker",
+    "RetryOptions",
+    "ServableStateMonitor",
+    "StateMonitorOptions",
+    "StaticManager",
+    "StaticManagerBuilder",
+    "availability_preserving",
+    "resource_preserving",
+]

@@ -1,1 +1,32 @@
-"""Where versions come from: sources, routers and adapters. Plain Python."""
+"""Where versions come from: sources, routers and adapters. Plain Python.
+
+docs/managers.md shows one in front of a manager.
+"""
+
+from sources.adapter import UnarySourceAdapter
+from sources.chain import SourceChain
+from sources.file_system import FileSystemSource
+from sources.file_system_options import FileSystemSourceOptions
+from sources.loader_adapter import LoaderSourceAdapter
+from sources.router import DynamicSourceRouter, StaticSourceRouter
+from sources.scan import ServableToMonitor
+from sources.static import StaticSource, static_storage_path_source
+from sources.storage_path import StoragePath
+from sources.version_policy import All, Latest, Specific
+
+__all__ = [
+    "All",
+    "DynamicSourceRouter",
+    "FileSystemSource",
+    "FileSystemSourceOptions",
+    "Latest",
+    "LoaderSourceAdapter",
+    "ServableToMonitor",
+    "SourceChain",
+    "Specific",
+    "StaticSource",
+    "StaticSourceRouter",
+    "StoragePath",
+    "UnarySourceAdapter",
+    "static_storage_path_source",
+]
