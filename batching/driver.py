@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -20,7 +20,13 @@ from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Cancelled, ServingError, Unavailable, serving_error
+from tfs.core.errors import (
+    Cancelled,
+    Internal,
+    ServingError,
+    Unavailable,
+    serving_error,
+)
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 
@@ -65,7 +71,7 @@ class _FunctionRunner(Generic[ItemT, ResultT]):
 
     def __init__(
         self,
-        function: Callable[[Sequence[ItemT]], Sequence[ResultT]],
+        function: Callable[[Sequence[ItemT]], Iterable[ResultT]],
         executor: Executor,
         loop: ServingLoop,
         name: str,
@@ -81,10 +87,33 @@ class _FunctionRunner(Generic[ItemT, ResultT]):
     def _compute(self, batch: Batch[Call[ItemT, ResultT]]) -> None:
         outcomes: Sequence[ResultT] | ServingError
         try:
-            outcomes = self._function([call.item for call in batch.tasks])
-        except Exception as error:
+            results = self._function([call.item for call in batch.tasks])
+            outcomes = _in_order(results, len(batch.tasks), self._name)
+        except (Exception, SystemExit) as error:
             outcomes = serving_error(error, self._name)
         self._loop.post(lambda: batch.done(outcomes))
+
+
+def _in_order(results: Iterable[ResultT], num_items: int, name: str) -> list[ResultT]:
+    """Returns the results as the scheduler wants them: one per item, with a length.
+
+    Raises:
+        Internal: The function returned something else; says what.
+
+    """
+    # Authors' code; the type checker has not seen all of it.
+    if not isinstance(results, Iterable):
+        raise Internal(
+            f"{name}: the function returned a {type(results).__name__}; it has to "
+            "return a list with one result per item, in order"
+        )
+    ordered = list(results)
+    if len(ordered) != num_items:
+        raise Internal(
+            f"{name}: the function returned {len(ordered)} results for {num_items} "
+            "items; it has to return one per item, in order"
+        )
+    return ordered
 
 
 class DrivenQueue(Generic[ItemT, ResultT]):
@@ -166,7 +195,7 @@ class BatchDriver:
 
     def add_queue(
         self,
-        function: Callable[[Sequence[ItemT]], Sequence[ResultT]],
+        function: Callable[[Sequence[ItemT]], Iterable[ResultT]],
         options: BatchQueueOptions | None = None,
         policy: QueuePolicy | None = None,
         *,

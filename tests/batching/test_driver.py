@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import batching
 from batching import BatchDriver, BatchQueueOptions, SchedulerOptions, WindowOptions
+from batching.driver import DrivenQueue
 from batching.options import QueuePolicy
 from tests.batching.gate import Gate
 from tfs.core.errors import (
@@ -108,6 +110,37 @@ def test_failures_reach_their_callers() -> None:
             queue.submit("bad").result(PATIENCE_S)
         with pytest.raises(Internal, match="raised"):
             queue.submit("raise").result(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [(None, "returned a NoneType"), ([1, 2], "returned 2 results for 1 items")],
+)
+def test_function_that_returns_no_result_per_item_fails_its_items(
+    returned: Any, complaint: str
+) -> None:
+    """Nobody waits for ever for what a function forgot to return."""
+    with BatchDriver() as driver:
+        queue: DrivenQueue[int, int] = driver.add_queue(
+            lambda _: returned, BatchQueueOptions(name="mine")
+        )
+        with pytest.raises(Internal, match=f"mine: the function {complaint}"):
+            queue.submit(1).result(PATIENCE_S)
+
+
+def test_results_may_come_one_by_one_and_a_function_may_exit() -> None:
+    """Generators are results too; sys.exit in a function ends no thread of the driver."""
+
+    def choosy(items: Sequence[int]) -> Iterator[int]:
+        if 0 in items:
+            sys.exit("enough")
+        return (item + 1 for item in items)
+
+    with BatchDriver() as driver:
+        queue = driver.add_queue(choosy)
+        with pytest.raises(Internal, match="SystemExit"):
+            queue.submit(0).result(PATIENCE_S)
+        assert queue.submit(1).result(PATIENCE_S) == 2
 
 
 def test_an_item_is_not_computed_after_its_timeout() -> None:
