@@ -153,7 +153,7 @@ class Environment:
 
     def look(self) -> None:
         """Looks at every base path and lets everything happen."""
-        self.core.chain.source.poll_once()
+        self.core.sources.source.poll_once()
         self.settle()
 
     def settle(self) -> None:

@@ -179,7 +179,7 @@ class CoreAdmin:
         problems = (
             file.problem,
             file.obstacle,
-            self._core.chain.source.repository_problem,
+            self._core.sources.source.repository_problem,
         )
         notes = [each for each in problems if each]
         if self._core.config.file_problem:
@@ -224,7 +224,7 @@ class CoreAdmin:
         core = self._core
         settings = running.effective.models[name]
         states = core.version_states(name)
-        paths = core.chain.paths_at_hand(settings.base_path)
+        paths = core.sources.paths_at_hand(settings.base_path)
         primary = core.served.primary(name)
         report = pb.ModelReport(
             name=name,
@@ -415,7 +415,7 @@ class CoreAdmin:
                 name,
                 request.version if request.HasField("version") else None,
                 core.served.primary(name),
-                core.chain.versions_at_hand(
+                core.sources.versions_at_hand(
                     name, running.effective.models[name].base_path
                 ),
                 _available(states),

@@ -41,10 +41,10 @@ from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.running_config import Origin, RunningConfig
 from tfs.server.config.server_config import Message, ServerConfig
 from tfs.server.model_settings import ModelSettings
+from tfs.server.model_sources import ModelSources
 from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
 from tfs.server.served_models import ServedModels
-from tfs.server.source_chain import SourceChain
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ServerCore:
             which then waits for them.
 
     Attributes:
-        chain: What finds versions.
+        sources: What finds versions.
         config: What runs, and how that is changed.
         readiness: Whether it answers.
 
@@ -103,7 +103,7 @@ class ServerCore:
     ) -> None:
         self._manager = manager
         self._recheck = Recheck(self._look_at_all, post, schedule, clock)
-        self.chain = SourceChain(
+        self.sources = ModelSources(
             manager,
             source_options,
             clock,
@@ -126,12 +126,12 @@ class ServerCore:
             rejections=self._rejections,
         )
         self._waiters = ConfigWaiters(
-            monitor, self.chain.source, self._is_taken_in, clock, schedule
+            monitor, self.sources.source, self._is_taken_in, clock, schedule
         )
         self.config = ConfigInForce(
             executor=self._executor,
             clock=clock,
-            platforms=self.chain.platforms,
+            platforms=self.sources.platforms,
             overrides_file=OverridesFile(state_dir),
             commit=self._follow,
             waiters=self._waiters,
@@ -163,7 +163,7 @@ class ServerCore:
         """
         self.begin(config, origin, path)
         self._manager.start()
-        self.chain.start()
+        self.sources.start()
 
     def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
         """Applies the first config, as ``config.begin``; starts no thread.
@@ -179,7 +179,7 @@ class ServerCore:
         """Stops looking for versions, unloads all; returns whether it could."""
         self._executor.close(deadline_s)
         self._served.close()
-        self.chain.close()
+        self.sources.close()
         done = self._manager.close(deadline_s)
         self._comparisons.close(deadline_s)
         self._subscription.close()
@@ -208,7 +208,7 @@ class ServerCore:
                 path=path,
             )
 
-        self.chain.watch_repository(path, take)
+        self.sources.watch_repository(path, take)
 
     def on_change(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` on the serving loop after states or the config changed."""
@@ -237,14 +237,14 @@ class ServerCore:
         if before is None:
             self.readiness.begin_start(self._manager.lend_all_threads())
         models = new.effective.models
-        self.chain.route(models)
+        self.sources.route(models)
         self._served.apply(new.effective, new.base.config)
         for name, settings in models.items():
             if before is None or before.effective.models.get(name) != settings:
                 self._manager.set_transition_policy(name, self._transition(settings))
         for name in () if before is None else before.effective.models.keys() - models:
             self._manager.set_transition_policy(name, None)
-        self.chain.monitor(models.values())
+        self.sources.monitor(models.values())
 
     def _transition(self, settings: ModelSettings) -> TransitionPolicy:
         """Returns how versions of a model change."""
@@ -261,7 +261,7 @@ class ServerCore:
         """Whether what the config asks for shows in what is managed."""
         # In this order: the source's words reach the manager before it says so.
         return (
-            self.chain.source.wait_applied(self._clock.now())
+            self.sources.source.wait_applied(self._clock.now())
             and self._manager.has_taken_in_all
         )
 
@@ -273,7 +273,7 @@ class ServerCore:
 
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path, "" if nothing is."""
-        return self.chain.problem(name)
+        return self.sources.problem(name)
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""

@@ -92,7 +92,7 @@ def run_server(
                 say(f"tfs: {name}: looking at the config file and base paths")
                 if watch is not None:
                     watch.look_soon()
-                server.core.chain.source.look_soon()
+                server.core.sources.source.look_soon()
             inbox.drop_repeats(_ONE_WISH_S)
         except BaseException:
             server.close(clock.now() + options.drain_timeout_s)

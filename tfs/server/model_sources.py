@@ -22,7 +22,7 @@ from tfs.core.loader import Loader
 from tfs.server.model_settings import ModelSettings
 
 
-class SourceChain:
+class ModelSources:
     """What finds versions and hands them to the manager, wired up. Thread-safe.
 
     Args:
@@ -37,7 +37,7 @@ class SourceChain:
             which then waits for them.
 
     Attributes:
-        source: Where the chain begins.
+        source: Looks at the base paths.
         platforms: The names of the platforms.
 
     """
