@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 from tests.architecture.tree import ROOT, is_generated, tracked_files
@@ -37,6 +38,13 @@ def test_tfs_init_holds_a_docstring_only() -> None:
     """A re-export in tfs/__init__.py would run before everything, and cycle."""
     body = ast.parse((ROOT / "tfs/__init__.py").read_text()).body
     assert [type(node).__name__ for node in body] == ["Expr"]
+
+
+def test_packages_ship_their_types() -> None:
+    """Without py.typed a type checker treats an installed package as unknown."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = wheel["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [each for each in packages if not (ROOT / each / "py.typed").is_file()] == []
 
 
 def test_folders_of_tests_are_packages() -> None:
