@@ -64,6 +64,14 @@ def test_python_file_is_packaged(tmp_path: Path) -> None:
     assert read_manifest(str(tmp_path / "1")).platform == "python"
 
 
+def test_python_file_is_tried_on_the_example(tmp_path: Path) -> None:
+    """Its version brings the example, which a server measures it with."""
+    spec = "tests.models.for_command_line:sorting_inputs"
+    assert packaged(str(SORTING), "--example", spec, "--out", str(tmp_path)) == 0
+    manifest = read_manifest(str(tmp_path / "1"))
+    assert set(manifest.signatures["serving_default"].examples) == {"numbers", "names"}
+
+
 def test_table_is_packaged_under_its_served_name(tmp_path: Path) -> None:
     """Whatever the file was called, the version holds table.csv."""
     (tmp_path / "prices.csv").write_text("item,price\na,1\n")
@@ -122,6 +130,12 @@ def test_edit_that_breaks_the_model_is_refused(
             "'one' is no number",
         ),
         ([str(SORTING), "--explain"], "--explain is about an nn.Module"),
+        ([str(SORTING), "--out=base", "--method=classify"], "--method says nothing"),
+        (
+            ["tests.models.for_command_line:net", "--out=base", "--weights=w.pt"],
+            "--weights says nothing about an nn.Module",
+        ),
+        (["tests.models.for_command_line:net", "--out=/proc/no"], "/proc/no: No such"),
     ],
 )
 def test_mistake_is_one_line_and_status_one(

@@ -102,6 +102,20 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_base_path_of_a_first_version_that_failed_is_gone_again(tmp_path: Path) -> None:
+    """A failure leaves nothing behind, and nothing of others is taken away."""
+    base = tmp_path / "base"
+    with pytest.raises(ValueError, match="halfway"), new_version(str(base), 1):
+        raise ValueError("halfway")
+    assert not base.exists()
+    base.mkdir()
+    with pytest.raises(ValueError, match="halfway"), new_version(str(base), 1):
+        raise ValueError("halfway")
+    assert list(base.iterdir()) == []
+    with pytest.raises(InvalidArgument, match="base path is empty"), new_version("", 1):
+        pass
+
+
 def test_a_version_without_a_manifest_is_not_published(tmp_path: Path) -> None:
     """A writer that forgets to commit learns it, and leaves nothing."""
     with (

@@ -24,3 +24,8 @@ def example_inputs() -> torch.Tensor:
 def number() -> int:
     """Returns what is no model."""
     return 3
+
+
+def sorting_inputs() -> dict[str, object]:
+    """Returns two rows for tests/servables/sorting_servable.py."""
+    return {"numbers": torch.tensor([[2.0, 1, 3], [6, 5, 4]]), "names": ["a", "b"]}

@@ -114,6 +114,43 @@ def test_class_without_manifest_says_its_signatures_itself(
     load(str(tmp_path))
 
 
+SEVERAL = """
+class Servable:
+    signatures = {
+        key: {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1]}},
+            "outputs": {"y": {"dtype": "float32", "shape": [-1]}},
+        }
+        for key in ("serving_default", "halves")
+    }
+    methods = {"halves": "halved"}
+
+    def predict(self, x):
+        return {"y": x}
+
+    def halved(self, x):
+        return {"y": x / 2}
+"""
+
+
+def test_class_says_itself_which_method_answers_a_signature(
+    tmp_path: Path, load: Load
+) -> None:
+    """A file with several ways to be called needs no option to be packaged."""
+    source = tmp_path / "several.py"
+    source.write_text(SEVERAL)
+    servable = load(save_python(source, tmp_path / "base"))
+    view = TensorView(FLOAT32, (1,), struct.pack("f", 3.0))
+    for key, expected in (("serving_default", 3.0), ("halves", 1.5)):
+        outcome = run_task(servable, key, {"x": view})
+        assert not isinstance(outcome, ServingError), outcome
+        assert struct.unpack("f", bytes(outcome["y"].data)) == (expected,)  # type: ignore[arg-type]
+    source.write_text(SEVERAL.replace('{"halves": "halved"}', '{"half": "halved"}'))
+    with pytest.raises(InvalidArgument, match="'half', which is no signature"):
+        save_python(source, tmp_path / "base")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -145,7 +182,7 @@ def test_load_that_fails_is_refused_when_saved(tmp_path: Path) -> None:
     )
     with pytest.raises(ServingError, match="no disk"):
         save_python(place, tmp_path / "base")
-    assert not list((tmp_path / "base").iterdir())
+    assert not (tmp_path / "base").exists()
 
 
 @pytest.mark.parametrize("make", ["write", "save_file"])

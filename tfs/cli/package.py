@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tfs.core.errors import InvalidArgument, ServingError
 
@@ -28,6 +28,7 @@ examples
   tfs package nets:resnet --example nets:images --out /models/resnet
   tfs package nets:resnet --explain
   tfs package servable.py --weights weights.safetensors --out /models/tokens
+  tfs package servable.py --example nets:texts --out /models/tokens
 """
 
 
@@ -58,7 +59,7 @@ def add_parser(
         "--example",
         metavar="MODULE:NAME",
         help="example inputs, or a function that returns them; default: "
-        "`example_inputs` beside the model",
+        "`example_inputs` beside the model. Of a servable.py: by name",
     )
     model.add_argument(
         "--form",
@@ -115,7 +116,11 @@ def run(args: argparse.Namespace) -> int:
         return _run(args)
     except ServingError as error:
         print(f"tfs package: {error.message}", file=sys.stderr)
-        return 1
+    except OSError as error:
+        what = error.strerror or str(error)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tfs package: {where}{what}", file=sys.stderr)
+    return 1
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -141,6 +146,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace) -> str:
     spec: str = args.spec
+    _refuse_unused(args)
     batching_parameters = None
     if args.batching_parameters_file:
         batching_parameters = _text(args.batching_parameters_file)
@@ -159,6 +165,7 @@ def _write(args: argparse.Namespace) -> str:
             args.out,
             args.version,
             weights=args.weights,
+            example_inputs=_example(args.example, "") if args.example else None,
             assets=args.assets,
             batching_parameters=batching_parameters,
         )
@@ -191,6 +198,42 @@ def _write(args: argparse.Namespace) -> str:
     )
 
 
+_OF_MODULES: Final = (
+    "form", "method", "labels", "output_names", "unbatched", "dynamic", "pad", "mask",
+    "intern", "extern", "mock", "include", "resource",
+)  # fmt: skip
+_TAKEN: Final = {
+    "an nn.Module": (*_OF_MODULES, "example", "assets", "batching_parameters_file"),
+    "a servable.py": ("example", "weights", "assets", "batching_parameters_file"),
+    "a table": (),
+    "an edited version": (),
+}
+_DEFAULTS: Final = {"form": "torch_package", "method": "predict"}
+
+
+def _refuse_unused(args: argparse.Namespace) -> None:
+    """Refuses options that mean nothing for what is packaged, and would be dropped."""
+    suffix = os.path.splitext(args.spec)[1]
+    if os.path.isdir(args.spec):
+        kind = "an edited version"
+    elif suffix in (".csv", ".json"):
+        kind = "a table"
+    else:
+        kind = "a servable.py" if suffix == ".py" else "an nn.Module"
+    for option in dict.fromkeys(each for taken in _TAKEN.values() for each in taken):
+        value = getattr(args, option)
+        if option in _TAKEN[kind] or not value or value == _DEFAULTS.get(option):
+            continue
+        raise InvalidArgument(
+            f"--{option} says nothing about {kind}, which {args.spec} is"
+            + (
+                "; its class says it itself, in signatures"
+                if kind == "a servable.py"
+                else ""
+            )
+        )
+
+
 def _write_table(path: str, base_path: str, version: int | None) -> str:
     from tfs.core.version_directory import commit
     from tfs.export.publish import producer, publish
@@ -219,7 +262,9 @@ def _rules(args: argparse.Namespace) -> dict[str, Any]:
         try:
             resources[name] = Path(file).read_bytes()
         except OSError as error:
-            raise InvalidArgument(f"--resource {name}: {error.strerror}") from error
+            raise InvalidArgument(
+                f"--resource {name}={file}: {error.strerror}"
+            ) from error
     return {
         "intern": args.intern,
         "extern": args.extern,

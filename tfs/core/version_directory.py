@@ -315,7 +315,8 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
     The block fills the directory and calls :func:`commit` last.
 
     Raises:
-        InvalidArgument: The number is none that a server would find.
+        InvalidArgument: The number is none that a server would find, or there is no
+            base path.
         FailedPrecondition: The version exists already; it was not touched.
         OSError: The directory cannot be written; nothing is left behind.
 
@@ -324,7 +325,10 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
         raise InvalidArgument(
             f"version {version!r} is no whole number of up to 63 bits"
         )
+    if not base_path:
+        raise InvalidArgument("the base path is empty; name the model's directory")
     final = os.path.join(base_path, str(version))
+    is_first = not os.path.lexists(base_path)
     os.makedirs(base_path, exist_ok=True)
     if os.path.lexists(final):
         raise FailedPrecondition(f"{final} exists; a version is never overwritten")
@@ -347,6 +351,9 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
         _sync(base_path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        if is_first:
+            with contextlib.suppress(OSError):  # another version has appeared
+                os.rmdir(base_path)
         raise
 
 

@@ -128,6 +128,7 @@ def save(
         DataLoss: The archive does not give the same outputs as the module. Nothing
             was written.
         FailedPrecondition: The version exists already. It was not touched.
+        OSError: The version cannot be written there. Nothing was.
 
     """
     base = os.fspath(base_path)

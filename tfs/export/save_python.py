@@ -28,6 +28,7 @@ from tfs.export.values import Values, as_strings, from_array, is_strings, view_o
 from tfs.export.verify import warn_of_files
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
+from tfs.runtime.guest.python import methods_of_class
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ def save_python(
     """Writes a new version from a Python file with a class that serves.
 
     The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
-    ``validate(self, **item)``, ``preprocess``, ``postprocess`` and ``concurrency`` (see
-    :mod:`tfs.runtime.guest.python`). Its code runs here once: the version is loaded,
+    ``validate(self, **item)``, ``preprocess``, ``postprocess``, ``methods`` and
+    ``concurrency`` (see :mod:`tfs.runtime.guest.python`). Its code runs here once: the version is loaded,
     and called if there are example inputs, before it appears by one rename. Blocks.
 
     Args:
@@ -75,7 +76,8 @@ def save_python(
         signatures: By key; None takes the class's ``signatures``: a dict in the form
             of a manifest, or a method without arguments that returns one.
         class_name: Which class; None takes the only one with ``predict``.
-        methods: By signature key, the method to call instead of ``predict``.
+        methods: By signature key, the method to call instead of ``predict``; goes
+            before ``methods`` of the class.
         weights: Tensors to store as safetensors, or a file of weights
             (``.safetensors``, or ``.pt`` that loads with ``weights_only=True``).
         example_inputs: Inputs of ``serving_default`` by name, with at least two
@@ -90,6 +92,7 @@ def save_python(
         InvalidArgument: The class cannot be loaded, described or called; says why.
             Nothing was written.
         FailedPrecondition: The version exists already. It was not touched.
+        OSError: The version cannot be written there. Nothing was.
 
     """
     place = os.fspath(source)
@@ -105,6 +108,7 @@ def save_python(
         entry["class"] = class_name
     if methods:
         entry["methods"] = dict(methods)
+    _check_methods({**class_methods(place, class_name), **methods}, found, place)
     concurrency = class_concurrency(place, class_name)
     if concurrency is not None:
         entry["concurrency"] = concurrency
@@ -182,6 +186,27 @@ def class_concurrency(path: str, class_name: str | None = None) -> int | None:
     return None if value is None else concurrency_of({"concurrency": value}, path)
 
 
+def class_methods(path: str, class_name: str | None = None) -> dict[str, str]:
+    """Runs a ``servable.py`` and returns its class's ``methods`` by signature key.
+
+    Raises:
+        InvalidArgument: There is no such class.
+
+    """
+    return methods_of_class(_class_of(path, class_name))
+
+
+def _check_methods(
+    methods: Mapping[str, str], signatures: Mapping[str, Signature], path: str
+) -> None:
+    unknown = [key for key in methods if key not in signatures]
+    if unknown:
+        raise InvalidArgument(
+            f"{path}: methods names {', '.join(map(repr, unknown))}, which is no "
+            f"signature; there are {', '.join(signatures)}"
+        )
+
+
 def _class_of(path: str, class_name: str | None) -> type:
     module = types.ModuleType("servable")
     # Dataclasses look their module up by name, so it has one for as long as it runs.
@@ -221,6 +246,12 @@ def _example(
     signature = signatures.get(DEFAULT_SIGNATURE)
     if signature is None:
         raise InvalidArgument(f"example_inputs belong to {DEFAULT_SIGNATURE}")
+    # Callers without a type checker pass tensors in order, as to save.
+    if not isinstance(example_inputs, Mapping):
+        raise InvalidArgument(
+            f"example_inputs are a dict by name: {', '.join(signature.inputs)}; got a "
+            f"{type(example_inputs).__name__}"
+        )
     example: Values = {}
     for name, given in example_inputs.items():
         value = from_array(given)

@@ -9,6 +9,7 @@ For models that are not one ``nn.Module``: tokenizers, pipelines, scikit-learn.
         def validate(self, **item): ...                 # optional: one row; ValueError
         def preprocess(self, **inputs): ...             # optional: predict's inputs
         def postprocess(self, outputs): ...             # optional: predict's result
+        methods = {"count": "count"}                    # optional: by signature
         concurrency = 8                                 # optional: requests at once
 
 Only ``predict`` is required. Inputs are tensors; strings are nested lists of bytes.
@@ -160,10 +161,21 @@ def _class_of(source: ModelSource, module: types.ModuleType) -> Callable[[], obj
     return kind
 
 
+def methods_of_class(kind: type) -> dict[str, str]:
+    """Returns which method answers which signature, where the class says so.
+
+    A method of the class that happens to be called ``methods`` says nothing.
+    """
+    said = getattr(kind, "methods", None)
+    if not isinstance(said, Mapping):
+        return {}
+    return {str(key): str(method) for key, method in said.items()}
+
+
 def _functions(
     source: ModelSource, servable: object
 ) -> dict[str, Callable[..., object]]:
-    methods = source.texts("methods")
+    methods = {**methods_of_class(type(servable)), **source.texts("methods")}
     functions = {}
     for name, signature in source.signatures.items():
         method = methods.get(name, "predict")
