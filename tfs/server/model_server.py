@@ -6,10 +6,6 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import tempfile
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -21,13 +17,10 @@ from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
 from sources.adapter import Convert
-from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system_options import FileSystemSourceOptions
-from sources.remote_storage import RemoteFileSystem
 from sources.scan import KNOWN_PLATFORMS
 from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads
-from sources.version_cache import VersionCache, VersionCacheOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventAndTime, EventBus
@@ -65,6 +58,7 @@ from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.options import ServerOptions
+from tfs.server.remote_copies import RemoteCopies
 from tfs.server.request_log.log_collector import file_collectors
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
@@ -76,8 +70,6 @@ from tfs.server.warmed_platforms import warmed
 log = logging.getLogger(__name__)
 
 DEFAULT_LOAD_THREADS: Final = 4
-# Large versions take long to copy; what a hung store holds up others of it for.
-COPY_PATIENCE_S: Final = 60.0
 DEFAULT_UNLOAD_THREADS: Final = 4
 
 
@@ -107,6 +99,7 @@ class ModelServer:
         self.stats = stats or Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._storage = StorageThreads(self._clock)
+        self._remote_copies = RemoteCopies(options, self._storage)
         self._num_warmed: dict[ServableId, int] = {}
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
@@ -144,7 +137,7 @@ class ModelServer:
             post=self._loop.post,
             schedule=self._call_at,
             state_dir=options.state_dir,
-            fetching=self._make_fetching(options),
+            fetching=self._remote_copies.adapter,
             storage=self._storage,
         )
         if options.model_repository:
@@ -279,8 +272,7 @@ class ModelServer:
         self._fleet.close(deadline_s)
         # A look may hang with its store: nobody waits for what it sees.
         self._storage.close()
-        if self._own_cache:
-            shutil.rmtree(self._own_cache, ignore_errors=True)
+        self._remote_copies.close()
         self._watchdog.close()
         self._loop.close(deadline_s)
         self._request_logs.close()
@@ -310,27 +302,6 @@ class ModelServer:
         ended = event.event.id
         self._num_warmed.pop(ended, None)
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
-
-    def _make_fetching(self, options: ServerOptions) -> FetchingSourceAdapter:
-        """Returns what makes versions behind URLs local; it takes nothing until then."""
-        self._own_cache = ""
-        root = options.remote_cache_dir
-        if not root:
-            # A name nobody can guess; the cache makes it with the first URL, so that a
-            # server without one leaves nothing behind, however it ends.
-            name = f"tfs-cache-{uuid.uuid4().hex}"
-            root = self._own_cache = os.path.join(tempfile.gettempdir(), name)
-        cache = VersionCache(
-            VersionCacheOptions(root, options.remote_cache_max_bytes or None),
-            RemoteFileSystem(),
-        )
-        remote = RemoteFileSystem()
-
-        def run(url: str, copy: Callable[[], None]) -> None:
-            # Beside the looks at that store, which wait for no copy.
-            self._storage.submit(f"{remote.place(url)} copies", copy, COPY_PATIENCE_S)
-
-        return FetchingSourceAdapter(cache, run)
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:
