@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.runtime.guest.bits import bits, images
 from tfs.core.dtype import FLOAT32
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
@@ -32,24 +32,6 @@ SETTINGS = (
     {"kernel_size": 3, "stride": (2, 3), "padding": (1, 0), "ceil_mode": True},
 )
 DTYPES = (torch.float32, torch.float64, torch.float16)
-
-
-def images(
-    shape: Sequence[int] = (2, 16, 33, 31), dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """Returns a tensor with NaNs, infinities and both zeros among its elements."""
-    generator = torch.Generator().manual_seed(3)
-    elements = torch.randn(*shape, generator=generator).round(decimals=1)
-    chosen = torch.randint(0, 40, tuple(shape), generator=generator)
-    for index, value in enumerate((float("nan"), float("inf"), -float("inf"), -0.0)):
-        elements[chosen == index] = value
-    return elements.to(dtype)
-
-
-def bits(tensor: torch.Tensor) -> list[int]:
-    as_ints = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.dtype.itemsize]
-    values: list[int] = tensor.contiguous().view(as_ints).flatten().tolist()
-    return values
 
 
 def pool(**settings: object) -> nn.MaxPool2d:

@@ -26,7 +26,9 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.embedding_bags import quicken_bags
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.layer_chains import quicken_chains
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.max_pooling import quicken_modules
 from tfs.runtime.guest.model_source import ModelSource
@@ -66,6 +68,8 @@ def load(
         if isinstance(model, torch.nn.Module):
             model.eval()
             quicken_modules(model)
+            quicken_bags(model)
+            quicken_chains(model)
         functions = methods_of(source, model)
     except BaseException:
         close_package(importer)

