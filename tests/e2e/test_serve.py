@@ -169,12 +169,12 @@ def test_a_reply_says_who_answered(client: Client) -> None:
 @pytest.mark.parametrize(
     ("inputs", "kind", "words"),
     [
-        ({"z": X}, InvalidArgument, "Missing but required: {x}"),
+        ({"z": X}, InvalidArgument, "x(feed name: x) not found in request"),
         ({}, InvalidArgument, "Missing but required: {x}"),
-        ({"x": X.astype(np.int64)}, InvalidArgument, "float32"),
+        ({"x": X.astype(np.int64)}, InvalidArgument, "float but int64 is provided"),
         ({"x": X[0]}, InvalidArgument, "shape"),
         ({"x": np.zeros((1, 3), np.float32)}, InvalidArgument, "shape"),
-        ({"x": ["text"]}, InvalidArgument, "float32"),
+        ({"x": ["text"]}, InvalidArgument, "float but string is provided"),
     ],
 )
 def test_a_wrong_input_is_refused_with_its_reason(
