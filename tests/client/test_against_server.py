@@ -155,7 +155,7 @@ def test_other_errors_are_not_repeated(ask: Ask, answers: Answers) -> None:
 def test_a_deadline_ends_the_call(ask: Ask, answers: Answers) -> None:
     """A server that never answers costs no more than the timeout."""
     answers.errors = [None]
-    with pytest.raises(DeadlineExceeded) as caught:
+    with pytest.raises(DeadlineExceeded, match=r"no answer from .* in time") as caught:
         ask(timeout_s=0.2)
     assert caught.value.code is Code.DEADLINE_EXCEEDED
 
@@ -173,8 +173,11 @@ def test_without_time_no_call_is_made(
 
 @pytest.mark.parametrize("kind", [blocking, asynchronous], ids=["sync", "asyncio"])
 def test_a_server_that_is_not_there_is_unavailable(kind: Callable[..., object]) -> None:
-    """The way to the server fails with the same errors as the server."""
-    with kind("127.0.0.1:1") as ask, pytest.raises(Unavailable):  # type: ignore[attr-defined]
+    """The way to the server fails with the same errors as the server, and is named."""
+    with (
+        kind("127.0.0.1:1") as ask,  # type: ignore[attr-defined]
+        pytest.raises(Unavailable, match=r"at 127\.0\.0\.1:1; is it there"),
+    ):
         ask(timeout_s=5.0)
 
 

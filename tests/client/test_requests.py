@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tfs.client.arrays import Typed
-from tfs.client.requests import Target, predict, regress
-from tfs.core.errors import InvalidArgument
+from tfs.client.requests import Target, predict, read_reply, regress
+from tfs.core.errors import InvalidArgument, Unknown
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2, regression_pb2
 
@@ -68,3 +68,9 @@ def test_values_that_are_no_strings_are_not_sent_as_what_they_are() -> None:
     message = predict(Target("m"), {"x": Typed([], "string")}).message
     x = predict_pb2.PredictRequest.FromString(message).inputs["x"]
     assert x.dtype == types_pb2.DT_STRING
+
+
+def test_a_reply_that_is_none_is_an_error_of_ours() -> None:
+    """Something else listens there; nobody should have to catch protobuf's errors."""
+    with pytest.raises(Unknown, match=r"the reply to .*Predict cannot be parsed"):
+        read_reply(predict(Target("m"), {}), b"\xff" * 9)

@@ -20,7 +20,7 @@ from tfs.client.arguments import (
     checked_address,
     default_timeout_s,
 )
-from tfs.client.requests import Features, Rpc, Target, read_error
+from tfs.client.requests import Features, Rpc, Target, read_error, read_reply
 from tfs.client.results import (
     Classification,
     ModelMetadata,
@@ -215,9 +215,11 @@ class AsyncClient:
         call = self._open().unary_unary(what.method, None, None)
         while True:
             try:
-                return what.read(await call(what.message, timeout=attempts.remaining_s))
+                reply = await call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
-                error = read_error(rpc_error)
+                error = read_error(rpc_error, self._address)
+            else:
+                return read_reply(what, reply)
             pause_s = attempts.pause_after(error)
             if pause_s is None:
                 raise error

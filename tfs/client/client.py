@@ -17,7 +17,7 @@ from tfs.client.arguments import (
     checked_address,
     default_timeout_s,
 )
-from tfs.client.requests import Features, Rpc, Target, read_error
+from tfs.client.requests import Features, Rpc, Target, read_error, read_reply
 from tfs.client.results import (
     Classification,
     ModelMetadata,
@@ -57,7 +57,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         clock: Clock | None = None,
     ) -> None:
-        address = checked_address(address)
+        self._address = address = checked_address(address)
         self._timeout_s = default_timeout_s(timeout_s)
         self._retry = retry or RetryPolicy()
         self._clock = clock or MonotonicClock()
@@ -202,9 +202,11 @@ class Client:
         call = self._channel.unary_unary(what.method, None, None)
         while True:
             try:
-                return what.read(call(what.message, timeout=attempts.remaining_s))
+                reply = call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
-                error = read_error(rpc_error)
+                error = read_error(rpc_error, self._address)
+            else:
+                return read_reply(what, reply)
             pause_s = attempts.pause_after(error)
             if pause_s is None or not self._pause(pause_s):
                 raise error

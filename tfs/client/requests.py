@@ -44,6 +44,10 @@ MULTI_INFERENCE: Final = "/tensorflow.serving.PredictionService/MultiInference"
 METADATA: Final = "/tensorflow.serving.PredictionService/GetModelMetadata"
 STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
 
+# What grpcio says for itself.
+_LOCAL_DEADLINE: Final = "Deadline Exceeded"
+_NO_CONNECTION: Final = ("failed to connect", "errors resolving")
+
 Features = Mapping[str, object]
 """One example: numbers, strings, bytes or lists of them by feature name."""
 
@@ -145,8 +149,11 @@ def status(target: Target) -> Rpc[tuple[VersionStatus, ...]]:
     return Rpc(STATUS, request.SerializeToString(), _read_status)
 
 
-def read_error(error: Any) -> ServingError:
-    """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one."""
+def read_error(error: Any, address: str = "") -> ServingError:
+    """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one.
+
+    What grpcio itself found, without the server, names the address, if it is given.
+    """
     code = Code(error.code().value[0])
     retry_after_s = None
     for key, value in error.trailing_metadata() or ():
@@ -154,7 +161,30 @@ def read_error(error: Any) -> ServingError:
             with contextlib.suppress(DecodeError):  # not everybody's is a Status
                 retry_after_s = _retry_hint(value)
     kind = BY_CODE.get(code, Unknown)
-    return kind(error.details() or code.name, retry_after_s=retry_after_s)
+    details = error.details() or code.name
+    if not address:
+        pass
+    elif code is Code.DEADLINE_EXCEEDED and details == _LOCAL_DEADLINE:
+        details = f"no answer from {address} in time; wait longer (timeout_s)"
+    elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
+        details = f"no server answers at {address}; is it there? ({details})"
+    return kind(details, retry_after_s=retry_after_s)
+
+
+def read_reply(what: Rpc[R], reply: bytes) -> R:
+    """Returns the result in a reply.
+
+    Raises:
+        Unknown: It is no such reply: whatever answers there is no model server.
+        InvalidArgument: It holds what numpy does not have.
+
+    """
+    try:
+        return what.read(reply)
+    except DecodeError as error:
+        raise Unknown(
+            f"the reply to {what.method} cannot be parsed: {error}"
+        ) from error
 
 
 def _read_prediction(message: bytes) -> Prediction:
