@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tfs.cli.flags import add_flags, is_true, read_flags
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.server.file_limit import raise_file_limit
 from tfs.server.memory.malloc import apply_settings
 from tfs.server.options import ServerOptions
 
@@ -61,6 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
+    raise_file_limit()
     apply_settings()  # before there is a second thread, or anything large
     # It imports torch while this process does, rather than when the first version is
     # loaded: the first answer comes a second earlier.

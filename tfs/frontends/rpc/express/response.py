@@ -143,10 +143,10 @@ def http_refusal(
 HTTP_1_ANSWER: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\n"
     b"content-type: text/plain; charset=utf-8\r\n"
-    b"content-length: 41\r\n"
+    b"content-length: 35\r\n"
     b"connection: close\r\n"
     b"\r\n"
-    b"this port speaks gRPC over HTTP/2 (h2c).\n"
+    b"this port speaks gRPC over HTTP/2.\n"
 )
 """What a client gets that speaks HTTP/1 to us."""
 
