@@ -57,7 +57,7 @@ FULL = Signature(
     labels=("a", "b", "c"),
     features={
         "pixels": FeatureSpec("x", FeatureKind.FIXED, FLOAT32, (2,), (1.0, 2.0)),
-        "ids": FeatureSpec("x", FeatureKind.VARLEN, INT64, pad=0.0),
+        "ids": FeatureSpec("x", FeatureKind.VARLEN, FLOAT32, pad=0.0),
         "text": FeatureSpec("s", FeatureKind.FIXED, STRING, (), (b"none",)),
     },
     examples={"x": ExampleSlot((4, 2), 64), "s": ExampleSlot((1,), 0, (b"a\x00",))},
@@ -263,7 +263,13 @@ BROKEN: list[tuple[object, str]] = [
     ),
     (broken(defaults={"s": {"dtype": "string", "shape": [1], "value": ["?"]}}), "."),
     (broken(defaults={"s": {"dtype": "string", "shape": [2], "value": []}}), "fill"),
+    (
+        broken(defaults={"s": {"dtype": "string", "shape": [1, 1], "value": ["YQ=="]}}),
+        r"default 's' has shape \[1, 1\], its input \[-1\]",
+    ),
     (broken(features__pixels__input="q"), "unknown input"),
+    (broken(features__ids__dtype="int64"), "'ids' is int64, its input 'x' float32"),
+    (broken(features__pixels__shape=[2, 2]), r"'pixels' has rows of shape \[2, 2\]"),
     (broken(features__pixels__input=1), "must be a name"),
     (broken(features__pixels__kind="some"), "some"),
     (broken(features__pixels__shape=[-1]), "bad dimension"),

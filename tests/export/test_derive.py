@@ -8,7 +8,7 @@ from torch import nn
 
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument
-from tfs.core.signature import FeatureKind, Method, TensorSpec
+from tfs.core.signature import FeatureKind, FeatureSpec, Method, TensorSpec
 from tfs.export.derive import derive
 from tfs.export.signature_options import SignatureOptions
 
@@ -84,6 +84,58 @@ def test_default_makes_an_input_optional_for_callers() -> None:
     assert torch.equal(
         tensor(found.outputs["output"]), 2 * tensor(found.example["x"]) + 1
     )
+
+
+@pytest.mark.parametrize(
+    ("defaults", "complaint"),
+    [
+        ({"bias": 1.0}, "is a float; use a torch.Tensor"),
+        ({"bias": torch.ones(1)}, r"float32\[1\], its example says float32\[-1, 3\]"),
+        ({"bias": torch.ones(1, 3).long()}, r"is int64\[1, 3\]"),
+    ],
+)
+def test_default_that_callers_would_be_refused_for_is_refused(
+    defaults: dict[str, torch.Tensor], complaint: str
+) -> None:
+    """Whoever leaves the input out gets an answer and not the author's mistake."""
+    options = SignatureOptions(
+        {"x": torch.rand(2, 3), "bias": torch.rand(2, 3)}, defaults=defaults
+    )
+    with pytest.raises(InvalidArgument, match=complaint):
+        derive(Double(), options)
+
+
+def test_padding_of_fixed_sizes_is_refused() -> None:
+    """It would never be used, and requests of other lengths be refused."""
+    options = SignatureOptions(torch.rand(2, 3), pad={"x": 0})
+    with pytest.raises(InvalidArgument, match=r"dynamic=\{'x': \[1\]\}"):
+        derive(Double(), options)
+
+
+def test_features_of_another_type_than_their_input_are_refused() -> None:
+    """No Example could be answered from."""
+    features = {"f": FeatureSpec("x", FeatureKind.FIXED, INT64, (3,))}
+    options = SignatureOptions(torch.rand(2, 3), features=features)
+    with pytest.raises(InvalidArgument, match="'f' is int64, its input 'x' float32"):
+        derive(Double(), options)
+
+
+class Seen(nn.Module):
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(1)
+        return self.seen.expand(len(x))
+
+
+def test_output_that_is_a_view_of_a_buffer_is_what_the_call_gave() -> None:
+    """Buffers are put back after the call; what was returned is not."""
+    found = derive(Seen(), SignatureOptions(torch.rand(2, 3)))
+    assert tensor(found.outputs["output"]).tolist() == [1, 1]
 
 
 def test_example_of_an_input_with_a_default_has_rows_like_the_others() -> None:

@@ -32,6 +32,7 @@ from tests.models.with_state import (
     Numbers,
     Overwrites,
     ReadsFile,
+    Tempered,
 )
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
@@ -667,6 +668,17 @@ def test_model_that_is_no_graph_is_refused_in_a_few_lines(
     with pytest.raises(InvalidArgument, match="Save it as torch_package"):
         save(Undecided(), torch.rand(2, 3), tmp_path, platform="torch_export")
     assert "def forward" not in capfd.readouterr().err
+
+
+def test_input_that_cannot_be_left_out_is_found_before_callers_do(
+    tmp_path: Path,
+) -> None:
+    """The example has rows of its own; what leaves it out gets the default as it is."""
+    rows = {"x": torch.rand(2, 3), "heat": torch.ones(2)}
+    defaults = {"heat": torch.ones(3)}
+    with pytest.raises(InvalidArgument, match="leave out 'heat'"):
+        save(Tempered(), rows, tmp_path, defaults=defaults, batched=False,
+             dynamic={"heat": [0]})  # fmt: skip
 
 
 def test_base_path_may_be_relative(

@@ -104,6 +104,17 @@ class FeatureSpec:
     default: tuple[float, ...] | tuple[bytes, ...] | None = None
     pad: float | bytes | None = None
 
+    def trouble(self, spec: TensorSpec) -> str:
+        """Returns why no row of it would fit its input ``spec``; empty if one does."""
+        if self.dtype is not spec.dtype:
+            return f"is {self.dtype}, its input {self.input!r} {spec.dtype}"
+        if self.kind is FeatureKind.FIXED and not spec.accepts((1, *self.shape)):
+            return (
+                f"has rows of shape {list(self.shape)}, its input {self.input!r} "
+                f"{list(spec.shape[1:])}"
+            )
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class ExampleSlot:
@@ -297,10 +308,17 @@ def _signature(form: dict[str, object]) -> Signature:
     for name, view in defaults.items():
         if name not in inputs or view.dtype is not inputs[name].dtype:
             raise ValueError(f"default {name!r} fits no input")
+        if not inputs[name].accepts(view.shape):
+            raise ValueError(
+                f"default {name!r} has shape {list(view.shape)}, its input "
+                f"{list(inputs[name].shape)}"
+            )
     features = {n: _feature(f) for n, f in _object(form.get("features", {})).items()}
     for name, feature in features.items():
         if feature.input not in inputs:
             raise ValueError(f"feature {name!r} fills an unknown input")
+        if trouble := feature.trouble(inputs[feature.input]):
+            raise ValueError(f"feature {name!r} {trouble}")
     labels = form.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
         raise TypeError("labels must be a list of strings")

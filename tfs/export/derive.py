@@ -32,6 +32,7 @@ from tfs.export.values import (
     Values,
     dtype_of,
     first_row,
+    is_strings,
     joined,
     shape_of,
     view_of,
@@ -87,6 +88,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     function = getattr(module, options.call, None)
     if not callable(function):
         raise InvalidArgument(f"{where} does not exist")
+    _check_defaults(options, where)
     example, forms = name_inputs(function, options.example_inputs, where)
     left_out = options.defaults.keys() - example.keys()
     for name, value in options.defaults.items():
@@ -149,11 +151,20 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
         for name in outputs
     }
     _check_method(method, specs, options, where)
+    defaults = {name: view_of(value) for name, value in options.defaults.items()}
+    for name, default in defaults.items():
+        spec = inputs[name]
+        if default.dtype is not spec.dtype or not spec.accepts(default.shape):
+            raise InvalidArgument(
+                f"the default of {name!r} of {where} is {default.dtype}"
+                f"{list(default.shape)}, its example says {spec}: callers that leave "
+                "it out would be refused"
+            )
     signature = Signature(
         method=method,
         inputs=inputs,
         outputs=specs,
-        defaults={name: view_of(value) for name, value in options.defaults.items()},
+        defaults=defaults,
         labels=tuple(options.labels),
         features=_features(method, inputs, options),
         batched=options.batched,
@@ -191,13 +202,19 @@ def outputs_of(
     where = f"{type(module).__name__}.{options.call}"
     # Hooks run for forward only when the module itself is called.
     call = module if options.call == "forward" else getattr(module, options.call)
+    single = _SINGLE_OUTPUT[Method(options.method)]
     kept = KeptBuffers(module)
     try:
         result = run(nesting(call, forms), inputs)
+        outputs = {
+            # An output may be a view of a buffer, which is about to be put back.
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in name_outputs(
+                result, options.output_names, single, where
+            ).items()
+        }
     finally:
         kept.restore()
-    single = _SINGLE_OUTPUT[Method(options.method)]
-    outputs = name_outputs(result, options.output_names, single, where)
     return Called(
         outputs,
         is_nested(result, outputs),
@@ -211,6 +228,16 @@ def _described(inputs: Mapping[str, Value]) -> str:
         f"{name}: {dtype_of(value)}{list(shape_of(value))}"
         for name, value in inputs.items()
     )
+
+
+def _check_defaults(options: SignatureOptions, where: str) -> None:
+    # Callers without a type checker pass numbers.
+    for name, value in options.defaults.items():
+        if not isinstance(value, torch.Tensor) and not is_strings(value):
+            raise InvalidArgument(
+                f"the default of {name!r} of {where} is a {type(value).__name__}; use "
+                "a torch.Tensor of one row, such as torch.ones(1), or a list of strings"
+            )
 
 
 def _check_options(options: SignatureOptions, example: Values, where: str) -> None:
@@ -232,6 +259,13 @@ def _check_options(options: SignatureOptions, example: Values, where: str) -> No
             raise InvalidArgument(
                 f"mask {target!r} of {name!r} needs an input of that name, and a pad "
                 "value for the padded one"
+            )
+    for name in options.pad:
+        if not any(dimension > 0 for dimension in options.dynamic.get(name, ())):
+            raise InvalidArgument(
+                f"pad of {name!r} of {where} fills up rows of different sizes, and "
+                f"callers may send one size only: say dynamic={{{name!r}: [1]}}, or "
+                "leave pad out"
             )
     for name, dimensions in options.dynamic.items():
         for dimension in dimensions:
@@ -266,8 +300,9 @@ def _check_rows(
         if not shape or shape[0] != rows:
             raise InvalidArgument(
                 f"output {name!r} of {where} has shape {list(shape)} for "
-                f"{rows} rows; dimension 0 of every output must be the batch, or "
-                "pass batched=False"
+                f"{rows} rows; dimension 0 of every output must be the batch: return "
+                "it with one, leave it out (output_names picks entries of a dict or "
+                "dataclass), or pass batched=False"
             )
     return rows
 
@@ -466,6 +501,8 @@ def _features(
                 raise InvalidArgument(
                     f"feature {name!r} fills {feature.input!r}, which is no input"
                 )
+            if trouble := feature.trouble(inputs[feature.input]):
+                raise InvalidArgument(f"feature {name!r} {trouble}")
         return dict(options.features)
     if method is Method.PREDICT:
         return {}

@@ -213,7 +213,8 @@ def _judge(
             raise DataLoss(
                 f"{where} gives other values for {', '.join(map(repr, names))} "
                 "when loaded from its archive; does it depend on something outside "
-                "the module, such as a global variable?"
+                "of the module (a global variable), or on earlier calls (a list or "
+                "counter that it adds to)?"
             )
         log.warning(
             "event=outputs_not_repeatable module=%s outputs=%s differ from call to "

@@ -79,6 +79,7 @@ def differing_outputs(
                 is_fresh = False
                 if names:
                     differing[key] = names
+                _try_defaults(model, key, each, platform)
         finally:
             model.close()
     warn_of_files(opened)
@@ -121,6 +122,27 @@ def _differing(
     ]
 
 
+def _try_defaults(model: GuestModel, key: str, each: Derived, platform: str) -> None:
+    """Calls a signature as callers do who leave out what has a default.
+
+    Raises:
+        InvalidArgument: That fails; names the inputs.
+
+    """
+    defaults = each.signature.defaults
+    if all(view_of(each.example[name]) == value for name, value in defaults.items()):
+        return  # the example is of that kind
+    inputs = {name: view_of(value) for name, value in each.example.items()}
+    try:
+        _call(model, key, {**inputs, **defaults}, platform)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"it fails when callers leave out {', '.join(map(repr, defaults))}: the "
+            "default is handed over as it is, and has to fit any number of rows. "
+            f"{error.message}"
+        ) from error
+
+
 def _modules_of(path: str) -> tuple[set[str], set[str]]:
     """Returns the modules whose source an archive holds, and those it names extern."""
     packaged: set[str] = set()
@@ -144,7 +166,8 @@ def _advice(platform: str, message: str) -> str:
     if platform != "torch_package":
         return ""
     own_file = _OWN_FILE.search(message)
-    if own_file is None:
+    # A class of the package is quoted in the same way, without being a file.
+    if own_file is None or not ("/" in own_file[1] or "[Errno" in message):
         return f". {_HINT}"
     path = own_file[1]
     folder, _, name = path.rpartition("/")
@@ -159,6 +182,10 @@ def _advice(platform: str, message: str) -> str:
 def _outputs(model: GuestModel, key: str, each: Derived, platform: str) -> Tensors:
     """Runs the example under the conditions of ``calling.run``."""
     inputs = {name: view_of(value) for name, value in each.example.items()}
+    return _call(model, key, inputs, platform)
+
+
+def _call(model: GuestModel, key: str, inputs: Tensors, platform: str) -> Tensors:
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         try:
