@@ -163,7 +163,9 @@ def set_up_grpc_js() -> None:
     for source in sources:
         shutil.copy(source, folder)
     # Their scripts only tell of themselves.
-    install = [npm, "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit"]
+    # npm takes a linked folder for a package of its own.
+    prefix = str(folder.resolve())
+    install = [npm, "ci", "--prefix", prefix, "--ignore-scripts", "--no-audit"]
     run_command([*install, "--no-fund"], timeout_s=SETUP_TIMEOUT_S)
     stamp.write_text(wanted)
 

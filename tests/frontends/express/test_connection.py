@@ -470,7 +470,14 @@ def test_each_frame_in_each_state_does_what_the_table_says(
             headers_frame(1) + data_frame(1, b"", flags=PADDED),
             ErrorCode.FRAME_SIZE_ERROR,
         ),
-        (headers_frame(3) + headers_frame(1), ErrorCode.STREAM_CLOSED),
+        # RFC 9113 sections 5.1.1 and 5.1: what was skipped, and what is over.
+        (headers_frame(3) + headers_frame(1), ErrorCode.PROTOCOL_ERROR),
+        (
+            headers_frame(5)
+            + frames.rst_stream(5, ErrorCode.CANCEL)
+            + headers_frame(5),
+            ErrorCode.STREAM_CLOSED,
+        ),
         (
             frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 31}),
             ErrorCode.FLOW_CONTROL_ERROR,

@@ -109,6 +109,7 @@ class Connection(StreamIntake):
         "_rest_since_s",
         "_saw_preface",
         "_saw_settings",
+        "_skipped_ids",
         "fault",
         "is_closed",
         "max_large",
@@ -145,6 +146,9 @@ class Connection(StreamIntake):
         self._block_frames = 0
         self._block_since_s = now_s
         self._begun_after = 0
+        # The last that were left out, and with that closed, before a head that was not
+        # in the cache: clients that do so do it at the beginning.
+        self._skipped_ids = range(0)
         self._accept_limit = LARGEST_WINDOW  # the GOAWAY we sent
         self._is_draining = False
         self._num_tiny_updates = 0
@@ -508,6 +512,8 @@ class Connection(StreamIntake):
             self._on_late_block(stream_id, block, ends)
             return
         verdict = self._step(stream_id, received(FrameType.HEADERS, ends))
+        if stream_id - self._last_stream_id > 2:
+            self._skipped_ids = range(self._last_stream_id + 1, stream_id)
         self._last_stream_id = stream_id
         head = self._by_block.get(block)
         if head is None:
@@ -544,6 +550,8 @@ class Connection(StreamIntake):
             self._cache.decode_trailers(block)
         except MalformedHead:
             is_malformed = True
+        if stream_id in self._skipped_ids:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "stream ids must grow")
         stream = self.streams.get(stream_id)
         signal = received(FrameType.HEADERS, ends)
         verdict = self._step(stream_id, signal)
