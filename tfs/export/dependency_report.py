@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 class Action(enum.Enum):
@@ -98,8 +99,8 @@ class DependencyReport:
     def advice(self) -> str:
         """Returns a paragraph for all that must change: where it is, what to do.
 
-        One for each value that cannot be saved, then for each unresolved module, with
-        who imports it.
+        One for each value that cannot be saved, then for the unresolved modules that
+        need the same decision, with who imports them.
         """
         importers: dict[str, list[str]] = {}
         for module in self.modules.values():
@@ -108,39 +109,80 @@ class DependencyReport:
         lines = []
         for each in self.unsaved:
             lines += [f"{each.path} = {each.what}", f"    -> {each.advice}"]
+        alike: dict[tuple[str, str], list[str]] = {}
         for module in self.unresolved:
-            by = importers.get(module.name, ["the model itself"])
-            lines.append(f"{module.name} (imported by {', '.join(sorted(by))})")
-            lines.append(f"    {module.reason}")
-            lines.append(f"    -> {module.advice}")
+            alike.setdefault((module.reason, module.advice), []).append(module.name)
+        for (reason, advice), names in alike.items():
+            by = {
+                n for name in names for n in importers.get(name, ["the model itself"])
+            }
+            lines.append(f"{_some(names)} (imported by {_some(sorted(by))})")
+            lines += [f"    {reason}", f"    -> {advice}"]
         return "\n".join(lines)
+
+    def complaint(self) -> str:
+        """Returns the tree as far as a person can read it: at most some sixty lines.
+
+        Of a larger one, what leads to something that is left to do.
+        """
+        tree = self.tree()
+        if self.is_complete or tree.count("\n") < _MAX_LINES:
+            return tree
+        lines = self._to(self._leading({m.name for m in self.unresolved})).split("\n")
+        rest = len(lines) - _MAX_LINES
+        if rest > 0:
+            lines[_MAX_LINES - 1 : -1] = [f"... {rest} lines more"]
+        return "\n".join([*lines, "(only what leads to these; --explain shows all)"])
 
     def tree(self) -> str:
         """Returns the tree: every module once in full, torch's and Python's in a line.
 
         Ends with a line that counts each kind.
         """
+        return self._to(self.modules.keys())
+
+    __str__ = tree
+
+    def _to(self, shown: Container[str]) -> str:
+        """Returns the tree with nothing but the modules ``shown``."""
         lines = ["model"]
         for each in self.unsaved:
             lines.append(f"├─ {each.path}  CANNOT BE SAVED: {each.what}")
             lines.append(f"│    -> {each.advice}")
-        self._grow(self.roots, "", set(), lines)
-        counts = ", ".join(
+        self._grow(self.roots, "", set(), lines, shown)
+        counts = [
             f"{len(self.with_action(action))} {action.value}"
             for action in Action
             if self.with_action(action)
-        )
+        ]
         if self.unsaved:
-            counts += f", {len(self.unsaved)} CANNOT BE SAVED"
-        lines.append(f"({counts or 'nothing but the model'})")
+            counts.append(f"{len(self.unsaved)} CANNOT BE SAVED")
+        lines.append(f"({', '.join(counts) or 'nothing but the model'})")
         return "\n".join(lines)
 
-    __str__ = tree
+    def _leading(self, targets: set[str]) -> set[str]:
+        """Returns ``targets`` and the modules through which they are imported."""
+        leading = set(targets)
+        grown = True
+        while grown:
+            new = {
+                module.name
+                for module in self.modules.values()
+                if module.name not in leading and leading.intersection(module.imports)
+            }
+            leading |= new
+            grown = bool(new)
+        return leading
 
     def _grow(
-        self, names: Iterable[str], indent: str, seen: set[str], lines: list[str]
+        self,
+        names: Iterable[str],
+        indent: str,
+        seen: set[str],
+        lines: list[str],
+        wanted: Container[str],
     ) -> None:
-        shown = [name for name in names if name in self.modules]
+        shown = [name for name in names if name in self.modules and name in wanted]
         plain = [name for name in shown if self._is_plain(name)]
         shown = [name for name in shown if name not in plain]
         entries = [*shown, *(["\0"] if plain else [])]
@@ -161,12 +203,21 @@ class DependencyReport:
                 lines.append(f"{indent}{below}  -> {module.advice}")
             if name not in seen:
                 seen.add(name)
-                self._grow(module.imports, indent + below, seen, lines)
+                self._grow(module.imports, indent + below, seen, lines, wanted)
 
     def _is_plain(self, name: str) -> bool:
         module = self.modules[name]
         return module.action is Action.EXTERN and module.reason == ALWAYS_THERE
 
+
+def _some(names: Sequence[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    rest = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+_MAX_NAMES: Final = 4
+_MAX_LINES: Final = 60
 
 ALWAYS_THERE = "comes with Python or torch"
 """The reason of modules that no author has to think about."""

@@ -16,8 +16,8 @@ from tfs.export.dependency_report import ALWAYS_THERE, Action
 
 WITH_PYTHON_AND_TORCH: Final = frozenset({*sys.stdlib_module_names, "torch"})
 """Top-level names that torch.package leaves to whoever opens the archive, always."""
-_WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "safetensors")
-"""Top-level packages that every TFS server has."""
+_WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "typing_extensions")
+"""Top-level packages that every TFS server has; torch brings typing_extensions."""
 
 _TRAINING_ONLY: Final = frozenset(
     {
@@ -68,9 +68,12 @@ def trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str, 
             f"correct its source, or {extern}",
         )
     if error is PackagingErrorReason.IS_EXTENSION_MODULE:
+        found = _spec(name)
+        is_own = found is not None and is_own_code(name, found)
+        which = name if is_own else f"{top}.**"
         return (
             "compiled code, which an archive cannot carry",
-            f'extern=["{name}"] if every server has {top} installed',
+            f'extern=["{which}"] if every server has {top} installed',
         )
     if name == "__main__":
         return (

@@ -113,7 +113,7 @@ def write_package(
         if not report.is_complete:
             raise InvalidArgument(
                 f"{type(module).__name__} cannot be packaged: {report.summary()}\n"
-                f"{report.advice()}\n\n{report.tree()}"
+                f"{report.advice()}\n\n{report.complaint()}"
             )
     return report
 
