@@ -58,7 +58,8 @@ class UnarySourceAdapter(Generic[In, Out]):
             return ServableData(data.id, None, data.error)
         try:
             return data.with_payload(self._convert(data.id, data.payload))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A platform that exits must not end the thread that all sources share.
             wrapped = serving_error(error, f"cannot use {data.id.slashed}")
             return ServableData(data.id, None, wrapped)
 

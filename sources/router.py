@@ -39,7 +39,7 @@ class SourceRouter(Generic[T]):
 
     Calls block until *every* port is connected, so that no set of a name is lost
     while the server is wired up. ``route`` runs on the caller's thread; a call it
-    gives no route is discarded.
+    gives no route is discarded, one with a route to no port gets INVALID_ARGUMENT.
     """
 
     def __init__(self, num_ports: int, route: Route[T]) -> None:
@@ -69,8 +69,11 @@ class SourceRouter(Generic[T]):
             if not port.outlet.wait_connected():
                 return
         index = self._route(aspired)
-        if index is not NO_ROUTE:
-            self._ports[index].outlet.emit(aspired)
+        if index is NO_ROUTE:
+            return
+        if not 0 <= index < len(self._ports):
+            raise InvalidArgument(f"Port number out of range: {index}")
+        self._ports[index].outlet.emit(aspired)
 
 
 class StaticSourceRouter(SourceRouter[T]):

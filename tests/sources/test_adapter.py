@@ -206,3 +206,22 @@ def test_the_prefix_adapter_joins_paths() -> None:
 def test_paths_are_joined_with_one_slash(prefix: str, path: str, joined: str) -> None:
     """Neither side needs to know how the other one ends."""
     assert join_path(prefix, path) == joined
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), RecursionError(), OSError(2, "gone")])
+def test_whatever_a_conversion_raises_is_its_versions_error(
+    error: BaseException,
+) -> None:
+    """A platform that exits while it makes a loader does not end the source's thread."""
+
+    def convert(servable_id: ServableId, payload: str) -> str:
+        if servable_id.version == 1:
+            raise error
+        return payload
+
+    adapter: UnarySourceAdapter[str, str] = UnarySourceAdapter(convert)
+    bad, good = adapter.adapt(AspiredVersions("s", (data(1), data(2)))).versions
+    assert bad.error is not None
+    assert bad.error.code is Code.INTERNAL
+    assert bad.error.message.startswith(f"cannot use s/1: {type(error).__name__}: ")
+    assert good.payload == "a"

@@ -61,6 +61,14 @@ def test_a_call_without_a_route_is_discarded() -> None:
     assert routed(router, "a", "b") == [["b"]]
 
 
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_route_to_no_port_is_refused(index: int) -> None:
+    """Upstream's -1 for "no route" must not reach the last port unnoticed."""
+    router: SourceRouter[str] = SourceRouter(2, lambda _: index)
+    with pytest.raises(InvalidArgument, match=f"Port number out of range: {index}"):
+        routed(router, "a")
+
+
 @pytest.mark.parametrize("num_connected", [0, 1])
 def test_a_call_blocks_until_all_ports_are_connected(num_connected: int) -> None:
     """A router that is wired up in part holds calls back, also for connected ports.
