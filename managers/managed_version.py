@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from managers.load_status import LoadStatus
-from managers.loader_harness import LoaderHarness
+from managers.loader_harness import END_STATES, LoaderHarness
 from managers.serving_map import Handle
 from tfs.core.errors import ServingError
 from tfs.core.resources import ResourceAllocation
@@ -132,6 +132,8 @@ class ManagedVersion:
             since_s=self.since_s or wall_s,
             resident_bytes=self.resident_bytes,
             note=note,
+            is_late=heir.harness.is_late,
+            is_changing=now.state not in END_STATES,
         )
 
     def load_status(self, *, is_deferred: bool) -> LoadStatus:

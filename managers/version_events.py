@@ -68,10 +68,13 @@ class VersionEvents:
         with self._publishing:
             if managed.is_started or managed.is_serving:
                 return
-            if not self._elders(managed):
+            elders = self._elders(managed)
+            if not elders:
                 managed.is_started = True
+            is_over = managed.harness.is_over
+            if not elders or not is_over:
                 self._publish_locked(managed, ManagerState.START)
-            if managed.harness.is_over:
+            if is_over:
                 self._publish_locked(managed, ManagerState.END)
 
     def make_available(

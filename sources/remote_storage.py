@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Final
-from urllib.parse import urlsplit
 
 from sources.local_storage import IGNORED_FOLDERS, LocalFileSystem
 from sources.storage import Contents, FileSystem
@@ -19,12 +19,14 @@ from sources.storage import Contents, FileSystem
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 _DIGEST_KEYS: Final = ("ETag", "etag", "md5Hash", "md5", "checksum", "generation")
 _COPY_BYTES: Final = 1 << 20
+# Also of fsspec's chains (simplecache::s3://). Not urlsplit, which raises for "s3://[".
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
 
 
 def is_remote(path: str) -> bool:
     """Whether ``path`` is a URL that is not simply a local file's."""
-    scheme = urlsplit(path).scheme if "://" in path else ""
-    return scheme not in ("", "file", "local")
+    found = _SCHEME.match(path)
+    return found is not None and found[1].lower() not in ("file", "local")
 
 
 def local_path(path: str) -> str:
@@ -88,8 +90,8 @@ class RemoteFileSystem:
 
     def place(self, path: str) -> str:
         """Returns the store: scheme and host, or bucket."""
-        parts = urlsplit(path)
-        return f"{parts.scheme}://{parts.netloc}"
+        scheme, _, rest = path.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
 
     def gives_events(self, path: str) -> bool:
         """No store tells of changes."""

@@ -17,7 +17,13 @@ from typing import Final
 
 from sources.storage import Contents, FileSystem
 from sources.storage_path import StoragePath
-from sources.version_policy import Latest, VersionPolicy, choose, name_versions
+from sources.version_policy import (
+    Latest,
+    Specific,
+    VersionPolicy,
+    choose,
+    name_versions,
+)
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import MANIFEST, PLATFORM_BY_FILE, SIGNATURES
@@ -173,7 +179,11 @@ def scan(
                 f"version {version} of {servable.name} is wanted, but is not under "
                 f"{base_path}"
             )
-    if not names:
+    if servable.policy == Specific(()) and not servable.pinned:
+        look.problems.append(
+            f"no version of {servable.name} is asked for: its policy, specific, lists none"
+        )
+    elif not names:
         look.problems.append(
             f"no version of {servable.name} under {base_path}: a version is a "
             f"directory with a number for its name, such as {base_path}/1"

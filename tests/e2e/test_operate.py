@@ -211,6 +211,30 @@ def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
         assert "does not exist" in output
 
 
+@pytest.mark.parametrize("transition", ["", "transition: RESOURCE_PRESERVING"])
+def test_a_reload_is_over_when_what_it_changed_answers(
+    tmp_path: Path, transition: str
+) -> None:
+    """The same version under another base path: not what was loaded before."""
+    export_scale(tmp_path / "scale", 1)
+    export_scale(tmp_path / "other", 1, factor=7.0)
+    (tmp_path / "bad" / "1").mkdir(parents=True)
+    (tmp_path / "bad" / "1" / "servable.json").write_text("{}")
+    config = tmp_path / "moved.config"
+    with (
+        Operated(tmp_path) as server,
+        Client(server.address, timeout_s=PATIENCE_S) as client,
+    ):
+        server.wait_for("scale/1 is available")
+        config.write_text(config_text("scale", tmp_path / "other", transition))
+        assert "applied" in server.tfs("reload", str(config))
+        assert client.predict("scale", {"x": X}).outputs["y"].tolist() == [[7, 14]]
+        config.write_text(config_text("scale", tmp_path / "bad", transition))
+        output = server.tfs("reload", str(config), code=1)
+        assert "{name: scale version: 1} due to error" in output
+        assert client.predict("scale", {"x": X}).outputs["y"].tolist() == [[7, 14]]
+
+
 @pytest.mark.parametrize("transport", ["grpcio", "express"])
 def test_the_admin_socket_is_private_and_shows_nothing_else(
     tmp_path: Path, transport: str

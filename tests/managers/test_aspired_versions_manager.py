@@ -518,6 +518,7 @@ def test_changed_files_under_resource_preserving_unload_first(
     env.settle()
     assert env.log.max_num_resident["S1"] == 1
     assert [s for _, s in env.events()[before:]] == [
+        "AVAILABLE",  # changed, says its note
         "UNLOADING",
         "END",
         "START",
@@ -953,6 +954,7 @@ def test_old_contents_come_back_for_new_ones_that_fail() -> None:
     assert env.state("m", 1) is A
     assert str(env.error("m", 1)) == "INVALID_ARGUMENT: no such device"
     assert [state for _, state in env.events()[before:]] == [
+        "AVAILABLE",  # changed, says its note
         "UNLOADING",
         "END",
         "START",

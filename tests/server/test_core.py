@@ -199,6 +199,37 @@ def test_a_version_that_comes_back_while_it_serves_is_not_loaded_again(
     assert env.log.count("load") == num_loads
 
 
+@pytest.mark.parametrize("transition", ["", "transition: RESOURCE_PRESERVING"])
+def test_a_changed_model_is_waited_for_though_it_serves(
+    env: Environment, transition: str
+) -> None:
+    """Whoever applied another base path is answered by it when the outcome comes."""
+    env.apply(model("a", "", transition))
+    moved = env.add_version("a", 1, "/other/a")
+    (outcome,) = env.apply(model("a", "/other/a", transition))
+    assert (outcome.error, outcome.models[0].available) == (None, (1,))
+    assert env.served_path("a") == moved
+    broken = env.add_version("a", 1, "/broken/a")
+    env.broken.add(broken)
+    (outcome,) = env.apply(model("a", "/broken/a", transition))
+    assert outcome.is_applied
+    assert "{name: a version: 1} due to error: DATA_LOSS" in str(outcome.error)
+    assert outcome.models[0].available == (1,)
+    assert env.served_path("a") == moved
+    # What failed before is no news.
+    (outcome,) = env.apply(
+        model("a", "/broken/a", transition + ' version_labels { key: "x" value: 1 }')
+    )
+    assert outcome.error is None
+
+
+def test_a_model_of_which_no_version_is_asked_for_has_settled(env: Environment) -> None:
+    """An empty list of versions is a wish, and nothing comes of it."""
+    (outcome,) = env.apply(model("a", "", "model_version_policy { specific {} }"))
+    assert "no version of a is asked for" in str(outcome.error)
+    assert env.available("a") == []
+
+
 def test_a_label_that_is_dropped_lets_its_version_go(env: Environment) -> None:
     """Nothing is kept for a move that nobody wants any more."""
     for version in (2, 3):

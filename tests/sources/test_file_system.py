@@ -155,6 +155,9 @@ def test_specific_of_nothing_unloads_all() -> None:
     assert w.poll() == [("digits", [1])]
     w.source.update_config([monitor(policy=Specific())])
     assert w.target.versions("digits") == []
+    assert w.source.problems()["digits"] == (
+        "no version of digits is asked for: its policy, specific, lists none",
+    )
 
 
 def test_pinned_versions_come_with_whatever_policy() -> None:

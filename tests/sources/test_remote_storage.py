@@ -23,6 +23,17 @@ pytestmark = pytest.mark.usefixtures("store")
 FILES = RemoteFileSystem()
 
 
+def test_every_text_is_a_path_or_a_url() -> None:
+    """What a configuration says is judged without an exception, and by its driver."""
+    for url in ("s3://[bad/x", "simplecache::s3://bucket/x", "S3://b", "memory://x"):
+        assert is_remote(url)
+    for path in ("/models", "file:///models", "/odd://path", "://x", ""):
+        assert not is_remote(path)
+    assert RemoteFileSystem().place("s3://[bad/x") == "s3://[bad"
+    with pytest.raises(OSError, match="bad"):
+        AnyFileSystem().list_directories("s3://[bad/x")
+
+
 def write(store: Any, path: str, data: bytes = b"") -> None:
     store.makedirs(path.rpartition("/")[0], exist_ok=True)
     store.pipe_file(path, data)

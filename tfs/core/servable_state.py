@@ -41,6 +41,8 @@ class ServableState:
             rows influence each other", "placed in process: 0.31 ms".
         is_late: Whether what brings the next state has taken so long that nobody should
             wait for it; it may come all the same.
+        is_changing: Whether other contents of the version are on their way to take the
+            place of these.
 
     """
 
@@ -52,6 +54,7 @@ class ServableState:
     resident_bytes: int | None = None
     note: str = ""
     is_late: bool = False
+    is_changing: bool = False
 
     def __str__(self) -> str:
         health = "OK" if self.error is None else str(self.error)

@@ -9,7 +9,7 @@ import pytest
 from tfs.core.errors import DataLoss
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.config_wait import error_of, failure_of
+from tfs.server.config.config_wait import error_of, failure_of, failure_of_change
 
 LOST = DataLoss("model.pt is damaged")
 
@@ -96,3 +96,35 @@ def test_failures_are_listed_as_upstream_does() -> None:
     assert str(error) == (
         "UNKNOWN: 2 model(s) did not become available: {{bad}, {worse}, }"
     )
+
+
+SERVES = state(1, ManagerState.AVAILABLE)
+CHANGING = replace(SERVES, is_changing=True)
+FAULTY = replace(SERVES, error=LOST)
+
+
+@pytest.mark.parametrize(
+    ("states", "stale", "is_current", "expected"),
+    [
+        ([SERVES], [], False, None),
+        ([SERVES], [], True, ""),
+        ([SERVES, state(2, ManagerState.START)], [], True, None),
+        ([SERVES, state(2, ManagerState.LOADING)], [], True, None),
+        ([SERVES, state(2, ManagerState.UNLOADING)], [], True, ""),
+        ([CHANGING], [], True, None),
+        ([replace(CHANGING, is_late=True)], [], True, ""),
+        ([FAULTY], [], True, BLAME.replace("2", "1")),
+        ([replace(FAULTY, note="it moved")], [FAULTY], True, ""),
+        ([ENDED, SERVES], [], True, BLAME),
+        ([ENDED, SERVES], [ENDED], True, ""),
+        ([ENDED], [ENDED], True, BLAME),
+    ],
+)
+def test_a_change_is_over_when_nothing_more_comes_of_it(
+    states: list[ServableState],
+    stale: list[ServableState],
+    is_current: bool,
+    expected: str | None,
+) -> None:
+    """What was served before says nothing of a change; what fails of it is told."""
+    assert failure_of_change(states, [], stale, is_current=is_current) == expected

@@ -187,8 +187,9 @@ class ConfigInForce:
                 shortly before the deadline.
             path: The file it came from, "" for none.
             deadline_s: Monotonic; None waits as long as it takes.
-            waits_for_all: Whether all models are waited for, or, as in TensorFlow
-                Serving, those that were not configured before.
+            waits_for_all: Whether all models are waited for, and all that comes of
+                changed ones, or, as in TensorFlow Serving, only those that were not
+                configured before.
             validate_only: Whether to stop after validation.
 
         """
@@ -235,6 +236,7 @@ class ConfigInForce:
                     changed,
                     stale,
                     is_base=True,
+                    changed=_moved(changed) if waits_for_all else frozenset(),
                     notes=_base_notes(new, origin),
                 ),
                 deadline_s,
@@ -390,6 +392,10 @@ def _wrong(
         )
         for name, error in sorted(errors.items())
     )
+
+
+def _moved(changed: Sequence[ModelChange]) -> frozenset[str]:
+    return frozenset(each.name for each in changed if each.change is Change.CHANGED)
 
 
 def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:

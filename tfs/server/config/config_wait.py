@@ -60,6 +60,38 @@ def failure_of(
     return _newest(failed) if failed else None
 
 
+def failure_of_change(
+    states: Sequence[ServableState],
+    problems: Sequence[str],
+    stale: Collection[ServableState] = (),
+    *,
+    is_current: bool = True,
+) -> str | None:
+    """Returns what went wrong with a change of a model, "" if nothing, None if unsettled.
+
+    What was served before may serve all the while: a change is over when nothing more
+    comes of it. The arguments are those of ``failure_of``.
+    """
+    if not is_current or any(_is_on_its_way(state) for state in states):
+        return None
+    known = [state.error for state in stale]
+    failed = [
+        state
+        for state in states
+        if state.error is not None
+        and not any(state.error is error for error in known)
+        and state.manager_state in (ManagerState.AVAILABLE, ManagerState.END)
+    ]
+    if failed:
+        return _newest(failed)
+    return failure_of(states, problems, stale)
+
+
+def _is_on_its_way(state: ServableState) -> bool:
+    is_coming = state.manager_state in (ManagerState.START, ManagerState.LOADING)
+    return (is_coming or state.is_changing) and not state.is_late
+
+
 def _newest(failed: Sequence[ServableState]) -> str:
     newest = max(failed, key=lambda state: state.id.version)
     return f"{{{newest.id} due to error: {newest.error}}}"

@@ -13,7 +13,13 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
-from tfs.server.config.config_wait import error_of, failure_of, late_error, margin_s
+from tfs.server.config.config_wait import (
+    error_of,
+    failure_of,
+    failure_of_change,
+    late_error,
+    margin_s,
+)
 from tfs.server.config.running_config import Change, ModelChange
 
 OnOutcome = Callable[[ConfigOutcome], None]
@@ -33,6 +39,8 @@ class Waiter:
         stale: States that versions of its models had ended in before.
         is_base: Whether the base was changed, or one model's override.
         version: The only version to wait for; None takes any.
+        changed: Those of the models that were there before, and for which all that
+            comes of the change is waited for, not only that something serves.
         notes: For the outcome.
         open: Whether nobody has told it yet; the waiters'.
 
@@ -44,6 +52,7 @@ class Waiter:
     stale: frozenset[ServableState]
     is_base: bool
     version: int | None = None
+    changed: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     open: bool = field(default=True)
 
@@ -111,12 +120,12 @@ class ConfigWaiters:
             self._finish(waiter, error)
 
     def ended(self, names: Collection[str]) -> frozenset[ServableState]:
-        """Returns the states that versions of these models have ended in."""
+        """Returns the states that versions of these models have ended or failed in."""
         return frozenset(
             state
             for name in names
             for state in self._monitor.version_states(name)
-            if state.manager_state is ManagerState.END
+            if state.manager_state is ManagerState.END or state.error is not None
         )
 
     def failures(self, names: Collection[str]) -> dict[str, str | None]:
@@ -153,7 +162,7 @@ class ConfigWaiters:
         is_current = self._is_taken_in()  # before states and problems are read
         problems = self._source.problems()
         return {
-            name: failure_of(
+            name: (failure_of_change if name in waiter.changed else failure_of)(
                 [
                     state
                     for state in self._monitor.version_states(name)
@@ -194,5 +203,9 @@ class ConfigWaiters:
                 for each in states
                 if each.manager_state is ManagerState.AVAILABLE
             ),
-            tuple(each.id.version for each in states if each.manager_state in _MOVING),
+            tuple(
+                each.id.version
+                for each in states
+                if each.manager_state in _MOVING or each.is_changing
+            ),
         )
