@@ -23,14 +23,11 @@ from tfs.core.tensor_view import TensorView
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
+from tfs.servables.example_warm_up import warm_up
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext
-from tfs.servables.probe import (
-    ProbeOptions,
-    ServableSubject,
-    probe,
-    warm_up,
-)
+from tfs.servables.probe import ProbeOptions, probe
+from tfs.servables.probe_subject import ServableSubject
 from tfs.testing.fake_clock import FakeClock
 
 SIGNATURE = Signature(

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         ServingError: The version cannot be had, measured or batched.
 
     """
-    from tfs.servables.probe import ServableSubject
+    from tfs.servables.probe_subject import ServableSubject
     from tfs.servables.tuning import TuningOptions, recommended_parameters, tune
 
     path, device = version_of(args)

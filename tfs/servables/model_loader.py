@@ -32,7 +32,7 @@ from tfs.servables.code_digest import code_digest
 from tfs.servables.inside import measurable_of, rehearsal_of
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
-from tfs.servables.probe import ServableSubject
+from tfs.servables.probe_subject import ServableSubject
 from tfs.servables.profiler import ProfileRequest
 
 

@@ -28,10 +28,11 @@ from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement, PlacementOptions, place
 from tfs.servables.batched import BatchedServable
+from tfs.servables.example_warm_up import warm_up
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.placed_servable import PlacedServable
 from tfs.servables.platform import LoadContext
-from tfs.servables.probe import ServableSubject, warm_up
+from tfs.servables.probe_subject import ServableSubject
 from tfs.servables.profiler import Profiler
 
 log = logging.getLogger(__name__)

@@ -11,27 +11,20 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import DeadlineExceeded, InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
-from tfs.core.right_of_way import make_way
-from tfs.core.servable import (
-    CancelToken,
-    InferenceTask,
-    Outcome,
-    Servable,
-    Tensors,
-)
-from tfs.core.signature import DEFAULT_SIGNATURE, Signature
+from tfs.core.servable import Tensors
+from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.servables.host_load import foreign_share, sample_cpu
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.probe_inputs import ProbeInputs
+from tfs.servables.probe_subject import ProbeSubject
 from tfs.servables.row_independence import (
     RowIndependence,
     row_independence,
@@ -66,133 +59,6 @@ class ProbeOptions:
     def __post_init__(self) -> None:
         if self.budget_s < 0 or self.call_timeout_s <= 0 or self.largest_batch < 1:
             raise InvalidArgument(f"bad probe options: {self}")
-
-
-class ProbeSubject(Protocol):
-    """A loaded version as a probe sees it. Confined to the probing thread."""
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """By key."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """The process whose memory and processor time are the model's."""
-        ...
-
-    @property
-    def last_call_s(self) -> float | None:
-        """Seconds the last call took where it ran; None: as long as it was waited for.
-
-        A model that will run elsewhere is judged by its own time, not by the way to
-        the process it is probed in.
-        """
-        ...
-
-    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
-        """Runs one call and waits for it.
-
-        Raises:
-            ServingError: It failed, or took too long.
-
-        """
-        ...
-
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        """Returns calls per second of two threads over one; None if unknown."""
-        ...
-
-
-class ProfileSubject(ProbeSubject, Protocol):
-    """A version that is to serve next, as the profiler sees it."""
-
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
-        """Makes a call for what a first one costs, beside what serves, and waits.
-
-        Only before the version serves. What it answers, errors too, is dropped.
-
-        Returns:
-            Whether it could be called beside others; if not, it was not called.
-
-        """
-        ...
-
-
-Scaling = Callable[[str, Tensors, float], "float | None"]
-Rehearse = Callable[[str, Tensors, float], bool]
-
-
-class ServableSubject:
-    """Probes any servable through ``submit``, from outside its interpreter."""
-
-    def __init__(
-        self,
-        servable: Servable,
-        pid: int | None = None,
-        scaling: Scaling | None = None,
-        call_s: Callable[[], float | None] = lambda: None,
-        rehearse: Rehearse | None = None,
-    ) -> None:
-        self._servable = servable
-        self._rehearse = rehearse
-        self._scaling = scaling
-        self._call_s = call_s
-        self.pid = os.getpid() if pid is None else pid
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """By key."""
-        return self._servable.signatures
-
-    @property
-    def last_call_s(self) -> float | None:
-        """As the interpreter measured it."""
-        return self._call_s()
-
-    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
-        signature = self.signatures[signature_name]
-        finished = threading.Event()
-        outcomes: list[Outcome] = []
-
-        def on_done(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            finished.set()
-
-        num_rows = signature.check_inputs(inputs)
-        task = InferenceTask(
-            signature_name,
-            signature,
-            inputs,
-            on_done,
-            num_rows=num_rows,
-            cancel=CancelToken(),
-        )
-        self._servable.submit(task)
-        if not finished.wait(timeout_s):
-            late = DeadlineExceeded(
-                f"{self._servable.id.slashed}: a probe call took over {timeout_s:g} s"
-            )
-            task.cancel.cancel(late)
-            raise late
-        (outcome,) = outcomes
-        if isinstance(outcome, ServingError):
-            raise outcome
-        return outcome
-
-    def two_thread_scaling(
-        self, signature_name: str, inputs: Tensors, duration_s: float
-    ) -> float | None:
-        if self._scaling is None:
-            return None
-        return self._scaling(signature_name, inputs, duration_s)
-
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
-        if self._rehearse is None:
-            return False
-        return self._rehearse(signature_name, inputs, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,52 +111,6 @@ def probe(
     return _Probe(subject, path, options, clock or MonotonicClock()).run(base)
 
 
-def warm_up(
-    subject: ProbeSubject,
-    path: str,
-    sizes_of: Callable[[str], Sequence[int]],
-    deadline_s: float,
-    clock: Clock,
-    *,
-    num_rounds: int = 1,
-    predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
-) -> int:
-    """Calls every signature with its example until the deadline; returns how often.
-
-    For a version that brings no warm-up requests. Failures are logged, nothing more.
-
-    Args:
-        subject: The version.
-        path: Its directory, for the author's example.
-        sizes_of: Rows of the calls of a batched signature, by its key.
-        deadline_s: On ``clock``.
-        clock: Time.
-        num_rounds: Calls of each size.
-        predict_s: What a call probably takes: one that would not end in time is left
-            out.
-
-    """
-    num_calls = 0
-    failed: set[str] = set()
-    inputs = {n: ProbeInputs.of(path, s) for n, s in subject.signatures.items()}
-    for _ in range(num_rounds):
-        for name, signature in subject.signatures.items():
-            for num_rows in sizes_of(name) if signature.batched else (1,):
-                make_way()
-                left_s = deadline_s - clock.now()
-                if left_s <= 0:
-                    return num_calls
-                if name in failed or predict_s(name, num_rows) > left_s:
-                    continue
-                try:
-                    subject.call(name, batch_of(inputs[name], num_rows), left_s)
-                except ServingError as error:
-                    log.info("event=warm_up_failed signature=%s error=%s", name, error)
-                    failed.add(name)
-                num_calls += name not in failed
-    return num_calls
-
-
 class _Probe:
     """One run over one version. Confined to the probing thread."""
 
@@ -321,13 +141,8 @@ class _Probe:
         self._measure_other_sizes()
         elapsed_s = self._clock.now() - self._begun_s
         share = foreign_share(before, sample_cpu(pids), elapsed_s)
-        profile = ModelProfile(
-            code_digest=base.code_digest,
-            import_s=base.import_s,
-            load_s=base.load_s,
-            load_peak_bytes=base.load_peak_bytes,
-            resident_bytes=base.resident_bytes,
-            process_changes=base.process_changes,
+        profile = replace(
+            base,
             two_thread_scaling=scaling,
             signatures={name: self._signature_profile(name) for name in self._inputs},
         )
@@ -367,7 +182,7 @@ class _Probe:
                 return
             share_s = _LARGEST_SHARE * self._options.budget_s / len(names)
             rows = self._largest(name)
-            inputs = batch_of(self._inputs[name], rows)
+            inputs = self._inputs[name].batch(rows)
             pid = self._subject.pid
             can_see = reset_peak(pid)
             resident = resident_bytes(pid)
@@ -391,7 +206,7 @@ class _Probe:
             share_s = _SCALING_SHARE * self._options.budget_s / len(names)
             if left_s < share_s:
                 return None
-            inputs = batch_of(self._inputs[name], self._largest(name))
+            inputs = self._inputs[name].batch(self._largest(name))
             try:
                 scaling = self._subject.two_thread_scaling(name, inputs, share_s)
             except ServingError as error:
@@ -413,7 +228,7 @@ class _Probe:
                     continue
                 if self._clock.now() >= self._deadline_s:
                     return
-                inputs = batch_of(self._inputs[name], rows)
+                inputs = self._inputs[name].batch(rows)
                 times = self._time(name, rows, inputs, self._deadline_s, max_calls=5)
                 # A first call alone tells what allocating takes, not what a call does.
                 if len(times) > 1:
@@ -466,10 +281,3 @@ class _Probe:
     def _fail(self, name: str, error: ServingError) -> None:
         self._failures[name] = error.message
         log.info("event=probe_failed signature=%s error=%s", name, error)
-
-
-def batch_of(inputs: ProbeInputs, num_rows: int) -> Tensors:
-    """Returns that many rows of the inputs; all there is of an unbatched signature."""
-    if not inputs.num_different:
-        return inputs.whole()
-    return inputs.take(*range(num_rows))

@@ -92,6 +92,10 @@ class ProbeInputs:
             )
         return taken
 
+    def batch(self, num_rows: int) -> dict[str, TensorView]:
+        """Returns that many rows; all there is of an unbatched signature."""
+        return self.take(*range(num_rows)) if self.num_different else self.whole()
+
     def among_strangers(self) -> dict[str, TensorView]:
         """Returns the first two rows, with one of zeros and one of huge values between.
 

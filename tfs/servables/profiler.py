@@ -18,16 +18,11 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.servables.example_warm_up import warm_up
 from tfs.servables.load_measures import LoadMeasures
-from tfs.servables.probe import (
-    MAX_FOREIGN_SHARE,
-    ProbeOptions,
-    ProfileSubject,
-    batch_of,
-    probe,
-    warm_up,
-)
+from tfs.servables.probe import MAX_FOREIGN_SHARE, ProbeOptions, probe
 from tfs.servables.probe_inputs import ProbeInputs
+from tfs.servables.probe_subject import ProfileSubject
 from tfs.servables.profile_cache import ProfileCache
 from tfs.servables.provisional_profiles import ProvisionalProfiles
 from tfs.servables.row_independence import (
@@ -232,7 +227,7 @@ class Profiler:
                 if begun_s >= deadline_s:
                     return True
                 timeout_s = self._options.call_timeout_s
-                if not subject.rehearse(name, batch_of(inputs, num_rows), timeout_s):
+                if not subject.rehearse(name, inputs.batch(num_rows), timeout_s):
                     return False
                 warm_s = _WARM * found.call_s_by_rows.get(num_rows, 0.0)
                 if self._clock.now() - begun_s < warm_s:

@@ -15,8 +15,8 @@ from typing import Final
 from batching.cost_table import CostTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.servables.probe import ProbeSubject
 from tfs.servables.probe_inputs import ProbeInputs
+from tfs.servables.probe_subject import ProbeSubject
 from tfs.servables.row_independence import (
     RowIndependence,
     row_independence,

@@ -1,0 +1,60 @@
+"""Calls of a version with its example, so that its first callers do not wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from tfs.core.clock import Clock
+from tfs.core.errors import ServingError
+from tfs.core.right_of_way import make_way
+from tfs.servables.probe_inputs import ProbeInputs
+from tfs.servables.probe_subject import ProbeSubject
+
+log = logging.getLogger(__name__)
+
+
+def warm_up(
+    subject: ProbeSubject,
+    path: str,
+    sizes_of: Callable[[str], Sequence[int]],
+    deadline_s: float,
+    clock: Clock,
+    *,
+    num_rounds: int = 1,
+    predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
+) -> int:
+    """Calls every signature with its example until the deadline; returns how often.
+
+    For a version that brings no warm-up requests. Failures are logged, nothing more.
+
+    Args:
+        subject: The version.
+        path: Its directory, for the author's example.
+        sizes_of: Rows of the calls of a batched signature, by its key.
+        deadline_s: On ``clock``.
+        clock: Time.
+        num_rounds: Calls of each size.
+        predict_s: What a call probably takes: one that would not end in time is left
+            out.
+
+    """
+    num_calls = 0
+    failed: set[str] = set()
+    inputs = {n: ProbeInputs.of(path, s) for n, s in subject.signatures.items()}
+    for _ in range(num_rounds):
+        for name, signature in subject.signatures.items():
+            for num_rows in sizes_of(name) if signature.batched else (1,):
+                make_way()
+                left_s = deadline_s - clock.now()
+                if left_s <= 0:
+                    return num_calls
+                if name in failed or predict_s(name, num_rows) > left_s:
+                    continue
+                try:
+                    subject.call(name, inputs[name].batch(num_rows), left_s)
+                except ServingError as error:
+                    log.info("event=warm_up_failed signature=%s error=%s", name, error)
+                    failed.add(name)
+                num_calls += name not in failed
+    return num_calls

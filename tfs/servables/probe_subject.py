@@ -1,0 +1,154 @@
+"""A loaded version as whoever measures it sees it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tfs.core.errors import DeadlineExceeded, ServingError
+from tfs.core.servable import (
+    CancelToken,
+    InferenceTask,
+    Outcome,
+    Servable,
+    Tensors,
+)
+from tfs.core.signature import Signature
+
+
+class ProbeSubject(Protocol):
+    """A loaded version as a probe sees it. Confined to the probing thread."""
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """The process whose memory and processor time are the model's."""
+        ...
+
+    @property
+    def last_call_s(self) -> float | None:
+        """Seconds the last call took where it ran; None: as long as it was waited for.
+
+        A model that will run elsewhere is judged by its own time, not by the way to
+        the process it is probed in.
+        """
+        ...
+
+    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
+        """Runs one call and waits for it.
+
+        Raises:
+            ServingError: It failed, or took too long.
+
+        """
+        ...
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Returns calls per second of two threads over one; None if unknown."""
+        ...
+
+
+class ProfileSubject(ProbeSubject, Protocol):
+    """A version that is to serve next, as the profiler sees it."""
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        """Makes a call for what a first one costs, beside what serves, and waits.
+
+        Only before the version serves. What it answers, errors too, is dropped.
+
+        Returns:
+            Whether it could be called beside others; if not, it was not called.
+
+        """
+        ...
+
+
+Scaling = Callable[[str, Tensors, float], "float | None"]
+Rehearse = Callable[[str, Tensors, float], bool]
+
+
+class ServableSubject:
+    """Any servable, called through ``submit``, from outside its interpreter.
+
+    Args:
+        servable: The version.
+        pid: The process it computes in; None is this one.
+        scaling: Tells how two threads scale; None: nobody knows.
+        call_s: Returns what the last call took in the interpreter, if that is known.
+        rehearse: Calls the version beside what serves; None: it cannot be.
+
+    """
+
+    def __init__(
+        self,
+        servable: Servable,
+        pid: int | None = None,
+        scaling: Scaling | None = None,
+        call_s: Callable[[], float | None] = lambda: None,
+        rehearse: Rehearse | None = None,
+    ) -> None:
+        self._servable = servable
+        self._rehearse = rehearse
+        self._scaling = scaling
+        self._call_s = call_s
+        self.pid = os.getpid() if pid is None else pid
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key."""
+        return self._servable.signatures
+
+    @property
+    def last_call_s(self) -> float | None:
+        """As the interpreter measured it."""
+        return self._call_s()
+
+    def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
+        signature = self.signatures[signature_name]
+        finished = threading.Event()
+        outcomes: list[Outcome] = []
+
+        def on_done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            finished.set()
+
+        num_rows = signature.check_inputs(inputs)
+        task = InferenceTask(
+            signature_name,
+            signature,
+            inputs,
+            on_done,
+            num_rows=num_rows,
+            cancel=CancelToken(),
+        )
+        self._servable.submit(task)
+        if not finished.wait(timeout_s):
+            late = DeadlineExceeded(
+                f"{self._servable.id.slashed}: a probe call took over {timeout_s:g} s"
+            )
+            task.cancel.cancel(late)
+            raise late
+        (outcome,) = outcomes
+        if isinstance(outcome, ServingError):
+            raise outcome
+        return outcome
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        if self._scaling is None:
+            return None
+        return self._scaling(signature_name, inputs, duration_s)
+
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+        if self._rehearse is None:
+            return False
+        return self._rehearse(signature_name, inputs, timeout_s)
