@@ -7,7 +7,7 @@ here are only their fields, as plain numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from batching.cost_table import CostTable
@@ -143,9 +143,7 @@ def options_from_parameters(
     )
 
 
-def recommended_options(
-    costs: CostTable, base: BatchingOptions | None = None, row_bytes: int = 0
-) -> BatchingOptions:
+def recommended_options(costs: CostTable, row_bytes: int = 0) -> BatchingOptions:
     """Returns options for a signature nobody configured.
 
     Batches are as large as pays: the smallest size within 3 % of the best rows per
@@ -158,7 +156,6 @@ def recommended_options(
 
     Args:
         costs: What was measured.
-        base: What else to keep of options.
         row_bytes: What joining copies for a row; 0 if it is not known.
 
     """
@@ -167,8 +164,7 @@ def recommended_options(
     if 1 not in costs.sizes and row_bytes * max_batch > _UNMEASURED_BATCH_BYTES:
         max_lone = max_batch
         max_batch = max(1, _UNMEASURED_BATCH_BYTES // row_bytes)
-    return replace(
-        base or BatchingOptions(),
+    return BatchingOptions(
         max_lone_rows=max_lone,
         queue=BatchQueueOptions(
             max_batch_rows=max_batch,

@@ -94,7 +94,7 @@ class QueueStats:
         self.num_padding_rows += padded_rows - num_rows
 
     def note_times(
-        self, wait_s: float, device_s: float, num_waiting: int, num: int = 1
+        self, wait_s: float, device_s: float, num_waiting: int, num: int
     ) -> None:
         """Counts the times of a batch that stands for ``num``.
 

@@ -263,7 +263,7 @@ class ModelFleet:
         self._annotate(servable_id, note, resident_bytes)
 
     def _annotate(
-        self, servable_id: ServableId, note: str, resident_bytes: int | None = None
+        self, servable_id: ServableId, note: str, resident_bytes: int | None
     ) -> None:
         # Posted: publishing must not happen while the bus delivers.
         self._loop.post(

@@ -81,7 +81,6 @@ class ModelServer:
     Args:
         options: What its flags say.
         clock: Of everything in it.
-        stats: What it counts in.
         zygote: Runs already; None starts one when a process is wanted.
 
     """
@@ -90,13 +89,12 @@ class ModelServer:
         self,
         options: ServerOptions,
         clock: Clock | None = None,
-        stats: Stats | None = None,
         *,
         zygote: ZygoteProcess | None = None,
     ) -> None:
         self._options = options
         self._clock = clock or MonotonicClock()
-        self.stats = stats or Stats()
+        self.stats = Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._storage = StorageThreads(self._clock)
         self._remote_copies = RemoteCopies(options, self._storage)

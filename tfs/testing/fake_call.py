@@ -27,7 +27,6 @@ class FakeCall:
         deadline_s: float | None = None,
         metadata: Metadata = (),
         peer: Peer | None = None,
-        max_sent: int = 100,
     ) -> None:
         self.method = method
         self.message: bytes | memoryview = message
@@ -38,7 +37,6 @@ class FakeCall:
         self.outcome: bytes | ServingError | None = None
         self.sent: list[bytes] = []
         self.num_finishes = 0
-        self._max_sent = max_sent
         self._cancel_fns: list[Callable[[], None]] = []
         self._message_fn: Callable[[bytes | memoryview], None] | None = None
         self._half_close_fn: Callable[[], None] | None = None
@@ -66,7 +64,7 @@ class FakeCall:
         self._finish(None)
 
     def send(self, message: bytes) -> bool:
-        if self.is_finished or len(self.sent) >= self._max_sent:
+        if self.is_finished:
             return False
         self.sent.append(message)
         return True

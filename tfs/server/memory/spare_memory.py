@@ -26,7 +26,6 @@ class SpareMemory:
         executor: Where the heap is trimmed: it takes as long as there is much to
             return, tens of milliseconds for a gigabyte.
         trim: Returns free memory to the system.
-        quiet_s: How long no large message may have come.
 
     """
 
@@ -35,12 +34,10 @@ class SpareMemory:
         loop: ServingLoop,
         executor: Executor,
         trim: Callable[[], None] = trim_heap,
-        quiet_s: float = QUIET_S,
     ) -> None:
         self._loop = loop
         self._executor = executor
         self._trim = trim
-        self._quiet_s = quiet_s
         self._used_at_s = 0.0
         self._is_armed = False
 
@@ -52,10 +49,10 @@ class SpareMemory:
 
     def _arm(self) -> None:
         self._is_armed = True
-        self._loop.call_at(self._used_at_s + self._quiet_s, self._look)
+        self._loop.call_at(self._used_at_s + QUIET_S, self._look)
 
     def _look(self) -> None:
-        if self._loop.clock.now() < self._used_at_s + self._quiet_s:
+        if self._loop.clock.now() < self._used_at_s + QUIET_S:
             self._arm()
             return
         self._is_armed = False

@@ -11,8 +11,13 @@ hundred frames.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+
+_MAX_POINTS: Final = 2000.0
+_POINTS_PER_S: Final = 100.0
+_POINTS_PER_MESSAGE: Final = 20.0  # that the client is sent
 
 
 class Annoyance(enum.Enum):
@@ -44,19 +49,10 @@ class Annoyance(enum.Enum):
 class Patience:
     """A leaky bucket of points for one connection. Loop-confined."""
 
-    __slots__ = ("_at_s", "_left", "_max_points", "_per_message", "_per_s", "_seen")
+    __slots__ = ("_at_s", "_left", "_seen")
 
-    def __init__(
-        self,
-        now_s: float,
-        max_points: float = 2000.0,
-        points_per_s: float = 100.0,
-        points_per_message: float = 20.0,
-    ) -> None:
-        self._left = max_points
-        self._max_points = max_points
-        self._per_s = points_per_s
-        self._per_message = points_per_message
+    def __init__(self, now_s: float) -> None:
+        self._left = _MAX_POINTS
         self._at_s = now_s
         self._seen = 0
 
@@ -69,11 +65,11 @@ class Patience:
             ConnectionFault: ENHANCE_YOUR_CALM; the points are used up.
 
         """
-        earned = (now_s - self._at_s) * self._per_s
-        earned += (num_sent - self._seen) * self._per_message
+        earned = (now_s - self._at_s) * _POINTS_PER_S
+        earned += (num_sent - self._seen) * _POINTS_PER_MESSAGE
         self._at_s = now_s
         self._seen = num_sent
-        self._left = min(self._max_points, self._left + earned) - what.points * times
+        self._left = min(_MAX_POINTS, self._left + earned) - what.points * times
         if self._left < 0:
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM, f"too many {what.words} without requests"
