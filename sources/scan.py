@@ -302,15 +302,22 @@ class _Look:
             return ""
         if payloads:
             return (
-                f"no {MANIFEST}, and {payloads[0]} needs {SIGNATURES} beside it "
-                "when there is none"
+                f"no {MANIFEST}, and {payloads[0]} alone does not say how it is called: "
+                f"write the version with tfs.export.save, or put {SIGNATURES} beside it"
             )
         if "saved_model.pb" in names or "saved_model.pbtxt" in names:
             return "it is a TensorFlow SavedModel; export the model from PyTorch"
         if names and self.has_other_platforms and platform in ("", "tensorflow"):
             return ""  # as above: whose it is, its contents say
         wanted = ", ".join(sorted(PLATFORM_BY_FILE))
-        return f"no {MANIFEST} and none of {wanted} (is it still being written?)"
+        found = ", ".join(sorted(names)[:_MAX_NAMES]) or "nothing"
+        return (
+            f"no {MANIFEST} and none of {wanted}, but {found} (is it still being "
+            "written?)"
+        )
+
+
+_MAX_NAMES: Final = 5  # of files, in a message
 
 
 def why(error: OSError) -> str:

@@ -100,6 +100,20 @@ def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
         sent(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "culprit"),
+    [
+        ([1, None], "holds None"),
+        (["a", 2], "holds 2;"),
+        ([1 << 70, 1], "holds 1180591"),
+    ],
+)
+def test_value_that_cannot_be_sent_is_shown(value: object, culprit: str) -> None:
+    """In a list of a thousand numbers one has to be found."""
+    with pytest.raises(InvalidArgument, match=culprit):
+        sent(value)
+
+
 @pytest.mark.parametrize("form", ["content", "typed", "repeated"])
 def test_bfloat16_is_read_as_float32(form: str) -> None:
     """numpy lacks the type; every number of it is a float32."""

@@ -137,6 +137,8 @@ def test_what_cannot_pass_is_refused(manager: InterpreterManager) -> None:
             session.global_("collections", "Counter").value()
         with pytest.raises(InvalidArgument, match="cannot pass"):
             session.global_("copy", "copy")(object())
+        with pytest.raises(InvalidArgument, match=r"ndarray cannot.*torch\.as_tensor"):
+            session.global_("copy", "copy")(torch.ones(1).numpy())
         with pytest.raises(InvalidArgument, match="cannot be called"):
             session.global_("math", "pi")()
 

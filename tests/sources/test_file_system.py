@@ -422,6 +422,18 @@ def test_a_table_needs_no_signatures() -> None:
     assert w.poll() == [("digits", [1])]
 
 
+def test_file_of_another_kind_is_named_with_the_way_out() -> None:
+    """What torch.save wrote, or another tool, shows what was dropped and what to do."""
+    w = world(settle_s=2.0)
+    w.files.write("/models/digits/1/model.pt", b"a state dict")
+    w.files.write("/models/digits/2/model.onnx", b"of another tool")
+    w.poll()
+    told = " ".join(w.source.problems()["digits"])
+    assert "model.pt alone does not say how it is called" in told
+    assert "tfs.export.save" in told
+    assert "but model.onnx" in told
+
+
 def test_what_was_written_long_ago_need_not_settle_again() -> None:
     """A restart serves a hand-written version at the first look."""
     w = world(settle_s=2.0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, Unavailable
 
 if TYPE_CHECKING:
     from tfs.client import Client
@@ -39,11 +41,13 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def connect(arguments: argparse.Namespace) -> Client:
-    """Returns a client of the server that the flags name; it connects when it calls.
+@contextlib.contextmanager
+def connect(arguments: argparse.Namespace) -> Iterator[Client]:
+    """Yields a client of the server that the flags name; it connects when it calls.
 
     Raises:
         InvalidArgument: A certificate cannot be read, or a flag lacks its partner.
+        Unavailable: In the block, nobody listens there; says which flag tells where.
 
     """
     import grpc
@@ -61,9 +65,23 @@ def connect(arguments: argparse.Namespace) -> Client:
         )
     elif arguments.cert_file:
         raise InvalidArgument("--cert_file needs --ca_file")
-    return Client(
+    client = Client(
         arguments.address, timeout_s=arguments.timeout_s, credentials=credentials
     )
+    with client:
+        try:
+            yield client
+        except Unavailable as error:
+            if _NOBODY not in error.message:
+                raise
+            raise Unavailable(
+                f"cannot reach a server at {arguments.address}; say where it is with "
+                f"--address ({error.message})"
+            ) from error
+
+
+_NOBODY: Final = "failed to connect"
+"""In grpcio's messages about connections that were not made."""
 
 
 def _read(path: str) -> bytes:

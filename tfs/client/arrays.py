@@ -100,7 +100,20 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
         tensor.tensor_shape.dim.add(size=size)
     if array.dtype.kind in "OSU":
         tensor.dtype = types_pb2.DT_STRING
-        tensor.string_val.extend(as_bytes(item, name) for item in array.ravel())
+        items = array.ravel().tolist()
+        odd = [item for item in items if not isinstance(item, str | bytes)]
+        if odd:
+            others = [item for item in odd if not isinstance(item, Number)]
+            if not others and len(odd) == len(items):
+                raise InvalidArgument(
+                    f"input {name!r} holds {max(odd, key=abs)}, for which there is no "
+                    "dtype"
+                )
+            raise InvalidArgument(
+                f"input {name!r} holds {(others or odd)[0]!r:.40}; send numbers only, or "
+                "strings only"
+            )
+        tensor.string_val.extend(as_bytes(item, name) for item in items)
         return
     little = array.dtype.newbyteorder("<")
     number = _WIRE.get(little, _WIRE_BY_NAME.get(array.dtype.name))

@@ -12,10 +12,9 @@ from typing import TypeAlias
 
 import torch
 
-from tfs.core.errors import InvalidArgument
 from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, TORCH_DTYPES, plain
-from tfs.runtime.guest.value_codec import Ref
+from tfs.runtime.guest.value_codec import Ref, cannot_pass
 
 SharedTensor: TypeAlias = "tuple[int, tuple[int, ...], int | tuple[bytes, ...]]"
 """Type's code, shape, and the address of the elements; strings are there themselves."""
@@ -62,10 +61,7 @@ def describe_value(value: object, kept: list[torch.Tensor]) -> object:
                 for key, item in value.items()
             ]
             return ("d", pairs)
-    raise InvalidArgument(
-        f"a {type(value).__name__} cannot pass between interpreters; tensors, numbers, "
-        "strings and containers of them can"
-    )
+    raise cannot_pass(value)
 
 
 def value_at(form: object) -> object:

@@ -90,9 +90,18 @@ def _form(value: object, blobs: list[bytes], size: list[int]) -> object:
                 for key, item in value.items()
             ]
             return {"d": pairs}
-    raise InvalidArgument(
-        f"a {type(value).__name__} cannot pass between interpreters; tensors, numbers, "
-        "strings and containers of them can"
+    raise cannot_pass(value)
+
+
+def cannot_pass(value: object) -> InvalidArgument:
+    """Returns what to say of a value that cannot be handed to another interpreter."""
+    kind = type(value)
+    advice = ""
+    if hasattr(value, "__array_interface__"):
+        advice = ": pass torch.as_tensor(...) of it"
+    return InvalidArgument(
+        f"an object of type {kind.__module__}.{kind.__qualname__} cannot pass between "
+        f"interpreters; tensors, numbers, strings and containers of them can{advice}"
     )
 
 

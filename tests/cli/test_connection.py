@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import argparse
+import socket
+
+import pytest
+
+from tfs.cli.connection import add_connection_flags, connect
+from tfs.core.errors import Unavailable
+
+
+def test_server_that_is_elsewhere_is_asked_for_by_flag() -> None:
+    """Whoever forgot the address reads where was looked, and how to say another."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        parser = argparse.ArgumentParser()
+        add_connection_flags(parser)
+        arguments = parser.parse_args([f"--address={address}", "--timeout_s=20"])
+        with (
+            pytest.raises(Unavailable, match=f"server at {address}; say .*--address"),
+            connect(arguments) as client,
+        ):
+            client.status("digits")
