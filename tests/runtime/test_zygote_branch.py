@@ -13,14 +13,13 @@ import torch
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest import platform_imports
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
-from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
@@ -50,9 +49,10 @@ def graph(folder: Path) -> ModelSource:
     )
 
 
-def parent_of(interpreter: ProcessInterpreter) -> int:
-    assert interpreter.pid is not None
-    return psutil.Process(interpreter.pid).ppid()
+def maker_of(interpreter: ProcessInterpreter) -> int:
+    pid = interpreter.forked_by
+    assert pid is not None
+    return pid
 
 
 def test_workers_of_one_platform_share_its_imports(
@@ -67,12 +67,12 @@ def test_workers_of_one_platform_share_its_imports(
     # A worker was spared the imports; the server's own process would not be.
     assert model.import_s is not None
     assert model.import_s > IN_PROCESS_IMPORT_S
-    assert parent_of(plain) == host.zygote.pid
-    branch = parent_of(one)
+    assert maker_of(plain) == host.zygote.pid
+    branch = maker_of(one)
     assert branch not in (host.zygote.pid, os.getpid())
-    assert psutil.Process(branch).ppid() == host.zygote.pid
+    assert branch == host.zygote.branch_pid("torch_export")
     assert psutil.Process(branch).num_threads() == 1
-    assert parent_of(two) == branch
+    assert maker_of(two) == branch
     pid = one.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -80,22 +80,42 @@ def test_workers_of_one_platform_share_its_imports(
         lambda: one.pid not in (None, pid) and one.state is WorkerState.READY,
         "the next worker",
     )
-    assert parent_of(one) == branch
+    assert maker_of(one) == branch
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 
 
-def test_the_end_of_a_branch_is_no_crash_of_the_model(
-    host: ProcessHost, tmp_path: Path
+def kill_worker(interpreter: ProcessInterpreter) -> None:
+    """Kills it, and waits for the next one."""
+    pid = interpreter.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(
+        lambda: (
+            interpreter.pid not in (None, pid)
+            and interpreter.state is WorkerState.READY
+        ),
+        "the next worker",
+    )
+
+
+@pytest.mark.parametrize("dies", ["branch", "zygote"])
+def test_workers_of_a_branch_serve_on_without_what_made_them(
+    host: ProcessHost, tmp_path: Path, dies: str
 ) -> None:
-    """Its workers come back, and others with them."""
-    options = ProcessOptions(crashes=CrashPolicy(max_crashes=1))
-    plain, one = host.interpreter(options), host.interpreter(options)
-    others = plain.load(package(tmp_path, Scale()))
+    """A branch needs no zygote, its workers neither; the next one finds what it needs."""
+    one = host.interpreter()
     model = one.load(graph(tmp_path))
-    os.kill(parent_of(one), signal.SIGKILL)
-    until(lambda: one.stats().num_restarts == 1, "the death")
+    pid, branch, zygote = one.pid, maker_of(one), host.zygote.pid
+    assert zygote is not None
+    victim = branch if dies == "branch" else zygote
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: is_gone(victim), "the death")
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
-    assert values(ask(others, X).outputs()["y"]) == [[2, 4]]
+    assert one.pid == pid
+    kill_worker(one)
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+    assert maker_of(one) == host.zygote.branch_pid("torch_export")
+    assert (maker_of(one) == branch) == (dies == "zygote")
 
 
 def test_the_next_worker_has_what_its_template_loaded(
@@ -127,7 +147,7 @@ def test_the_next_worker_has_what_its_template_loaded(
             ),
             "the next worker",
         )
-        assert parent_of(one) == template.pid
+        assert maker_of(one) == template.pid
         assert values(ask(model.members[0][1], X).outputs()["y"]) == [[2, 4]]
     until(lambda: one.stats().num_restarts == 2, "both deaths")
     model.unload()
@@ -149,47 +169,40 @@ def values_after_reload(pool: ProcessPool, folder: Path) -> list[object]:
     return values(answer)
 
 
-def test_the_end_of_a_template_is_no_crash_of_the_model(
+def test_the_workers_of_a_template_serve_on_without_it(
     host: ProcessHost, tmp_path: Path
 ) -> None:
-    """The workers it forked come back without it, and it is made anew."""
-    options = ProcessOptions(crashes=CrashPolicy(max_crashes=1))
-    one = host.interpreter(options)
+    """It is made anew for those to come."""
+    one = host.interpreter()
     made: list[VersionTemplate] = []
 
     def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
         made.append(VersionTemplate(host.loop, host.zygote, source, files))
         return made[-1]
 
-    pool = ProcessPool("pool", [one], options, make_template=make)
+    pool = ProcessPool("pool", [one], ProcessOptions(), make_template=make)
     model = pool.load(graph(tmp_path))
     until(lambda: made[0].pid is not None, "the template")
     first = made[0].pid
     assert first is not None
-    for _ in range(200):
-        ask(model, X).outputs()
+    kill_worker(one)
+    assert maker_of(one) == first
     pid = one.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)  # of one that worked well: no crash
-    until(
-        lambda: one.pid not in (None, pid) and one.state is WorkerState.READY,
-        "the next worker",
-    )
-    assert parent_of(one) == first
     os.kill(first, signal.SIGKILL)
-    until(lambda: one.stats().num_restarts == 2, "the death of its worker")
-    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     until(lambda: made[0].pid not in (None, first), "the next template")
+    assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+    assert one.pid == pid
     model.unload()
 
 
-def test_a_branch_ends_with_the_zygote(host: ProcessHost, tmp_path: Path) -> None:
-    """However the zygote ends, no process is left."""
-    one = host.interpreter()
-    one.load(graph(tmp_path))
-    branch = psutil.Process(parent_of(one))
-    assert host.zygote.pid is not None
-    os.kill(host.zygote.pid, signal.SIGKILL)
+def test_a_branch_ends_with_its_host(tmp_path: Path) -> None:
+    """It outlives the zygote that made it, and nothing else."""
+    with process_host() as host:
+        one = host.interpreter()
+        one.load(graph(tmp_path))
+        branch = psutil.Process(maker_of(one))
+        assert host.zygote.pid is not None
+        os.kill(host.zygote.pid, signal.SIGKILL)
     until(lambda: not branch.is_running(), "the end of the branch")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -155,6 +156,18 @@ class Spawner(torch.nn.Module):
 
     def crash(self, x: torch.Tensor) -> torch.Tensor:
         signal.raise_signal(signal.SIGSEGV)
+        return x
+
+    def stubborn(self, x: torch.Tensor) -> torch.Tensor:
+        """Starts a program, and never lets go of Python's lock."""
+        subprocess.Popen(["sleep", "1000"])
+        ctypes.PyDLL(None).sleep(1000)
+        return x
+
+    def bare(self, x: torch.Tensor) -> torch.Tensor:
+        """Closes all it has open, and never lets go of Python's lock."""
+        os.closerange(3, 1 << 16)
+        ctypes.PyDLL(None).sleep(1000)
         return x
 
 

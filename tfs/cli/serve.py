@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import signal
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -63,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
     raise_file_limit()
+    # Who ignores it, as a parent may have us do, never learns how its processes ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     apply_settings()  # before there is a second thread, or anything large
     # It imports torch while this process does, rather than when the first version is
     # loaded: the first answer comes a second earlier.

@@ -104,7 +104,7 @@ def test_a_spare_that_has_just_died_is_not_taken(
 def test_a_spare_holds_no_descriptor_but_its_own(
     host: ProcessHost, spare: SpareWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Slab (and its map), an eventfd, a pipe, two sockets; warming left none."""
+    """Slab (and its map), an eventfd, two pipes, two sockets; warming left none."""
     host.interpreter(spare=spare).hold()
     pid = warm(spare)
     held = [
@@ -114,6 +114,7 @@ def test_a_spare_holds_no_descriptor_but_its_own(
         "/memfd",
         "/memfd",
         "anon_inode",
+        "pipe",
         "pipe",
         "socket",
         "socket",
@@ -140,7 +141,7 @@ def test_a_spare_is_not_kept_beyond_its_zygote(
 def test_nothing_is_left_when_the_backend_closes(
     host: ProcessHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The zygote and the spare end with the backend."""
+    """The zygotes and the spare end with the backend."""
     monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
     before = set(psutil.Process().children(recursive=True))
     backend = ProcessBackend(host.loop, ProcessOptions(keeps_spare=True))
@@ -149,7 +150,7 @@ def test_nothing_is_left_when_the_backend_closes(
     def started() -> set[psutil.Process]:
         return set(psutil.Process().children(recursive=True)) - before
 
-    until(lambda: len(started()) == 3, "zygote, worker and spare")
+    until(lambda: len(started()) == 4, "two zygotes, worker and spare")
     ours = started()
     backend.close()
     until(lambda: not any(each.is_running() for each in ours), "their end")

@@ -14,7 +14,8 @@ import pytest
 from tests.runtime.process_host import is_gone, until
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote_conversation import Forked
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.testing.fake_clock import FakeClock
 
@@ -23,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # Says nothing and ends with the channel, as a zygote does.
 PROGRAM = """#!{python}
-import socket, sys
+import os, socket, sys
+os.close(int(sys.argv[-1]))
 socket.socket(fileno=int(sys.argv[-2])).recv(1)
 """
 
@@ -127,7 +129,7 @@ def test_the_first_worker_is_wanted_of_the_started_zygote(
     End(process).wait()
     client = ZygoteClient(loop, started=process)
     client.adopt()
-    answers: list[Forked | str] = []
+    answers: list[Forked | str | None] = []
     client.fork(WorkerOptions(), (), answers.append)
 
     def answered() -> bool:

@@ -14,7 +14,7 @@ one does, and hands out names under which others of its host open them.
    until the version is dropped.
 3. A version that was dropped is gone, and the host is told, when its last lease ends.
 4. Nothing a worker sends ends the keeper; it ends with the host's channel, with the
-   zygote, and with nothing else of its own accord.
+   host, and with nothing else of its own accord.
 """
 
 from __future__ import annotations

@@ -1,28 +1,29 @@
 """The zygote: a program of one thread that imported torch once and forks workers.
 
-    python -P -c "... main(CHANNEL_FD)", see tfs/runtime/process/zygote_process.py
+    python -P -c "... main(HOST_PID, CHANNEL_FD, LIFE_FD)", see
+    tfs/runtime/process/zygote_process.py
 
 It holds no model, no server socket and nothing of the RPC stack. Forking it takes
 milliseconds, and a fork is safe because no other thread and no OpenMP region ever
-ran. Whatever dies first, nothing is left: the zygote ends with the channel and with
-the thread that spawned it, workers end with the zygote (a parent-death signal) and
-with their own channel. What a model starts belongs to its worker's process group and
-ends with it.
+ran. What it forks is the host's child and not its own (``sibling_fork.py``): it ends
+with the host, by a parent-death signal, and goes on when the zygote is gone. A zygote
+ends with its channel as well, and so do workers with theirs. What a model starts belongs
+to its worker's process group and ends with it, by the host's doing, or by the kernel's
+when the host is gone (``parent_death.py``).
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
                      the same with {"keeper": [kind, device]}, one descriptor |
                      {"standby": true}, the channel of a zygote to be forked off |
-                     {"template": platform, "source": ..., "files": names}, the channel
-                     of a zygote to be forked off and to load a version, its files
+                     {"branch": platform}, the same, which is to import for a platform |
+                     {"template": platform, "source": ..., "files": names}, the same,
+                     which is to load a version, and its files
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
-                     {"died": pid, "status": as of os.wait} | {"failed": token, "why"} |
-                     {"branched": platform}
+                     {"failed": token, "why"}
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -30,13 +31,13 @@ import json
 import os
 import pickle
 import random
-import select
 import signal
 import socket
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Never
 
 import torch
 
@@ -47,9 +48,14 @@ from tfs.core.thread_priority import (
 )
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
-from tfs.runtime.guest.parent_death import die_with_parent
-from tfs.runtime.guest.platform_imports import MODULES, import_for
+from tfs.runtime.guest.parent_death import (
+    die_after_parent,
+    die_with_parent,
+    end_group_with_pipe,
+)
+from tfs.runtime.guest.platform_imports import import_for
 from tfs.runtime.guest.preloaded_model import PreloadedModel
+from tfs.runtime.guest.sibling_fork import fork_sibling
 from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.weights_keeper import run as run_keeper
 from tfs.runtime.guest.worker import Worker
@@ -73,141 +79,73 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-class Zygote:
-    """Forks workers on request. Single-threaded.
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The process whose children all forks are. Immutable.
 
-    For platforms whose imports take long it forks a branch of itself, which has them
-    behind it and forks those platforms' workers.
+    Attributes:
+        pid: Its number.
+        life_fd: The end of a pipe whose other end only the host has.
+
+    """
+
+    pid: int
+    life_fd: int
+
+
+class Zygote:
+    """Forks workers, and other zygotes, on request. Single-threaded.
 
     Args:
-        channel: Where it answers.
-        requests: Where they come from, in a branch; in the trunk, over the channel.
+        host: Whose children they become.
+        channel: Where requests come from and answers go to.
         preloaded: A version that its workers have from the first.
 
     """
 
     def __init__(
         self,
+        host: Host,
         channel: socket.socket,
-        requests: socket.socket | None = None,
         preloaded: PreloadedModel | None = None,
     ) -> None:
+        self._host = host
         self._preloaded = preloaded
         self._channel = channel
-        self._requests = requests or channel
-        self._poll = select.poll()
-        self._poll.register(self._requests.fileno(), select.POLLIN)
-        self._branches: dict[str, socket.socket] = {}  # by platform
-        self._branch_pidfds: set[int] = set()
-        self._standbys: dict[int, int] = {}  # pids by pidfd
-        self._pids: dict[int, int] = {}  # by pidfd
-        self._pid = os.getpid()
         self._warm_up_archive = b""
 
     def run(self) -> None:
-        """Serves until requests end, or a branch; then kills what it forked."""
+        """Serves until the host closes the channel, or is gone."""
+        self._tell(
+            {
+                "ready": os.getpid(),
+                "num_threads": num_threads(),
+                "has_cuda_context": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
+            }
+        )
         while True:
-            for fd, _ in self._poll.poll():
-                if fd in self._branch_pidfds:
-                    # Its workers ended with it: all begins anew, with nobody to blame.
-                    self.end_workers()
-                    return
-                if fd in self._standbys:
-                    self._forget_standby(fd)
-                    continue
-                if fd != self._requests.fileno():
-                    self._reap(fd)
-                    continue
-                try:
-                    message = control_channel.receive(self._requests)
-                except OSError:
-                    message = None
-                if message is None:
-                    self.end_workers()
-                    return
-                self._answer(*message)
-
-    def tell_ready(self) -> None:
-        """Lets the host send requests."""
-        self._tell({"ready": self._pid, **_fork_state()})
-
-    def tell_branched(self, platform: str) -> None:
-        """Lets the host know of a branch."""
-        self._tell({"branched": platform, **_fork_state()})
-
-    def end_workers(self) -> None:
-        """Kills every worker and what their models started."""
-        for pid in self._pids.values():
-            _kill_group(pid)
+            try:
+                message = control_channel.receive(self._channel)
+            except OSError:
+                message = None
+            if message is None:
+                return
+            self._answer(*message)
 
     def _answer(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
-        if "standby" in request:
-            self._fork_zygote(lambda: run_standby(fds[0]), fds)
-            return
-        platform = request.get("template", request.get("platform"))
-        is_here = platform not in MODULES or self._requests is not self._channel
-        if is_here or self._preloaded is not None:
-            if "template" in request:
-                self._fork_zygote(lambda: run_template(request, fds), fds)
-            else:
-                self._fork(request, fds)
+        if "token" in request:
+            self._fork(request, fds)
             return
         try:
-            if platform not in self._branches:
-                self._branch(platform)
-            control_channel.send(self._branches[platform], body, tuple(fds))
-        except OSError as error:
-            if "token" in request:
-                self._tell({"failed": request["token"], "why": error.strerror})
-        control_channel.close_all(
-            fds
-        )  # of a template, its channel: which tells the host
-
-    def _fork_zygote(self, run: Callable[[], None], fds: list[int]) -> None:
-        """Forks a zygote that is the host's alone: it outlives this one."""
-        try:
-            pid = os.fork()
+            pid, pidfd = fork_sibling()
         except OSError:
             control_channel.close_all(fds)  # which tells the host
             return
         if pid == 0:
-            try:
-                run()
-            except BaseException as error:
-                print(f"zygote {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(70)
-        control_channel.close_all(fds)
-        pidfd = os.pidfd_open(pid)
-        self._standbys[pidfd] = pid
-        self._poll.register(pidfd, select.POLLIN)
-
-    def _forget_standby(self, pidfd: int) -> None:
-        self._poll.unregister(pidfd)
+            _become(lambda: run_zygote(self._host, request, fds))
         os.close(pidfd)
-        os.waitpid(self._standbys.pop(pidfd), 0)
-
-    def _branch(self, platform: str) -> None:
-        ours, theirs = control_channel.pair()
-        try:
-            pid = os.fork()
-        except OSError:
-            ours.close()
-            theirs.close()
-            raise
-        if pid == 0:
-            try:
-                run_branch(self._pid, self._channel, theirs, platform)
-            except BaseException as error:
-                print(f"zygote {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(70)
-        theirs.close()
-        self._branches[platform] = ours
-        pidfd = os.pidfd_open(pid)
-        self._branch_pidfds.add(pidfd)
-        self._poll.register(pidfd, select.POLLIN)
+        control_channel.close_all(fds)
 
     def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         token = request["token"]
@@ -216,38 +154,25 @@ class Zygote:
             if request["spare"]:
                 archive = self._warm_up_archive or make_archive()
                 self._warm_up_archive = archive
-            pid = os.fork()
+            pid, pidfd = fork_sibling()
         except Exception as error:
             control_channel.close_all(fds)
             self._tell({"failed": token, "why": str(error)})
             return
         if pid == 0:
-            try:
-                # The zygote's own; from here on the default ends this process.
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                options = WorkerOptions(**request["options"])
-                if request["keeper"]:
-                    become_keeper(self._pid, options, fds, *request["keeper"])
-                    os._exit(0)
-                become_worker(self._pid, options, fds, archive, self._preloaded)
-            except BaseException as error:
-                print(f"worker {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(70)
+            _become(lambda: self._become_asked(request, fds, archive))
         control_channel.close_all(fds)
-        _lead_group(pid)  # here too: whoever comes first, nobody sees it without
-        pidfd = os.pidfd_open(pid)
-        self._pids[pidfd] = pid
-        self._poll.register(pidfd, select.POLLIN)
         self._tell({"forked": token, "pid": pid}, (pidfd,))
-
-    def _reap(self, pidfd: int) -> None:
-        pid = self._pids.pop(pidfd)
-        self._poll.unregister(pidfd)
         os.close(pidfd)
-        _kill_group(pid)  # before it is reaped: the number is still its own
-        _, status = os.waitpid(pid, 0)
-        self._tell({"died": pid, "status": status})
+
+    def _become_asked(
+        self, request: Mapping[str, Any], fds: list[int], archive: bytes
+    ) -> None:
+        options = WorkerOptions(**request["options"])
+        if request["keeper"]:
+            become_keeper(self._host, options, fds, *request["keeper"])
+        else:
+            become_worker(self._host, options, fds, archive, self._preloaded)
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
         try:
@@ -256,8 +181,19 @@ class Zygote:
             os._exit(0)  # the host is gone
 
 
+def _become(run: Callable[[], None]) -> Never:
+    """Runs what a fork is for, and ends it: it never goes on as a zygote."""
+    try:
+        run()
+        os._exit(0)
+    except BaseException as error:
+        print(f"process {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(70)
+
+
 def become_worker(
-    zygote_pid: int,
+    host: Host,
     options: WorkerOptions,
     fds: list[int],
     archive: bytes,
@@ -268,10 +204,11 @@ def become_worker(
     With an archive it is a spare, and warms up with it.
     """
     held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
-    close_all_but({0, 1, 2, *fds, *held})
-    _lead_group(0)
+    close_all_but({0, 1, 2, host.life_fd, *fds, *held})
+    os.setpgid(0, 0)
+    end_group_with_pipe(host.life_fd)
     drop_privileges(options)
-    die_with_parent(zygote_pid)
+    die_after_parent(host.pid)
     # All its threads inherit it: those that serve get a processor when they wake up,
     # those that load give theirs up to whoever does, also outside this server.
     interrupt_again()
@@ -287,16 +224,16 @@ def become_worker(
 
 
 def become_keeper(
-    zygote_pid: int, options: WorkerOptions, fds: list[int], kind: str, device: str
+    host: Host, options: WorkerOptions, fds: list[int], kind: str, device: str
 ) -> None:
     """Turns a fresh fork into the keeper of a device's weights, until it has to end.
 
     As the user whom the workers are: they share memory.
     """
     close_all_but({0, 1, 2, *fds})
-    _lead_group(0)
+    os.setpgid(0, 0)
     drop_privileges(options)
-    die_with_parent(zygote_pid)
+    die_with_parent(host.pid)
     run_keeper(socket.socket(fileno=fds[0]), kind, device)
 
 
@@ -338,103 +275,48 @@ def drop_privileges(options: WorkerOptions) -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def _lead_group(pid: int) -> None:
-    """Makes a new worker (0: this process) the leader of a process group."""
-    with contextlib.suppress(OSError):  # it is one, or has ended
-        os.setpgid(pid, pid)
-
-
-def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(OSError):
-            kill(pid, signal.SIGKILL)
-
-
 def num_threads() -> int:
     """Returns how many threads this process has."""
     return len(os.listdir("/proc/self/task"))
 
 
-def _fork_state() -> dict[str, object]:
-    """Returns what must be 1 thread and no CUDA context for forks to be safe."""
-    return {
-        "num_threads": num_threads(),
-        "has_cuda_context": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
-    }
-
-
-def main(channel_fd: int) -> None:
-    """Runs the zygote on an inherited channel, in a program that dies with its parent."""
+def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
+    """Runs the zygote on an inherited channel, in a program that dies with its host."""
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
-    close_all_but({0, 1, 2, channel_fd})
+    close_all_but({0, 1, 2, channel_fd, life_fd})
+    os.set_inheritable(channel_fd, False)
+    os.set_inheritable(life_fd, False)
     torch.set_num_threads(1)
     for module in _PREIMPORTED:
         importlib.import_module(module)
     gc.freeze()
     gc.enable()
-    zygote = Zygote(socket.socket(fileno=channel_fd))
-    zygote.tell_ready()
-    _run(zygote)
+    let_others_finish()
+    Zygote(Host(host_pid, life_fd), socket.socket(fileno=channel_fd)).run()
 
 
-def run_branch(
-    parent_pid: int, channel: socket.socket, requests: socket.socket, platform: str
-) -> None:
-    """Turns a fresh fork into a zygote that has a platform's imports behind it."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trunk's; it has workers of its
-    die_with_parent(parent_pid, signal.SIGTERM)
-    close_all_but({0, 1, 2, channel.fileno(), requests.fileno()})
-    import_for(platform)
-    gc.collect()
-    gc.freeze()  # the collector would write to what forks share
-    zygote = Zygote(channel, requests)
-    zygote.tell_branched(platform)
-    _run(zygote)
+def run_zygote(host: Host, request: Mapping[str, Any], fds: list[int]) -> None:
+    """Turns a fresh fork into a zygote of its own: it needs nothing of its maker.
 
-
-def run_standby(channel_fd: int) -> None:
-    """Turns a fresh fork into a zygote that waits to be the only one.
-
-    It asks for no signal when its parent ends, which is what it waits for; its channel
-    ends with the host, and no model ever runs in it that could keep it from noticing.
+    A standby is as its maker was; a branch has a platform's imports behind it, and a
+    template a version loaded. The template ends if that starts threads, which forks
+    would lack. It stays in its maker's process group, which nobody ends.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until it has a handler of its own
-    os.setpgid(0, 0)  # of the same session: priorities hold within one
-    close_all_but({0, 1, 2, channel_fd})
-    zygote = Zygote(socket.socket(fileno=channel_fd))
-    zygote.tell_ready()
-    _run(zygote)
-
-
-def run_template(request: Mapping[str, Any], fds: list[int]) -> None:
-    """Turns a fresh fork into a zygote whose workers have a version from the first.
-
-    As :func:`run_standby`, after the version is loaded; ends if that starts threads,
-    which a fork would lack.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.setpgid(0, 0)
-    close_all_but({0, 1, 2, *fds})
+    die_with_parent(host.pid)
+    close_all_but({0, 1, 2, host.life_fd, *fds})
     let_others_finish()
     channel_fd, *file_fds = fds
-    source = pickle.loads(base64.b64decode(request["source"]))
-    preloaded = PreloadedModel.load(source, request["files"], file_fds)
-    gc.collect()
-    gc.freeze()
-    if num_threads() != 1:
-        raise RuntimeError("loading it started threads")
-    zygote = Zygote(socket.socket(fileno=channel_fd), preloaded=preloaded)
-    zygote.tell_ready()
-    _run(zygote)
-
-
-def _run(zygote: Zygote) -> None:
-    def end(_signum: int, _frame: object) -> None:
-        zygote.end_workers()
-        os._exit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    let_others_finish()
-    zygote.run()
+    preloaded = None
+    if "branch" in request:
+        import_for(request["branch"])
+    if "template" in request:
+        source = pickle.loads(base64.b64decode(request["source"]))
+        preloaded = PreloadedModel.load(source, request["files"], file_fds)
+        if num_threads() != 1:
+            raise RuntimeError("loading it started threads")
+    if "standby" not in request:
+        gc.collect()
+        gc.freeze()  # the collector would write to what forks share
+    Zygote(host, socket.socket(fileno=channel_fd), preloaded).run()

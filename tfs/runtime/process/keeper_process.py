@@ -18,7 +18,8 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote_conversation import Forked
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +64,11 @@ class KeeperProcess:
         loop.watch(self._channel.fileno(), lambda _: self._read())
         zygote.acquire()
 
-        def on_forked(outcome: Forked | str) -> None:
+        def on_forked(outcome: Forked | str | None) -> None:
             theirs.close()
-            if isinstance(outcome, str):
-                self._end(f"it cannot be started: {outcome}")
+            if not isinstance(outcome, Forked):
+                why = outcome or "the zygote ended over it"
+                self._end(f"it cannot be started: {why}")
                 return
             self.pid, self._pidfd = outcome.pid, outcome.pidfd
             if self._closed:

@@ -145,6 +145,12 @@ class ProcessInterpreter:
         return self._life.pid
 
     @property
+    def forked_by(self) -> int | None:
+        """The process that the worker is a copy of, None while there is no worker."""
+        link = self._life.link
+        return link.zygote_pid if link is not None and link.pid > 0 else None
+
+    @property
     def generation(self) -> int:
         """Changes whenever what sessions left in the worker is gone."""
         return self._life.num_deaths

@@ -16,7 +16,8 @@ from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.worker_conversation import WorkerConversation, WorkerReply
 from tfs.runtime.process.worker_link import WorkerLink
-from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote_conversation import Forked
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ class SpareWorker:
     """Keeps at most one spare; its memory is about that of a worker without a model.
 
     Loop-confined, except the constructor. It makes its first spare after the first
-    worker was wanted, keeps the zygote from nothing (a spare ends with it), and does
-    nothing at all while nothing happens.
+    worker was wanted, keeps the zygote from nothing (where nobody wants that one, the
+    spare ends, too), and does nothing at all while nothing happens.
 
     Args:
         loop: Watches the spare.
@@ -48,6 +49,7 @@ class SpareWorker:
         self._last_use_s = 0.0
         self._timer: Timer | None = None
         self._closed = False
+        zygote.when_unused(self._drop)
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +66,7 @@ class SpareWorker:
         link = self._link
         if link is None or not self._is_warm:
             return None
-        if _has_ended(link.pidfd):  # in this very round, with its zygote perhaps
+        if _has_ended(link.pidfd):  # in this very round perhaps
             self._drop()
             return None
         self._unwatch(link)
@@ -108,16 +110,19 @@ class SpareWorker:
             return
         self._is_warm = False
 
-        def on_forked(outcome: Forked | str) -> None:
+        def on_forked(outcome: Forked | str | None) -> None:
             if isinstance(outcome, Forked):
-                link.attach(outcome.pid, outcome.pidfd, outcome.zygote_pid)
+                link.attach(outcome)
             if link is not self._link:  # closed meanwhile
                 link.close()
             elif isinstance(outcome, Forked):
                 self._watch(link)
             else:
-                log.warning("event=no_spare_worker why=%r", outcome)
                 self._drop()
+                if outcome is None:
+                    self._note_use()  # the next zygote makes the next one
+                else:
+                    log.warning("event=no_spare_worker why=%r", outcome)
 
         self._zygote.fork(self._options, link.remote_fds, on_forked, is_spare=True)
 

@@ -3,27 +3,25 @@
 Reading a graph takes a tenth of a second and more, also with all imports done. A fork of
 a process that has read it shares what that made, until it writes to it: its worker is
 back in the time of a fork. It is a zygote of its own, forked off the one that has the
-platform's imports, and ends with the version.
+platform's imports, and ends with the version; the workers do not end with it.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import pickle
-import socket
-from collections.abc import Callable
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
-from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote_conversation import ZygoteConversation
 
 log = logging.getLogger(__name__)
 
+_MAX_FAILURES: Final = 2  # once it may have been the end of what was to fork it
 _PAUSE_S: Final = 1.0  # from the load, one's end, or that of who is to fork it
 
 
@@ -49,26 +47,27 @@ class VersionTemplate:
         self._zygote = zygote
         self._source = source
         self._files = files.duplicate()
-        self._client: ZygoteClient | None = None
+        self._zygote_with_it: ZygoteConversation | None = None
         self._timer: Timer | None = None
         self._closed = False
+        self._num_failures = 0
         # Not while it is measured and perhaps moved elsewhere, nor beside other loads.
         loop.post(self._start_later)
 
     @property
     def pid(self) -> int | None:
         """The process, once it has the version loaded, else None."""
-        client = self._client
-        return client.pid if client is not None else None
+        zygote = self._zygote_with_it
+        return zygote.pid if zygote is not None else None
 
     @property
-    def forks(self) -> ZygoteClient | None:
-        """Who forks workers that have the version; None while nobody can."""
-        client = self._client
-        return client if client is not None and client.is_ready else None
+    def forks(self) -> ZygoteConversation | None:
+        """What forks workers that have the version; None while nobody can."""
+        zygote = self._zygote_with_it
+        return zygote if zygote is not None and zygote.is_ready else None
 
     def close(self) -> None:
-        """Ends it, and workers it forked, soon; idempotent."""
+        """Ends it, soon, and nothing that it forked; idempotent."""
         self._loop.post(self._close)
 
     def _start(self) -> None:
@@ -81,35 +80,26 @@ class VersionTemplate:
             "source": base64.b64encode(pickle.dumps(self._source)).decode(),
             "files": list(self._files.files),
         }
-        ours, theirs = control_channel.pair()
-        ours.setblocking(False)
+        platform, fds = self._source.platform, self._files.fds
         try:
-            self._zygote.ask(
-                json.dumps(request).encode(), (theirs.fileno(), *self._files.fds)
-            )
+            forked = self._zygote.fork_template(platform, request, fds)
         except OSError:  # there is no zygote now
-            ours.close()
             self._start_later()
             return
-        finally:
-            theirs.close()
-        client = ZygoteClient(
-            self._loop, started=_Started(ours, lambda: self._note_end(client))
+        self._zygote_with_it = ZygoteConversation(
+            self._loop, forked, _nothing, self._note_end
         )
-        self._client = client
-        client.acquire()
-        client.adopt()
 
-    def _note_end(self, client: ZygoteClient) -> None:
-        """Takes in that a process has ended; makes the next, if it did well."""
-        if client is not self._client:
-            return
-        self._client = None
+    def _note_end(self, _why: str) -> bool:
+        """Takes in that the process has ended; makes the next, if it did well."""
+        zygote, self._zygote_with_it = self._zygote_with_it, None
         who = self._source.id.slashed
-        if client.is_ready:
+        self._num_failures += zygote is None or zygote.pid is None
+        if self._num_failures < _MAX_FAILURES:
             self._start_later()
         else:
             log.warning("event=no_template servable=%s why='it does not load'", who)
+        return True  # who asked it for a worker asks the zygote instead
 
     def _start_later(self) -> None:
         if self._closed:
@@ -121,23 +111,11 @@ class VersionTemplate:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        zygote, self._zygote_with_it = self._zygote_with_it, None
+        if zygote is not None:
+            zygote.close("the version is unloaded")
         self._files.close()
 
 
-class _Started:
-    """A zygote that is another one's child: its channel's end is all one sees of it."""
-
-    def __init__(self, channel: socket.socket, on_close: Callable[[], None]) -> None:
-        self.channel = channel
-        self._on_close = on_close
-
-    def on_end(self, fn: Callable[[str], None]) -> None:
-        """Does nothing: the channel tells."""
-
-    def close(self) -> None:
-        """Ends it, soon, or takes note of its end."""
-        self.channel.close()
-        self._on_close()
+def _nothing() -> None:
+    """Is done when it is ready: who wants a worker looks."""

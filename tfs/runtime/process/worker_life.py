@@ -27,13 +27,14 @@ from tfs.runtime.process.worker_conversation import (
 )
 from tfs.runtime.process.worker_link import WorkerLink
 from tfs.runtime.process.worker_state import WorkerState, transition
-from tfs.runtime.process.zygote_client import Forked, ZygoteClient
+from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote_conversation import Forked
 from tfs.runtime.task_outcome import closed
 
 log = logging.getLogger(__name__)
 
-_STATUS_WAIT_S: Final = 0.5  # for the zygote to say how a worker died; it may be busy
 _START_AGAIN_S: Final = 1.0  # after the zygote could not be started
+_MAX_LOST_FORKS: Final = 3  # in a row; whatever ends zygotes is not to go on for ever
 
 OnReady = Callable[["ServingError | None"], None]
 """Takes None once a worker is ready, or why there is none."""
@@ -128,7 +129,6 @@ class WorkerLife:
         self._name = name
         self._loop = loop
         self._zygote = zygote
-        self._parent = zygote  # of the present worker
         self.template: VersionTemplate | None = None
         self._options = options
         self._spare = spare
@@ -146,6 +146,7 @@ class WorkerLife:
         self._ended_for: str | None = None  # why we killed it, where we did
         self._ended_innocent = False
         self._start_failed = False
+        self._num_lost_forks = 0
 
     @property
     def pid(self) -> int | None:
@@ -252,32 +253,40 @@ class WorkerLife:
         is_common = self.platform not in SLOW_IMPORTS
         spare = self._spare.take() if is_common and self._spare is not None else None
         if spare is not None:
-            self.link, self._parent = spare, self._zygote
+            self.link = spare
             self._on_forked(spare)
-            return
+        else:
+            self._ask_for_fork()
+
+    def _ask_for_fork(self) -> None:
         try:
             link = self.link = WorkerLink(self._options.worker)
         except OSError as error:
             self._cannot_start(str(error.strerror))
             return
 
-        def on_forked(outcome: Forked | str) -> None:
+        def on_forked(outcome: Forked | str | None) -> None:
             if isinstance(outcome, Forked):
-                link.attach(outcome.pid, outcome.pidfd, outcome.zygote_pid)
+                link.attach(outcome)
             if link is not self.link:  # closed meanwhile
                 link.close()
             elif isinstance(outcome, Forked):
                 self._on_forked(link)
             else:
                 self.link = None
-                link.close()
-                self._cannot_start(outcome)
+                link.close()  # and with it what a zygote may have made before it ended
+                self._num_lost_forks += 1
+                if outcome is None and self._num_lost_forks < _MAX_LOST_FORKS:
+                    self._ask_for_fork()
+                else:
+                    self._cannot_start(outcome or "zygotes keep ending")
 
-        forks = self.template.forks if self.template is not None else None
-        self._parent = forks or self._zygote
-        self._parent.fork(
-            self._options.worker, link.remote_fds, on_forked, platform=self.platform
-        )
+        options, fds = self._options.worker, link.remote_fds
+        template = self.template.forks if self.template is not None else None
+        if template is not None:
+            template.fork(options, fds, on_forked)
+        else:
+            self._zygote.fork(options, fds, on_forked, platform=self.platform)
 
     def _cannot_start(self, why: str) -> None:
         """Answers whoever waits, and tries again later for the models there are."""
@@ -294,6 +303,7 @@ class WorkerLife:
     def _on_forked(self, link: WorkerLink) -> None:
         self._move(WorkerState.MAPPING)
         self._start_failed = False
+        self._num_lost_forks = 0
         conversation = WorkerConversation(link, self._user.take_event, self.end)
         self.conversation = conversation
         loop = self._loop
@@ -313,31 +323,15 @@ class WorkerLife:
     # -- from ready to dead, and back -------------------------------------------------
 
     def _on_pidfd(self, link: WorkerLink) -> None:
-        """The process is gone; the zygote says how, or has a moment to do so."""
+        """The process is gone."""
         self._loop.unwatch(link.pidfd)
         if self._ended_for is not None:
             self._on_death(link, self._ended_for, is_innocent=self._ended_innocent)
             return
-
-        parent = self._parent
-
-        def on_status(status: int | None) -> None:
-            timer.cancel()
-            parent.unwatch_death(link.pid)
-            if link is not self.link:
-                return
-            if status is None and parent.pid != link.zygote_pid:
-                self._on_death(link, "ended with the zygote", is_innocent=True)
-            else:
-                was_killed = status is not None and os.WIFSIGNALED(status)
-                was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
-                self._on_death(link, describe_status(status), was_killed=was_killed)
-
-        when_s = self._loop.clock.now() + _STATUS_WAIT_S
-        timer = self._loop.call_at(when_s, lambda: on_status(None))
-        parent.watch_death(link.pid, on_status)
-        if parent.pid != link.zygote_pid:
-            on_status(None)  # there is nobody left to say it
+        status = link.exit_status()
+        was_killed = status is not None and os.WIFSIGNALED(status)
+        was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
+        self._on_death(link, describe_status(status), was_killed=was_killed)
 
     def _on_death(
         self,
@@ -358,8 +352,6 @@ class WorkerLife:
             link.pid,
             how,
         )
-        if is_innocent:
-            link.kill_group()
         self._user.stop_calls()
         awaited = self.conversation.end() if self.conversation is not None else []
         self._drop_link()

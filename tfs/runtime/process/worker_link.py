@@ -10,6 +10,7 @@ from tfs.core.thread_priority import LOWEST
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.call_channel import CallChannel
+from tfs.runtime.process.zygote_conversation import Forked
 
 
 class WorkerLink:
@@ -28,7 +29,7 @@ class WorkerLink:
         self.control.setblocking(False)
         self.pid = -1
         self.pidfd = -1
-        self.zygote_pid = -1
+        self._forked: Forked | None = None
         self._closed = False
 
     @property
@@ -36,11 +37,16 @@ class WorkerLink:
         """What the worker gets, in its order."""
         return (*self.calls.remote_fds, self._their_control.fileno())
 
-    def attach(self, pid: int, pidfd: int, zygote_pid: int) -> None:
+    @property
+    def zygote_pid(self) -> int:
+        """Of what process it is a copy; -1 before it is there."""
+        return self._forked.zygote_pid if self._forked is not None else -1
+
+    def attach(self, forked: Forked) -> None:
         """Takes the forked process over."""
-        self.pid = pid
-        self.pidfd = pidfd
-        self.zygote_pid = zygote_pid
+        self._forked = forked
+        self.pid = forked.pid
+        self.pidfd = forked.pidfd
         self._their_control.close()
         self.calls.detach()
 
@@ -57,14 +63,10 @@ class WorkerLink:
                     os.setpriority(os.PRIO_PGRP, self.pid, LOWEST)
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
-    def kill_group(self) -> None:
-        """Ends what the model started beside it, where the zygote no longer can.
-
-        For a worker that ended with its zygote: others are seen to by the zygote, while
-        their number cannot be anybody else's yet.
-        """
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
+    def exit_status(self) -> int | None:
+        """Returns how it ended, as of ``os.wait``, once the pidfd says that it has."""
+        forked = self._forked
+        return forked.exits.of(self.pid, self.pidfd) if forked is not None else None
 
     def close(self) -> None:
         """Kills the process and frees everything; idempotent."""

@@ -1,13 +1,20 @@
-"""The zygote's program, spawned by a thread that lives as long as it does.
+"""The zygote's program, and the thread whose children all processes are.
 
 It takes as long to start as torch takes to import. Whoever knows that workers will be
 wanted starts it before anything else and hands it to the ``ZygoteClient``, which
 otherwise starts one when the first worker is wanted.
+
+Whatever it forks, and what those fork, are children of the thread that started it
+(``guest/sibling_fork.py``). So all of them end with this process, by the kernel's doing,
+and with nothing else; and that thread stays as long as any of them does, reaps them,
+and kills what models started beside them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +24,8 @@ from typing import Final
 
 import tfs
 from tfs.core.thread_priority import run_anywhere
-from tfs.runtime.guest import control_channel
+from tfs.runtime.guest import control_channel, sibling_fork
+from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
 
 _MALLOC: Final = {
     # MobileNet-sized models take hundreds of page faults per call because glibc gives
@@ -38,15 +46,18 @@ _UNASKED: Final = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
+_WNOTHREAD: Final = (
+    0x20000000  # children of this very thread; Python has no name for it
+)
 
 # Hundreds of modules are imported, and none is garbage: looking for it is a tenth of the
-# time. It ends with its parent before it has imported them, and not by SIGKILL: what
-# models started beside their workers must be ended too.
+# time. It ends with its parent before it has imported them.
 _PROGRAM: Final = (
-    "import gc, signal, sys; gc.disable(); "
+    "import gc, sys; gc.disable(); "
     "from tfs.runtime.guest.parent_death import die_with_parent; "
-    "die_with_parent(int(sys.argv[2]), signal.SIGTERM); "
-    "from tfs.runtime.guest.zygote import main; main(int(sys.argv[1]))"
+    "host_pid, channel_fd, life_fd = map(int, sys.argv[1:]); "
+    "die_with_parent(host_pid); "
+    "from tfs.runtime.guest.zygote import main; main(host_pid, channel_fd, life_fd)"
 )
 
 
@@ -56,19 +67,21 @@ class ZygoteProcess:
     Args:
         environment: Added to that of workers.
 
+    Attributes:
+        exits: How its forks ended.
+
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.channel, self._theirs = control_channel.pair()
         """The conversation's end here; ``close`` closes it."""
         self.channel.setblocking(False)
+        self.exits = ExitStatuses()
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
         self._closed = False
         self._why: str | None = None
         self._on_end: list[Callable[[str], None]] = []
-        # The program dies with the thread that started it, and so cannot outlive this
-        # process; the thread ends with the program.
         threading.Thread(
             target=self._run,
             args=({**worker_environment(), **(environment or {})},),
@@ -79,7 +92,7 @@ class ZygoteProcess:
     @staticmethod
     def is_available() -> bool:
         """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
-        return sys.platform == "linux" and all(
+        return sibling_fork.is_possible() and all(
             hasattr(os, name) for name in ("memfd_create", "pidfd_open", "eventfd")
         )
 
@@ -92,7 +105,7 @@ class ZygoteProcess:
         fn(self._why)
 
     def close(self) -> None:
-        """Ends the program and every worker it forked, soon; idempotent."""
+        """Ends the program, soon, and nothing that it forked; idempotent."""
         self.channel.close()
         with self._lock:
             self._closed = True
@@ -101,6 +114,13 @@ class ZygoteProcess:
 
     def _run(self, environment: Mapping[str, str]) -> None:
         run_anywhere()  # so that the program may
+        # Nothing is ever written. Its one end is the zygotes' and the workers', whose
+        # groups the kernel kills when the other one closes: with this process.
+        try:
+            their_life_fd, life_fd = os.pipe()
+        except OSError as error:
+            self._end(f"it cannot be started: {error.strerror}")
+            return
         try:
             process = subprocess.Popen(
                 [
@@ -108,12 +128,13 @@ class ZygoteProcess:
                     "-P",
                     "-c",
                     _PROGRAM,
-                    str(self._theirs.fileno()),
                     str(os.getpid()),
+                    str(self._theirs.fileno()),
+                    str(their_life_fd),
                 ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=(self._theirs.fileno(),),
+                pass_fds=(self._theirs.fileno(), their_life_fd),
                 # Ctrl-C is the server's. No session of its own: where the system groups
                 # processes by session (autogroup), priorities hold within one, and a
                 # load of the lowest would take half a processor from the loop.
@@ -123,12 +144,41 @@ class ZygoteProcess:
             # Their end stays open until we are closed: the channel's end would be
             # noticed before the reason, and says less.
             self._end(f"it cannot be started: {error.strerror}")
-            return
-        self._theirs.close()
-        self._end(f"it ended with status {process.wait()}")
+        else:
+            self._theirs.close()
+            self._reap(process)
+        finally:
+            os.close(their_life_fd)
+            os.close(life_fd)  # not before: it is what its holders live by
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        """Buries this thread's children, until there are none who could have more."""
+        how = os.WEXITED | os.WNOWAIT | _WNOTHREAD
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, how)
+            except ChildProcessError:
+                break
+            assert found is not None
+            pid, status = found.si_pid, status_of(found)
+            self.exits.note(pid, status)
+            if pid != process.pid:  # in whose group its forks begin
+                # Its number is its own until the next line, and so is that of its group.
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            if pid == process.pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                self._end(f"it ended with status {process.returncode}")
+        if process.returncode is None:  # others waited for it
+            process.returncode = 0
+            self._end("it ended")
 
     def _end(self, why: str) -> None:
         with self._lock:
+            if self._why is not None:
+                return
             self._why = why
             on_end = self._on_end
             if self._closed:

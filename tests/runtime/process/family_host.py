@@ -1,0 +1,126 @@
+"""A program with one process of every kind, for tests that kill them.
+
+    python -m tests.runtime.process.family_host FOLDER GRAPH
+
+FOLDER takes versions, GRAPH is the folder of one with a graph. It prints a line of JSON for each line it reads: ``pids`` by role once all are there,
+the answers of both models for ``ask``, nothing but ``{}`` for the name of a method that
+never returns, once it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.runtime.answers import ask
+from tests.runtime.packaged import floats, package, signature, values
+from tests.runtime.process_host import process_host, until
+from tests.runtime.zoo import Large, Spawner
+from tfs.core.dtype import INT64
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import TensorSpec
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process import spare_worker, version_template, zygote_client
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.device_shares import DeviceShares
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.process_pool import ProcessPool
+from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.version_template import VersionTemplate
+from tfs.runtime.process.worker_state import WorkerState
+
+X = {"x": floats((1, 2))}
+STUBBORN = {
+    "serving_default": signature({"y": TensorSpec(INT64, (-1, 2))}),
+    "stubborn": signature(),
+    "bare": signature(),
+}
+PATIENT = ProcessOptions(crashes=CrashPolicy(max_crashes=1000, max_delay_s=0.0))
+
+
+def graph_in(folder: Path) -> ModelSource:
+    """Returns the version whose graph lies there."""
+    return ModelSource(
+        ServableId("graph", 1),
+        str(folder),
+        "torch_export",
+        {},
+        {"serving_default": signature()},
+    )
+
+
+def pid_of(interpreter: ProcessInterpreter) -> int | None:
+    """Returns the worker that answers calls, None while there is none."""
+    return interpreter.pid if interpreter.state is WorkerState.READY else None
+
+
+def main(folder: Path, graph: Path) -> None:
+    """Runs until its input ends."""
+    # Not to wait for what is put off while other things happen.
+    vars(zygote_client)["_STANDBY_PAUSE_S"] = 0.0
+    vars(version_template)["_PAUSE_S"] = 0.05
+    vars(spare_worker)["_QUIET_S"] = 0.01
+    with process_host(keeps_standby=True) as host:
+        loop, zygote = host.loop, host.zygote
+        spare = SpareWorker(loop, zygote, WorkerOptions())
+        shares = DeviceShares(
+            loop,
+            zygote,
+            WorkerOptions(),
+            {"cpu": "posix"},
+            CrashPolicy(max_crashes=1000),
+        )
+        made: list[VersionTemplate] = []
+
+        def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
+            made.append(VersionTemplate(loop, zygote, source, files))
+            return made[-1]
+
+        plain, of_graph, stubborn = (
+            host.interpreter(PATIENT, spare, each) for each in (shares, None, None)
+        )
+        large = package(folder, Large(1 << 20), {"serving_default": signature()})
+        shared = plain.load(large)
+        pool = ProcessPool("graph", [of_graph], PATIENT, make_template=make)
+        graphs = pool.load(graph_in(graph))
+        spawner = stubborn.load(package(folder, Spawner(), STUBBORN, name="spawner"))
+
+        def pids() -> dict[str, int | None]:
+            return {
+                "zygote": zygote.pid,
+                "standby": zygote.standby_pid,
+                "branch": zygote.branch_pid("torch_export"),
+                "template": made[0].pid,
+                "spare": spare.pid,
+                "keeper": shares.keeper_pid("cpu"),
+                "worker": pid_of(plain),
+                "graph worker": pid_of(of_graph),
+                "stubborn worker": pid_of(stubborn),
+            }
+
+        for line in sys.stdin:
+            answer: object = {}
+            match line.strip():
+                case "pids":
+                    until(lambda: None not in pids().values(), "all processes")
+                    answer = pids()
+                case "ask":
+                    answer = [
+                        values(ask(each, X).outputs()["y"]) for each in (shared, graphs)
+                    ]
+                case name:
+                    ask(spawner, X, name)
+            print(json.dumps(answer), flush=True)
+        host.on_loop(spare.close)
+        host.close_interpreters()
+        for each in made:
+            each.close()
+        host.on_loop(shares.close)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Forks whose parent is not who forks them, but that one's own parent.
+
+What a zygote forks so is the server's child: it does not end with the zygote, the server
+learns how it ended whatever became of the zygote, and its parent-death signal is for the
+server's death. The C library's ``fork`` cannot ask for that (``CLONE_PARENT``), so this is
+the system call, and around it what Python documents for "any similar function that
+clones the current process".
+
+What the C library does beyond the call is for processes of several threads (locks of
+the allocator and of files, handlers of ``pthread_atfork``), but for one thing: the
+number by which its main thread knows itself, which the kernel is told to write. So the
+caller has one thread.
+
+Rejected: a second fork whose parent ends at once, so that the kernel gives the orphan to
+the nearest subreaper. That is the copy of a page table more per worker, and a server that
+is a subreaper inherits, and has to reap, whatever else models leave behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+import threading
+from typing import Final
+
+_CLONE: Final = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
+"""The system call's number, by machine."""
+
+_CLONE_PIDFD: Final = 0x00001000
+_CLONE_PARENT: Final = 0x00008000
+_CLONE_CHILD_CLEARTID: Final = 0x00200000
+_CLONE_CHILD_SETTID: Final = 0x01000000
+_PR_GET_TID_ADDRESS: Final = 40
+
+
+def is_possible() -> bool:
+    """Whether this machine's number of the system call is known."""
+    return sys.platform == "linux" and platform.machine() in _CLONE
+
+
+def fork_sibling() -> tuple[int, int]:
+    """Forks a child of this process' parent. The caller has a single thread.
+
+    Returns:
+        The child's number and its pidfd, which the caller closes; ``(0, -1)`` in the
+        child. The number is reserved until the parent has reaped the child.
+
+    Raises:
+        OSError: The system does not fork; nothing happened.
+
+    """
+    # Neither lets go of Python's lock: a copy is made of a process that holds it.
+    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
+    ctypes.set_errno(0)
+    number = ctypes.c_long(_CLONE[platform.machine()])
+    pidfd = ctypes.c_int(-1)
+    own_number = ctypes.c_void_p(_own_number_address(libc))
+    flags = _CLONE_PIDFD | _CLONE_PARENT  # with the signal that the parent is used to
+    if own_number:
+        flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    python.PyOS_BeforeFork()
+    # The fourth argument is the address on some machines, the fifth on others; the
+    # other one of the two is not looked at.
+    pid: int = libc.syscall(
+        number,
+        ctypes.c_ulong(flags),
+        ctypes.c_void_p(None),
+        ctypes.byref(pidfd),
+        own_number,
+        own_number,
+    )
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0, -1
+    error = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error or errno.EAGAIN, os.strerror(error or errno.EAGAIN))
+    return pid, pidfd.value
+
+
+def _own_number_address(libc: ctypes.PyDLL) -> int | None:
+    """Returns where the C library keeps this thread's number, None if nobody says."""
+    address = ctypes.c_void_p()
+    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) != 0:
+        return None  # a kernel without checkpoints
+    if not address.value:
+        return None
+    is_it = ctypes.c_int.from_address(address.value).value == threading.get_native_id()
+    return address.value if is_it else None

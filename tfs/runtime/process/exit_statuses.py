@@ -1,0 +1,47 @@
+"""How processes ended, for whoever asks after somebody else has reaped them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+
+_KEPT: Final = 1000  # more do not die within the round in which their end is noticed
+
+
+class ExitStatuses:
+    """Of children of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Guards the table; leaf.
+        self._lock = threading.Lock()
+        self._by_pid: dict[int, int] = {}  # the oldest first
+
+    def note(self, pid: int, status: int) -> None:
+        """Remembers a status, as of ``os.wait``; to be called before it is reaped."""
+        with self._lock:
+            self._by_pid.pop(pid, None)
+            self._by_pid[pid] = status
+            while len(self._by_pid) > _KEPT:
+                del self._by_pid[next(iter(self._by_pid))]
+
+    def of(self, pid: int, pidfd: int) -> int | None:
+        """Returns how a process ended that its pidfd says has; None if nobody knows.
+
+        That is so where children are not waited for (SIGCHLD is ignored), or where
+        others than we wait for any child at all.
+        """
+        try:
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            found = os.waitid(os.P_PIDFD, pidfd, how)
+        except ChildProcessError:  # it has been reaped, and noted before
+            with self._lock:
+                return self._by_pid.get(pid)
+        return status_of(found) if found is not None else None
+
+
+def status_of(found: os.waitid_result) -> int:
+    """Returns what ``os.wait`` would say of what ``os.waitid`` found."""
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status << 8
+    return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)

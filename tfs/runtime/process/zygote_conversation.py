@@ -1,0 +1,275 @@
+"""The host's end of one zygote: what is asked of it, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.worker_options import WorkerOptions
+from tfs.runtime.process.exit_statuses import ExitStatuses
+from tfs.runtime.process.forked_zygote import ForkedZygote
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A new process, a child of this one; the receiver owns ``pidfd``.
+
+    Attributes:
+        pid: Its number, reserved until ``exits`` knows how it ended.
+        pidfd: Readable once it has ended.
+        zygote_pid: Of what it is a copy.
+        exits: Will know how it ended.
+
+    """
+
+    pid: int
+    pidfd: int
+    zygote_pid: int
+    exits: ExitStatuses
+
+
+OnForked = Callable[["Forked | str | None"], None]
+"""Takes the process, or the reason why there is none.
+
+None if the zygote ended over it: whoever still wants one asks again, and with new
+descriptors, because a process that nobody was told of may hold these. It ends when they
+are closed.
+"""
+
+
+class StartedZygote(Protocol):
+    """A process that becomes a zygote, or is one. Thread-safe."""
+
+    @property
+    def channel(self) -> socket.socket:
+        """The conversation's end here, non-blocking."""
+        ...
+
+    @property
+    def exits(self) -> ExitStatuses:
+        """How its forks ended."""
+        ...
+
+    def on_end(self, fn: Callable[[str], None]) -> None:
+        """Calls ``fn`` with why it ended, where that is known before the channel's end."""
+        ...
+
+    def close(self) -> None:
+        """Ends it, soon, and nothing that it forked; idempotent."""
+        ...
+
+
+class _ForkRequest:
+    def __init__(
+        self,
+        options: WorkerOptions,
+        fds: tuple[int, ...],
+        on_done: OnForked,
+        *,
+        is_spare: bool,
+        keeper: tuple[str, str] | None,
+    ) -> None:
+        self.fds = fds
+        self.on_done = on_done
+        self.fields = {
+            "options": asdict(options),
+            "spare": is_spare,
+            "keeper": keeper,
+        }
+
+
+class ZygoteConversation:
+    """Asks one zygote for forks. Loop-confined.
+
+    Args:
+        loop: Watches its channel.
+        zygote: Ended by ``close``.
+        on_ready: Called once it forks.
+        on_end: Called once, with the reason, when it ends unasked. Returns whether it is
+            of use to ask again for what it was asked for.
+
+    Attributes:
+        exits: How its forks ended.
+        pid: The process, once it is ready, also when it has ended.
+        is_over: Whether it has ended, or was closed.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        zygote: StartedZygote,
+        on_ready: Callable[[], None],
+        on_end: Callable[[str], bool],
+    ) -> None:
+        self._loop = loop
+        self._zygote = zygote
+        self._on_ready = on_ready
+        self._on_end = on_end
+        self._waiting: list[_ForkRequest] = []
+        self._zygotes_waiting: list[tuple[bytes, socket.socket]] = []
+        self._sent: dict[int, _ForkRequest] = {}
+        self._next_token = 0
+        self.exits = zygote.exits
+        self.pid: int | None = None
+        self.is_over = False
+        loop.watch(zygote.channel.fileno(), self._on_readable)
+        zygote.on_end(lambda why: loop.post(lambda: self._end(why)))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it forks at once."""
+        return self.pid is not None and not self.is_over
+
+    def fork(
+        self,
+        options: WorkerOptions,
+        fds: tuple[int, ...],
+        on_done: OnForked,
+        *,
+        is_spare: bool = False,
+        keeper: tuple[str, str] | None = None,
+    ) -> None:
+        """Has a process forked that owns copies of ``fds``, once the zygote is ready.
+
+        The caller may close ``fds`` in ``on_done``. See ``ZygoteClient.fork``.
+        """
+        request = _ForkRequest(options, fds, on_done, is_spare=is_spare, keeper=keeper)
+        if self.is_over:
+            on_done(None)
+        elif self.pid is None:
+            self._waiting.append(request)
+        else:
+            self._send(request)
+
+    def fork_zygote(
+        self, request: Mapping[str, object], fds: tuple[int, ...] = ()
+    ) -> ForkedZygote:
+        """Has a zygote forked: a standby, a branch or a template.
+
+        What becomes of it, its channel says. Before this one is ready, only one without
+        ``fds`` can be asked for.
+
+        Raises:
+            OSError: This one is not ready, gone, or does not keep up.
+
+        """
+        if self.is_over or (fds and self.pid is None):
+            raise OSError("there is no zygote")
+        body = json.dumps(request).encode()
+        ours, theirs = control_channel.pair()
+        ours.setblocking(False)
+        if self.pid is None:
+            self._zygotes_waiting.append((body, theirs))
+            return ForkedZygote(ours, self.exits)
+        try:
+            control_channel.send(self._zygote.channel, body, (theirs.fileno(), *fds))
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ForkedZygote(ours, self.exits)
+
+    def close(self, why: str) -> None:
+        """Ends the zygote and tells who waits for it why; idempotent."""
+        if not self.is_over:
+            for request in self._stop():
+                request.on_done(why)
+
+    # -- on the loop -------------------------------------------------------------
+
+    def _send(self, request: _ForkRequest) -> None:
+        token = self._next_token
+        self._next_token += 1
+        body = json.dumps({"token": token, **request.fields}).encode()
+        try:
+            control_channel.send(self._zygote.channel, body, request.fds)
+        except BlockingIOError:
+            request.on_done("the zygote does not keep up")
+        except OSError:
+            self._sent[token] = request  # answered with its end, which comes next
+        else:
+            self._sent[token] = request
+
+    def _on_readable(self, _events: int) -> None:
+        while not self.is_over:
+            try:
+                message = control_channel.receive(self._zygote.channel)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
+                self._end("its channel ended")
+                return
+            body, fds = message
+            try:
+                self._on_message(json.loads(body), fds)
+            finally:
+                control_channel.close_all(fds)
+
+    def _on_message(self, message: Mapping[str, object], fds: list[int]) -> None:
+        match message:
+            case {"ready": int(pid)}:
+                _check_fork_state(message)
+                self.pid = pid
+                waiting, self._waiting = self._waiting, []
+                for request in waiting:
+                    self._send(request)
+                zygotes, self._zygotes_waiting = self._zygotes_waiting, []
+                for body, theirs in zygotes:
+                    with (
+                        theirs,
+                        contextlib.suppress(OSError),
+                    ):  # its channel's end tells
+                        control_channel.send(
+                            self._zygote.channel, body, (theirs.fileno(),)
+                        )
+                self._on_ready()
+            case {"forked": int(token), "pid": int(pid)}:
+                request = self._sent.pop(token)
+                assert self.pid is not None
+                with contextlib.suppress(OSError):  # it has, or has ended
+                    # It does that, too: whoever comes first, nobody sees it without.
+                    os.setpgid(pid, pid)
+                request.on_done(Forked(pid, fds.pop(), self.pid, self.exits))
+            case {"failed": int(token), "why": str(why)}:
+                self._sent.pop(token).on_done(why)
+
+    def _end(self, why: str) -> None:
+        if self.is_over:
+            return
+        requests = self._stop()
+        ask_again = self._on_end(why)
+        for request in requests:
+            request.on_done(None if ask_again else f"the zygote is gone: {why}")
+
+    def _stop(self) -> list[_ForkRequest]:
+        self.is_over = True
+        self._loop.unwatch(self._zygote.channel.fileno())
+        self._zygote.close()
+        for _, theirs in self._zygotes_waiting:
+            theirs.close()
+        self._zygotes_waiting = []
+        requests = [*self._waiting, *self._sent.values()]
+        self._waiting, self._sent = [], {}
+        return requests
+
+
+def _check_fork_state(message: Mapping[str, object]) -> None:
+    """Says what makes forks of a zygote unsafe; a fault of ours, or of an import."""
+    if message.get("num_threads") != 1:
+        log.error("event=zygote_has_threads num_threads=%s", message.get("num_threads"))
+    if message.get("has_cuda_context"):
+        log.error("event=zygote_has_cuda_context hint='its workers cannot use CUDA'")
