@@ -74,10 +74,10 @@ class RawClient:
         except BlockingIOError:
             return 0
 
-    def upload(self, stream_id: int, data: bytes) -> bytes:
+    def upload(self, stream_id: int, data: bytes, max_bytes: int = 10_000) -> bytes:
         """Sends as much of a request's last message as may be; returns the rest."""
         self.read()
-        size = min(self.window, len(data), 10_000)
+        size = min(self.window, len(data), max_bytes)
         if size:
             ends = frames.END_STREAM if size == len(data) else 0
             self.send(data_frame(stream_id, data[:size], ends))

@@ -720,6 +720,56 @@ def test_an_upload_that_starves_too_long_fails(tmp_path: Path) -> None:
         assert not client.answer(1).has_ended
 
 
+@pytest.mark.parametrize("trickle", [0, 100])
+def test_uploads_that_dawdle_make_way_for_those_that_starve(
+    tmp_path: Path, trickle: int
+) -> None:
+    """They would hold the budget for as long as a body may take.
+
+    Their connections are drained, so that what they may still send is free as well.
+    """
+    with running(tmp_path, ExpressOptions(max_receive_bytes=400_000)) as rig:
+        slow = {rig.connect(): prefixed(b"s" * 300_000) for _ in range(4)}
+        for client in slow:
+            client.send(head(1))
+            for _ in range(40):
+                slow[client] = client.upload(1, slow[client])
+                rig.settle()
+        quick = rig.connect()
+        quick.send(head(1))
+        wanted = prefixed(b"q" * 150_000)
+        for _ in range(40):
+            for client, left in slow.items():
+                if trickle and not client.answer(1).has_ended:
+                    slow[client] = client.upload(1, left, trickle)
+            for _ in range(20):
+                wanted = quick.upload(1, wanted)
+                rig.settle()
+            if not wanted:
+                break
+            rig.advance(1)
+        assert rig.served == [b"q" * 150_000]
+        assert rig.clock.now() >= 1005.0
+        failed = [client for client in slow if client.answer(1).has_ended]
+        assert failed
+        statuses = {client.answer(1).status for client in failed}
+        assert statuses == {str(int(Code.RESOURCE_EXHAUSTED))}
+        assert ErrorCode.NO_ERROR in [client.goaway for client in failed]
+
+
+def test_uploads_may_dawdle_where_nobody_waits(tmp_path: Path) -> None:
+    """Half a minute of silence is a bad line, not an attack."""
+    with running(tmp_path, ExpressOptions(max_receive_bytes=400_000)) as rig:
+        client = rig.connect()
+        client.send(head(1))
+        left = client.upload(1, prefixed(b"s" * 30_000), 20_000)
+        for _ in range(30):
+            rig.advance(1)
+        client.upload(1, left, 20_000)
+        rig.settle()
+        assert rig.served == [b"s" * 30_000]
+
+
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_a_message_that_can_never_fit_is_refused_by_its_length(
     tmp_path: Path, is_compressed: bool

@@ -134,3 +134,11 @@ class ReceiveWindow:
 def budget_used_up() -> ServingError:
     """Returns the error of a request that the receive budget has no room for."""
     return ResourceExhausted("the server's receive budget is used up; retry later")
+
+
+def too_slow() -> ServingError:
+    """Returns the error of a request that takes room that faster ones wait for."""
+    return ResourceExhausted(
+        "the request arrives too slowly while others wait for the server's receive "
+        "budget; retry later"
+    )

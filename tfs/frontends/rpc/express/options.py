@@ -34,7 +34,9 @@ class ExpressOptions:
         min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
         write_timeout_s: For a client to take anything of what waits for it.
         starve_timeout_s: For the receive budget to have room for the connection
-            that is favoured; then its youngest unfinished request fails.
+            that is favoured; then its youngest unfinished request fails. While
+            connections starve, so do requests of others that come at less than
+            ``min_body_bytes_per_s`` for as long.
         idle_timeout_s: Without any call, until a connection is drained.
         keepalive_time_s: Without any byte, until the client is asked for a sign.
         keepalive_timeout_s: For that sign.

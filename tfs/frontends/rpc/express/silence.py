@@ -8,7 +8,7 @@ from tfs.core.call import MethodKind
 from tfs.core.errors import DeadlineExceeded
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.express_call import ExpressCall
-from tfs.frontends.rpc.express.flow_control import budget_used_up
+from tfs.frontends.rpc.express.flow_control import budget_used_up, too_slow
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
 from tfs.frontends.rpc.express.stream import Stream
@@ -47,6 +47,7 @@ class Silence:
         "_num_answered",
         "_opened_s",
         "_options",
+        "_paces",
         "_pinged_s",
         "_shared",
         "_starved_since_s",
@@ -60,6 +61,8 @@ class Silence:
         self._num_answered = 0
         self._pinged_s: float | None = None
         self._starved_since_s: float | None = None
+        # Of uploads, while others wait for the budget: when they had sent how much.
+        self._paces: dict[int, tuple[float, int]] = {}
 
     def sweep(
         self,
@@ -106,6 +109,7 @@ class Silence:
             return
         if connection.streams:
             self._sweep_streams(session, now_s)
+            self._sweep_paces(session, now_s)
             self._idle_since_s = now_s
         elif not connection.is_idle:
             self._idle_since_s = now_s
@@ -151,6 +155,38 @@ class Silence:
             self._starved_since_s = now_s
         elif now_s - self._starved_since_s > options.starve_timeout_s:
             self._relieve(session)
+
+    def _sweep_paces(self, session: SilentSession, now_s: float) -> None:
+        """Fails uploads that are too slow for as long as others starve.
+
+        They may have the time of ``body_timeout_s`` where nobody wants the budget that
+        they hold, and however long they have to wait for it themselves. What their
+        client may still send cannot be taken back but by ending the connection, which
+        is drained: its other calls go on.
+        """
+        before = self._paces
+        connection = session.connection
+        if not self._shared.starved or connection.is_starved:
+            before.clear()
+            return
+        options = self._options
+        self._paces = {}
+        for stream in list(connection.streams.values()):
+            call: ExpressCall | None = stream.owner
+            if call is None or not stream.is_inside_message:
+                continue
+            since_s, num_bytes = before.get(stream.id, (now_s, stream.received_bytes))
+            if now_s - since_s > options.starve_timeout_s:
+                least = options.min_body_bytes_per_s * (now_s - since_s)
+                if stream.received_bytes - num_bytes < least:
+                    self._shared.counters.timeouts += 1
+                    call.fail(too_slow())
+                    connection.begin_drain()
+                    connection.finish_drain()
+                    session.mark_dirty()
+                    continue
+                since_s, num_bytes = now_s, stream.received_bytes
+            self._paces[stream.id] = since_s, num_bytes
 
     def _relieve(self, session: SilentSession) -> None:
         """Fails the youngest unfinished request for want of receive budget."""
