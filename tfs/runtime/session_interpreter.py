@@ -35,7 +35,7 @@ class SessionInterpreter:
 
     Attributes:
         channel: The way to it.
-        num_users: How often it is lent now; the manager's.
+        num_users: How often it is lent now; the lender's.
 
     """
 

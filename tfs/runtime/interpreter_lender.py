@@ -1,0 +1,110 @@
+"""Who has which interpreter of a manager now."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from tfs.core.errors import Unavailable
+from tfs.runtime.session_channel import SessionChannel
+from tfs.runtime.session_interpreter import SessionInterpreter
+
+
+class InterpreterLender:
+    """Lends interpreters, the least used first. Thread-safe.
+
+    Belongs to the process it was made in.
+
+    Args:
+        channels: A way to each; at least one.
+
+    """
+
+    def __init__(self, channels: Sequence[SessionChannel]) -> None:
+        self._interpreters = [SessionInterpreter(channel) for channel in channels]
+        self._ids = itertools.count(1)
+        self._closed = False
+        # Guards num_users of every interpreter; leaf lock.
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._interpreters)
+
+    def next_id(self) -> int:
+        """Returns a number nobody else has."""
+        return next(self._ids)
+
+    @contextmanager
+    def least_used(self) -> Iterator[SessionInterpreter]:
+        """Lends an interpreter, counted while it is lent."""
+        interpreter = self.take()
+        try:
+            yield interpreter
+        finally:
+            self.give_back(interpreter)
+
+    def take(self) -> SessionInterpreter:
+        """Returns the least used interpreter, one use more on its count.
+
+        Raises:
+            Unavailable: They are closed.
+            FailedPrecondition: This process is a fork.
+
+        """
+        self.check_open()
+        with self._lock:
+            interpreter = min(self._interpreters, key=lambda each: each.load)
+            interpreter.num_users += 1
+        try:
+            interpreter.make_ready()
+        except BaseException:
+            self.give_back(interpreter)
+            raise
+        return interpreter
+
+    def give_back(self, interpreter: SessionInterpreter) -> None:
+        """Takes one use off an interpreter's count."""
+        with self._lock:
+            interpreter.num_users -= 1
+
+    def forget(self, op: str, key: str, number: int) -> None:
+        """Drops something everywhere it was materialised; never raises."""
+        if self._closed:
+            return
+        for interpreter in self._interpreters:
+            interpreter.forget(op, key, number)
+
+    def check_open(self) -> None:
+        """Refuses use where nobody would answer.
+
+        Raises:
+            Unavailable: They are closed.
+            FailedPrecondition: This process is a fork.
+
+        """
+        if self._closed:
+            raise Unavailable("this InterpreterManager is closed")
+        self._interpreters[0].check_process()
+
+    def close(self) -> bool:
+        """Lends none any more; returns whether they are the caller's to end, once.
+
+        What a fork holds of them is of no use, and not its to end.
+        """
+        was_closed, self._closed = self._closed, True
+        return not was_closed and self._interpreters[0].is_of_this_process
+
+    def let_go(self) -> None:
+        """Takes back what made them ready."""
+        for interpreter in self._interpreters:
+            interpreter.channel.let_go()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an InterpreterManager, its packages and objects stay in their process: "
+            "make one in the other process, and load the package there"
+        )
