@@ -132,6 +132,85 @@ def test_any_cut_of_the_bytes_means_the_same(size: int) -> None:
     assert wire.connection.stuck_since_s is None
 
 
+def grpc_request(
+    stream_id: int, message: bytes = b"ping", increment: int = 5, *, length: int = 0
+) -> bytes:
+    """Returns a unary request as gRPC's own library sends it.
+
+    Args:
+        stream_id: Its own.
+        message: In one DATA frame.
+        increment: Of the window that the client opens between head and message.
+        length: What the head says of the body; 0: nothing.
+    """
+    headers = grpc_headers(*([("content-length", str(length))] if length else []))
+    return b"".join(
+        (
+            headers_frame(stream_id, literal_block(headers)),
+            frames.window_update(stream_id, increment),
+            data_frame(stream_id, prefixed(message)),
+            frames.window_update(0, 13),
+        )
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 22, 107, 1 << 20])
+def test_a_request_with_its_window_is_one_event_however_it_arrives(size: int) -> None:
+    """What comes as one piece takes the short path, to the same end."""
+    wire = Wire(echo=True)
+    ids = range(1, 20, 2)
+    data = b"".join(grpc_request(stream_id, b"x" * stream_id) for stream_id in ids)
+    for index in range(0, len(data), size):
+        wire.feed(data[index : index + size])
+    requests = [event for event in wire.events if event[0] != "open"]
+    if size >= 1 << 20:
+        assert requests == [("request", n, b"x" * n) for n in ids]
+    for stream_id in ids:
+        assert wire.answer(stream_id).messages == [b"x" * stream_id]
+    assert wire.connection.is_idle
+    held = wire.budget.used_bytes
+    wire.connection.close()
+    assert held > 0
+    assert wire.budget.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("increment", "length", "reset"),
+    [
+        (0, 0, ErrorCode.PROTOCOL_ERROR),
+        (LARGEST_WINDOW, 0, ErrorCode.FLOW_CONTROL_ERROR),
+        (LARGEST_WINDOW - DEFAULT_WINDOW, 0, None),
+        (5, 7, ErrorCode.PROTOCOL_ERROR),
+        (5, 9, None),
+    ],
+)
+def test_faults_of_a_request_in_one_piece_are_those_of_its_parts(
+    increment: int, length: int, reset: ErrorCode | None
+) -> None:
+    """The short path takes what is right, and leaves the rest to the table."""
+    outcomes = []
+    for size in (1, 1 << 20):
+        wire = Wire(echo=True)
+        wire.feed(grpc_request(1))
+        wire.feed(grpc_request(3, increment=increment, length=length))
+        data = grpc_request(5, increment=increment, length=length)  # the head is cached
+        for index in range(0, len(data), size):
+            wire.feed(data[index : index + size])
+        assert wire.answer(3).reset is reset
+        outcomes.append((wire.answer(5).reset, wire.answer(5).messages))
+    assert outcomes[0] == outcomes[1] == (reset, [] if reset else [b"ping"])
+
+
+def test_a_request_in_one_piece_counts_among_those_of_a_round() -> None:
+    """Its message is taken only while the round has room for it."""
+    wire = Wire(ConnectionLimits(max_requests_per_round=3), echo=True)
+    data = b"".join(grpc_request(stream_id) for stream_id in range(1, 20, 2))
+    assert wire.feed(data)
+    assert len([event for event in wire.events if event[0] == "request"]) == 3
+    wire.feed_all(b"")
+    assert len([event for event in wire.events if event[0] == "request"]) == 7
+
+
 def test_a_message_may_be_cut_into_many_frames() -> None:
     """Also within its prefix, with padding, and with an empty last frame."""
     wire = Wire(echo=True)

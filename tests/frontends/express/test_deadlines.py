@@ -109,6 +109,18 @@ def test_random_deadlines_expire_in_order() -> None:
         assert due[name] <= at_s <= due[name] + 0.0121
 
 
+def test_the_same_deadline_again_expires_again() -> None:
+    """Also when all that were due then are gone."""
+    rig = Rig()
+    due_s = rig.clock.now() + 0.1
+    for name in ("a", "b"):
+        rig.deadlines.add(name, due_s, rig.clock.now())
+    rig.advance(0.2)
+    rig.deadlines.add("c", due_s, rig.clock.now())
+    rig.advance(0.01)
+    assert [name for name, _ in rig.expired] == ["a", "b", "c"]
+
+
 def test_closing_forgets_everything() -> None:
     """Nothing expires any more."""
     rig = Rig()

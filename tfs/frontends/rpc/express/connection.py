@@ -58,10 +58,16 @@ from tfs.frontends.rpc.express.stream_state import (
 )
 
 _unpack_prefix = Struct(">BI").unpack_from
+# WINDOW_UPDATE whole, the head of a DATA frame, the prefix of the message in it.
+_UPDATE_THEN_DATA: Final = Struct(">IBIIIBIBI")
+_unpack_update_then_data = _UPDATE_THEN_DATA.unpack_from
+_UPDATE_WORD: Final = 4 << 8 | FrameType.WINDOW_UPDATE
 
 _BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 _SMALL_CONTINUATION: Final = 512
 _TINY_INCREMENT: Final = 64
+_TINY_UPDATES_AT_ONCE: Final = 32  # are taken ill together
+_TINY_WINDOW_UPDATE: Final = Annoyance.TINY_WINDOW_UPDATE
 _LARGE_REQUEST: Final = 65_536
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
@@ -79,6 +85,7 @@ class Connection(StreamIntake):
         fault: Why the peer was cut off, if it was.
         max_requests: Begun, and made whole, in one ``receive``; the owner's to change.
         max_large: Of these, how many may be large.
+        num_begun: Requests begun in the last ``receive``.
         num_cut_off: Calls that ended early whose work still runs; they count
             against ``max_concurrent_streams``. Kept by the owner.
         num_resets: Streams that the peer reset.
@@ -94,7 +101,6 @@ class Connection(StreamIntake):
 
     __slots__ = (
         "_accept_limit",
-        "_begun_after",
         "_block",
         "_block_ends",
         "_block_frames",
@@ -114,6 +120,7 @@ class Connection(StreamIntake):
         "is_closed",
         "max_large",
         "max_requests",
+        "num_begun",
         "num_cut_off",
         "num_resets",
     )
@@ -129,6 +136,7 @@ class Connection(StreamIntake):
         super().__init__(events, budget, limits, now_s, buffers)
         self.is_closed = False
         self.fault: ConnectionFault | None = None
+        self.num_begun = 0
         self.num_cut_off = 0
         self.num_resets = 0
         self.max_requests = self.max_large = limits.max_requests_per_round
@@ -145,7 +153,6 @@ class Connection(StreamIntake):
         self._block_ends = False
         self._block_frames = 0
         self._block_since_s = now_s
-        self._begun_after = 0
         # The last that were left out, and with that closed, before a head that was not
         # in the cache: clients that do so do it at the beginning.
         self._skipped_ids = range(0)
@@ -176,11 +183,6 @@ class Connection(StreamIntake):
         return self._cache.num_decoded
 
     @property
-    def num_begun(self) -> int:
-        """Requests begun in the last ``receive``."""
-        return (self._last_stream_id + 1) // 2 - (self._begun_after + 1) // 2
-
-    @property
     def is_idle(self) -> bool:
         """Whether there is no call and no trace of one."""
         return not self.streams and not self.num_cut_off
@@ -198,15 +200,16 @@ class Connection(StreamIntake):
         if self.is_closed:
             return False
         self._now_s = now_s
+        self.num_begun = 0
+        begun_after = self._last_stream_id
         if self._rest:
             data = self._rest + data
         try:
             index, has_more = self._parse(data)
-            if self._num_tiny_updates:
+            self.num_begun = (self._last_stream_id - begun_after + 1) // 2
+            if self._num_tiny_updates >= _TINY_UPDATES_AT_ONCE:
                 num, self._num_tiny_updates = self._num_tiny_updates, 0
-                self._patience.spend(
-                    Annoyance.TINY_WINDOW_UPDATE, now_s, self.num_answered, num
-                )
+                self._patience.spend(_TINY_WINDOW_UPDATE, now_s, self.num_answered, num)
         except ConnectionFault as fault:
             self.terminate(fault)
             return False
@@ -242,7 +245,6 @@ class Connection(StreamIntake):
         # Some clients send many heads and then what belongs to them: both are counted.
         num_left = num_whole_left = self.max_requests
         self._num_large = 0
-        self._begun_after = self._last_stream_id
         streams = self.streams
         by_block = self._by_block
         events = self._events
@@ -333,6 +335,50 @@ class Connection(StreamIntake):
                     index = end
                     if self.is_closed:
                         return index, False
+                    # gRPC's own library widens the stream's window first, and then
+                    # sends the message: both at once, for the cases without fault.
+                    payload = index + _UPDATE_THEN_DATA.size
+                    if payload > size or data[index + 3] != 8:
+                        continue
+                    (
+                        word,
+                        _,
+                        updated_id,
+                        increment,
+                        data_word,
+                        flags,
+                        data_id,
+                        flag,
+                        body,
+                    ) = _unpack_update_then_data(data, index)
+                    end = payload + body
+                    length = body + PREFIX_SIZE
+                    announced = head.content_length
+                    if (
+                        word == _UPDATE_WORD
+                        and updated_id == stream_id == data_id
+                        and 0 < increment <= LARGEST_WINDOW - stream.send_window
+                        and data_word == length << 8
+                        and flags == END_STREAM
+                        and flag == 0
+                        and end <= size
+                        and body <= self._max_request_bytes
+                        and length <= window.size
+                        and (announced is None or announced == length)
+                        and num_whole_left > 0
+                        and stream.state is OPENED
+                    ):
+                        self._num_tiny_updates += increment < _TINY_INCREMENT
+                        stream.send_window += increment
+                        window.size -= length
+                        stream.held_bytes = length
+                        stream.received_bytes = length
+                        stream.state = REQUESTED
+                        num_whole_left -= 1
+                        events.on_request(stream, data[payload:end])
+                        index = end
+                        if self.is_closed:
+                            return index, False
                     continue
             elif (
                 frame_type == 8

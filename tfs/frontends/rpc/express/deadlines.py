@@ -9,6 +9,7 @@ serving loop has one timer, for the first bucket.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -30,12 +31,25 @@ class Deadlines(Generic[T]):
 
     """
 
-    __slots__ = ("_buckets", "_expire", "_loop", "_ticks", "_timer", "_timer_tick")
+    __slots__ = (
+        "_buckets",
+        "_expire",
+        "_latest",
+        "_latest_s",
+        "_loop",
+        "_ticks",
+        "_timer",
+        "_timer_tick",
+    )
 
     def __init__(self, loop: ServingLoop, expire: Callable[[T], None]) -> None:
         self._loop = loop
         self._expire = expire
         self._buckets: dict[int, Bucket[T]] = {}
+        # The last one added to, and for which deadline: requests that come together
+        # mostly share theirs.
+        self._latest: Bucket[T] = {}
+        self._latest_s = -math.inf
         self._ticks: list[int] = []  # a heap of the keys of _buckets
         self._timer: Timer | None = None
         self._timer_tick = 0
@@ -45,22 +59,28 @@ class Deadlines(Generic[T]):
 
     def add(self, entry: T, deadline_s: float, now_s: float) -> Bucket[T]:
         """Adds an entry; to remove it, delete it from the bucket returned."""
+        if deadline_s == self._latest_s:
+            bucket = self._latest
+            bucket[entry] = None
+            return bucket
         tick = int(deadline_s * TICKS_PER_S) + 1
         distance = tick - int(now_s * TICKS_PER_S)
         if distance > _EXACT_TICKS:
             shift = distance.bit_length() - 10
             tick = (tick >> shift) + 1 << shift
-        bucket = self._buckets.get(tick)
-        if bucket is None:
-            bucket = self._buckets[tick] = {}
+        found = self._buckets.get(tick)
+        if found is None:
+            found = self._buckets[tick] = {}
             heapq.heappush(self._ticks, tick)
             if self._timer is None or tick < self._timer_tick:
                 self._arm()
-        bucket[entry] = None
-        return bucket
+        self._latest, self._latest_s = found, deadline_s
+        found[entry] = None
+        return found
 
     def close(self) -> None:
         """Forgets everything; nothing expires any more."""
+        self._latest_s = -math.inf
         self._buckets.clear()
         self._ticks.clear()
         if self._timer is not None:
@@ -78,6 +98,7 @@ class Deadlines(Generic[T]):
         now_tick = int(self._loop.clock.now() * TICKS_PER_S + 1e-6)
         ticks = self._ticks
         while ticks and (ticks[0] <= now_tick or not self._buckets[ticks[0]]):
+            self._latest_s = -math.inf  # it may be the bucket that goes
             # Its own removal from the bucket is part of ending an entry, hence a copy.
             for entry in list(self._buckets.pop(heapq.heappop(ticks))):
                 self._expire(entry)

@@ -25,6 +25,7 @@ from tfs.frontends.rpc.express.peer_settings import PeerSettings
 from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import (
+    ANSWERED,
     REQUESTED,
     Reaction,
     Signal,
@@ -130,8 +131,8 @@ class SendingHalf:
                 out.append(_ok_trailers(stream_id))
                 if size > _LARGE_OUTPUT:
                     self.has_large_output = True
-            if stream.state is REQUESTED:  # the table: SEND_END closes it
-                stream.state = StreamState.CLOSED
+            if stream.state is REQUESTED:
+                stream.state = ANSWERED
                 del self.streams[stream_id]
                 self.num_answered += 1
             else:
@@ -163,7 +164,7 @@ class SendingHalf:
             ):
                 self._send_window -= total
                 out.append(_small_reply(stream.id, message))
-                stream.state = StreamState.CLOSED  # the table: SEND_END closes it
+                stream.state = ANSWERED
                 del live[stream.id]
                 num_small += 1
             else:

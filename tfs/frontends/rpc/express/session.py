@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
+from typing import Final
 
 from tfs.core.call import MethodKind, MethodTable, Peer
 from tfs.core.errors import (
@@ -35,6 +36,10 @@ from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 
 log = logging.getLogger(__name__)
+
+_UNARY: Final = (
+    MethodKind.UNARY
+)  # asked of every request; an enum takes a while to tell
 
 
 class Session(SocketOutput):
@@ -207,7 +212,7 @@ class Session(SocketOutput):
                 stream, Unimplemented(f"unknown method {head.path[:200]}")
             )
             return
-        if method.kind is MethodKind.UNARY:
+        if method.kind is _UNARY:
             call = ExpressCall(self, stream, method)
         else:
             call = ExpressStreamCall(self, stream, method)

@@ -99,6 +99,7 @@ class SocketOutput(abc.ABC):
         while num_left > 0:
             if has_sendable:
                 connection.fill(min(num_left, _FILL_BYTES))
+                has_sendable = connection.has_sendable
             num_left -= _FILL_BYTES
             out = connection.out
             if not out:
@@ -120,7 +121,6 @@ class SocketOutput(abc.ABC):
                     self._unsent_bytes += len(data) - sent
                     self._written_s = self._now()
                     self._watch()
-            has_sendable = connection.has_sendable
             if self.is_closed or self._unsent or not has_sendable:
                 break
         if self.is_closed or self._unsent:
@@ -129,7 +129,9 @@ class SocketOutput(abc.ABC):
             self._shared.wants_round = True
             self.is_dirty = True
             self._shared.late.append(self.flush)
-        elif connection.is_closed or (connection.is_drained and not connection.out):
+        elif connection.is_closed or (
+            not connection.streams and connection.is_drained and not connection.out
+        ):
             self.close()
 
     def _send_large(self) -> None:

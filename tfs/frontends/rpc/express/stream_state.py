@@ -236,3 +236,4 @@ def received(frame_type: int, ends_stream: bool) -> Signal:
 # What the table says about the ordinary request, looked up once.
 OPENED: Final = step(StreamState.IDLE, Signal.RECEIVE_HEADERS).next_state
 REQUESTED: Final = step(OPENED, Signal.RECEIVE_DATA_END).next_state
+ANSWERED: Final = step(REQUESTED, Signal.SEND_END).next_state
