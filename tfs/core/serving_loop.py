@@ -82,6 +82,8 @@ class ServingLoop:
         thread_ident: The thread the loop runs on; 0 before it runs. For who asks on
             every task, and finds :attr:`is_loop_thread` a call too many.
         native_ident: The same thread as the system numbers it.
+        owns_thread: Whether its thread runs nothing else, from beginning to end: what is
+            set for that thread once stays so.
         busy_since_s: When the round began that runs now; None between rounds. For
             whoever watches the loop from another thread.
 
@@ -109,6 +111,7 @@ class ServingLoop:
         self._closed = False
         self._running = False
         self._thread: threading.Thread | None = None
+        self.owns_thread = False
         self.thread_ident = 0
         self.native_ident = 0
 
@@ -207,6 +210,7 @@ class ServingLoop:
     def start(self) -> None:
         """Runs the loop on a daemon thread of its own."""
         self._running = True  # at once: ``close`` must wait for it from here on
+        self.owns_thread = True
         self._thread = threading.Thread(target=self.run, name=self.name, daemon=True)
         self._thread.start()
 
@@ -277,7 +281,10 @@ class ServingLoop:
             return 0.0
         if wake_s is None:
             return _LONGEST_SLEEP_S
-        return min(max(0.0, wake_s - self._clock.now()), _LONGEST_SLEEP_S)
+        timeout_s = wake_s - self._clock.now()
+        if timeout_s <= 0.0:
+            return 0.0
+        return timeout_s if timeout_s < _LONGEST_SLEEP_S else _LONGEST_SLEEP_S
 
     def _round(self, timeout_s: float) -> float | None:
         try:

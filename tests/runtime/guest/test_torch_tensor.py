@@ -5,7 +5,13 @@ import torch
 
 from tfs.core.dtype import DTYPES, FLOAT32, STRING, DType
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.torch_tensor import flatten, nest, to_torch, to_view
+from tfs.runtime.guest.torch_tensor import (
+    flatten,
+    nest,
+    small_view,
+    to_torch,
+    to_view,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +25,7 @@ def test_every_dtype_survives_the_round_trip(dtype: DType) -> None:
     assert isinstance(tensor, torch.Tensor)
     assert tensor.shape == (2, 3)
     assert to_view(tensor) == view
+    assert small_view(tensor) in (view, None)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (), (1,)])
@@ -37,6 +44,26 @@ def test_views_that_are_not_dense_are_written_row_major() -> None:
     mirrored = torch.tensor([1 + 2j]).conj()
     assert to_view(mirrored).data == torch.tensor([1 - 2j]).numpy().tobytes()
     assert to_view(mirrored.imag).data == torch.tensor([-2.0]).numpy().tobytes()
+
+
+def test_the_short_way_out_is_for_small_plain_tensors() -> None:
+    """It says the same as the long one, or nothing."""
+    plain = torch.arange(6, dtype=torch.float32).view(2, 3)
+    mirrored = torch.tensor([1 + 2j]).conj()
+    for tensor in (plain, plain.t(), plain[:, :0], plain.sum(), plain > 2):
+        view = small_view(tensor)
+        assert view == to_view(tensor)
+        assert view is not None
+        assert type(view.shape) is tuple
+    for other in (
+        mirrored,
+        mirrored.imag,
+        plain.to_sparse(),
+        plain.bfloat16(),
+        torch.zeros(20_000),
+        torch.nn.Parameter(plain),
+    ):
+        assert small_view(other) is None
 
 
 @pytest.mark.parametrize("num", [1, 50_000])

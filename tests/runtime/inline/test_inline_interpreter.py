@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.runtime.answers import WAIT_S, Answer, ask
 from tests.runtime.packaged import floats, package, values
@@ -18,7 +19,6 @@ from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
-from tfs.runtime.interpreter import compute_now
 from tfs.runtime.placed_model import PlacedModel
 
 
@@ -106,7 +106,7 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
     inputs = {"x": floats((3, 1))}
 
     def call() -> Outcome | None:
-        return compute_now(placed, "serving_default", lambda: inputs)
+        return placed.compute_now("serving_default", lambda: inputs)
 
     def on_loop() -> Outcome | None:
         outcomes: list[Outcome | None] = []
@@ -135,6 +135,34 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
     placed.unload()
     assert on_loop() is None
     interpreter.close(time.monotonic() + WAIT_S)
+
+
+def test_only_a_loops_own_thread_is_left_in_inference_mode(
+    loop: ServingLoop, tmp_path: Path
+) -> None:
+    """A thread that somebody lends the loop is given back as it was."""
+    own = InlineInterpreter("front-0", front_loop=loop)
+    own_model = own.load(package(tmp_path, Scale()))
+    modes: list[bool] = []
+    for value in (1, 2):
+        ask_on(loop, own_model, value, "serving_default").outputs()
+    done = threading.Event()
+    loop.post(lambda: modes.append(torch.is_inference_mode_enabled()))
+    loop.post(done.set)
+    assert done.wait(WAIT_S)
+    assert modes == [True]
+    own.close(time.monotonic() + WAIT_S)
+    lent = ServingLoop()
+    lent.step()
+    guest = InlineInterpreter("front-1", front_loop=lent)
+    model = guest.load(package(tmp_path / "lent", Scale()))
+    inputs = {"x": floats((3, 1))}
+    for _ in range(2):
+        outcome = model.compute_now("serving_default", lambda: inputs)
+        assert not isinstance(outcome, ServingError | None)
+        assert not torch.is_inference_mode_enabled()
+    guest.close(time.monotonic() + WAIT_S)
+    lent.close()
 
 
 def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.nested_values import called_by_name
-from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten, to_torch, to_view
+from tfs.runtime.guest.torch_tensor import (
+    TORCH_DTYPES,
+    flatten,
+    small_view,
+    to_torch,
+    to_view,
+)
 
 Function: TypeAlias = Callable[..., object]
 
@@ -56,9 +62,12 @@ class TorchCallable:
         for name, view in inputs.items():
             values[name] = to_torch(view)
         if self._is_on_cpu:
-            outputs = call(values, num_rows)
+            outputs = call.run(values, num_rows)
         else:
             outputs = self.run(signature_name, values, num_rows)
+        small = _small_views(outputs)
+        if small is not None:
+            return small
         for value in outputs.values():  # an iterator of items would keep the value
             if is_large(value):
                 del value
@@ -74,7 +83,7 @@ class TorchCallable:
         """Runs one signature on tensors the model may keep and write to."""
         call = self._calls.get(signature_name) or self._call_of(signature_name)
         if self._is_on_cpu:
-            return call(inputs, num_rows)
+            return call.run(inputs, num_rows)
         with current_device(self._device):
             moved = {
                 name: value.to(self._device, non_blocking=True)
@@ -82,7 +91,7 @@ class TorchCallable:
                 else value
                 for name, value in inputs.items()
             }
-            return call(moved, num_rows)
+            return call.run(moved, num_rows)
 
     def num_written_pages(self) -> int:
         """Returns how many pages of shared weights this model made its own."""
@@ -131,7 +140,8 @@ class _SignatureCall:
             for output, spec in signature.outputs.items()
         )
 
-    def __call__(self, inputs: Mapping[str, Value], num_rows: int) -> dict[str, Output]:
+    def run(self, inputs: Mapping[str, Value], num_rows: int) -> dict[str, Output]:
+        """Calls the function; returns what was checked to be the outputs promised."""
         try:
             result = self._function(**inputs)
         except ServingError as error:
@@ -251,6 +261,17 @@ class _SignatureCall:
         if wanted == list(output.shape):
             text += f"; return it as {spec.dtype}, or say {dtype} in the signature"
         return Internal(text)
+
+
+def _small_views(outputs: Mapping[str, Output]) -> dict[str, TensorView] | None:
+    """Returns copies of outputs that are small and plain; None if one is not."""
+    views: dict[str, TensorView] = {}
+    for name, value in outputs.items():
+        view = small_view(value) if isinstance(value, torch.Tensor) else value
+        if view is None:
+            return None
+        views[name] = view
+    return views
 
 
 def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | None:

@@ -23,6 +23,19 @@ DTYPE_OF: Final[dict[torch.dtype, DType]] = {
 }
 
 
+def _is_numpys(dtype: torch.dtype) -> bool:
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except (RuntimeError, TypeError):  # it has no such type, or there is no numpy
+        return False
+    return True
+
+
+_NUMPYS: Final[dict[torch.dtype, DType]] = {
+    theirs: ours for theirs, ours in DTYPE_OF.items() if _is_numpys(theirs)
+}
+
+
 def to_torch(view: TensorView) -> torch.Tensor | Strings:
     """Returns a tensor that the model may keep and write to; strings as nested lists.
 
@@ -73,6 +86,24 @@ def to_view(tensor: torch.Tensor) -> TensorView:
     dense = plain(tensor)
     data = ctypes.string_at(dense.data_ptr(), dense.nbytes)
     return TensorView(DTYPE_OF[tensor.dtype], tuple(tensor.shape), data)
+
+
+def small_view(tensor: torch.Tensor) -> TensorView | None:
+    """Returns what :func:`to_view` would; None where that has more to do than copy.
+
+    That is for large tensors, and others than plain ones. For most it takes two calls
+    of torch in the place of ten, and those count: each is code that nothing else uses.
+    """
+    dtype = _NUMPYS.get(tensor.dtype)
+    if dtype is None:
+        return None
+    try:
+        elements = tensor.numpy()
+    except (RuntimeError, TypeError):  # of a device, sparse, conjugated, ...
+        return None
+    if elements.nbytes >= LARGE_BYTES:
+        return None
+    return TensorView(dtype, elements.shape, elements.tobytes())
 
 
 def nest(data: Sequence[bytes], shape: tuple[int, ...]) -> Strings:
