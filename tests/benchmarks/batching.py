@@ -61,7 +61,7 @@ from tests.benchmarks.models.resnet18 import ResNet18
 from tests.benchmarks.row import Goal, Row, Series
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import ServingError
-from tfs.core.servable import InferenceTask, Outcome, Tensors
+from tfs.core.servable import InferenceTask, OneByOne, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
@@ -592,7 +592,7 @@ def measure_conservation(report: Report) -> None:
     report.record("batching/conservation-twice/million-tasks", float(num_twice))
 
 
-class InPlace:
+class InPlace(OneByOne):
     """A servable that runs a kernel's model where it is called."""
 
     def __init__(self, kernel: Kernel) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from tfs.core.call import Call
 from tfs.core.dtype import FLOAT32, INT64
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
-from tfs.core.servable import InferenceTask, Servable, Tensors
+from tfs.core.servable import InferenceTask, OneByOne, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import (
@@ -41,7 +41,7 @@ REGRESS = Signature(
 )
 
 
-class EchoServable:
+class EchoServable(OneByOne):
     """Answers from its inputs, at once or when the test says so."""
 
     id = ServableId("m", 3)

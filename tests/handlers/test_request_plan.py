@@ -32,6 +32,7 @@ from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import (
     InferenceTask,
     MakeInputs,
+    OneByOne,
     Outcome,
     Servable,
     Tensors,
@@ -93,7 +94,7 @@ SIGNATURES = {
 }
 
 
-class Model:
+class Model(OneByOne):
     """Outputs its inputs; a first element below 0 in a row makes that row invalid."""
 
     def __init__(

@@ -7,13 +7,13 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.interpreter import InterpreterStats, OnAnotherThread
 from tfs.runtime.model_source import ModelSource
 
 ID = ServableId("digits", 1)
 
 
-class EchoModel:
+class EchoModel(OnAnotherThread):
     """Answers with its inputs; remembers whether it was unloaded."""
 
     def __init__(self, source: ModelSource) -> None:

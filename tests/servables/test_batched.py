@@ -34,6 +34,7 @@ from tfs.core.servable import (
     CancelToken,
     InferenceTask,
     MakeInputs,
+    OneByOne,
     Outcome,
     Servable,
     Tensors,
@@ -74,7 +75,7 @@ def signature_of(
     )
 
 
-class Sums:
+class Sums(OneByOne):
     """Sums the float inputs of each row, and names the row by its sum.
 
     Fails like a model would if any number is negative. Answers at once, or when told.

@@ -16,7 +16,7 @@ from tests.servables.fakes import ID
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
 from tfs.core.model_profile import ModelProfile
-from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable import InferenceTask, OneByOne, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -351,7 +351,7 @@ def test_real_model_is_measured_with_its_authors_example(tmp_path: Path) -> None
     interpreter.close()
 
 
-class Silent:
+class Silent(OneByOne):
     """A servable that never answers."""
 
     id = ServableId("silent", 1)

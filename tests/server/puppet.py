@@ -6,7 +6,7 @@ import struct
 
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import ServingError
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import InferenceTask, OneByOne, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -26,7 +26,7 @@ def floats(*rows: tuple[float, float]) -> TensorView:
     return TensorView(FLOAT32, (len(rows), 2), memoryview(data))
 
 
-class PuppetServable(FakeServable):
+class PuppetServable(FakeServable, OneByOne):
     """Answers ``y = x * factor``, at once or when told.
 
     Attributes:

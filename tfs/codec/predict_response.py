@@ -116,6 +116,27 @@ def write_predict_replies(
         as_tensor_content: As of :func:`write_predict_reply`.
 
     """
+    if len(outputs) == 1:
+        ((name, view),) = outputs.items()
+        frame = _row_frames.get(
+            (
+                name,
+                view.dtype,
+                view.shape[1:],
+                num_rows,
+                version,
+                model_name,
+                signature_name,
+                as_tensor_content,
+            )
+        )
+        if frame is not None:
+            head, spec, size = frame
+            elements = view.data
+            return [
+                b"".join((head, elements[start : start + size], spec))  # type: ignore[arg-type]
+                for start in range(0, size * num_replies, size)
+            ]
     fields: list[tuple[bytes, Buffer, int]] = []
     num_bytes = 0
     for name, view in outputs.items():
@@ -143,14 +164,21 @@ def write_predict_replies(
         return None
     spec = spec_field(model_name, version, signature_name)
     if len(fields) == 1:
-        head, data, size = fields[0]
-        if num_replies == 1:
-            return [b"".join((head, data[:size], spec))]
-        stop = size * num_replies
-        return [
-            b"".join((head, data[start : start + size], spec))
-            for start in range(0, stop, size)
-        ]
+        head, _, size = fields[0]
+        _remember(
+            _row_frames,
+            (
+                name,
+                view.dtype,
+                view.shape[1:],
+                num_rows,
+                version,
+                model_name,
+                signature_name,
+                as_tensor_content,
+            ),
+            (head, spec, size),
+        )
     replies = []
     for index in range(num_replies):
         parts: list[Buffer] = []
@@ -175,6 +203,10 @@ _Entry: TypeAlias = tuple[bytes, bytes | None]
 _MAX_REMEMBERED = 2048
 _frames: dict[
     tuple[str, DType, tuple[int, ...], int, str, str, bool], tuple[bytes, bytes]
+] = {}
+_row_frames: dict[
+    tuple[str, DType, tuple[int, ...], int, int, str, str, bool],
+    tuple[bytes, bytes, int],
 ] = {}
 _entries: dict[tuple[str, DType, tuple[int, ...], bool], _Entry] = {}
 _specs: dict[tuple[str, int, str], bytes] = {}

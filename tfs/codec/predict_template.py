@@ -64,16 +64,35 @@ class RequestTemplate:
         self._is_small = len(gaps) == 1 and self._stop - self._start <= _SMALL_BYTES
         self._ranges = tuple([gap[:2] for gap in gaps])
 
-    def elements_of(self, message: bytes) -> tuple[Buffer, ...] | None:
-        """Returns the elements of each input; None if the message is not like this."""
-        if (
-            len(message) != self._size
-            or not message.startswith(self._head)
-            or not message.endswith(self._tail)
-        ):
-            return None
-        if self._is_small:
-            return (message[self._start : self._stop],)
+    def elements_of(
+        self, messages: Sequence[Buffer], first: int
+    ) -> list[tuple[Buffer, ...]]:
+        """Returns the elements of messages like this, each input's.
+
+        Of ``messages[first]`` and of those after it, up to one that differs.
+        """
+        found: list[tuple[Buffer, ...]] = []
+        size, head, tail = self._size, self._head, self._tail
+        start, stop = self._start, self._stop
+        for index in range(first, len(messages)):
+            message = messages[index]
+            if (
+                type(message) is not bytes
+                or len(message) != size
+                or not message.startswith(head)
+                or not message.endswith(tail)
+            ):
+                break
+            if self._is_small:
+                found.append((message[start:stop],))
+                continue
+            elements = self._large_elements_of(message)
+            if elements is None:
+                break
+            found.append(elements)
+        return found
+
+    def _large_elements_of(self, message: bytes) -> tuple[Buffer, ...] | None:
         for at, literal in self._literals:
             if not message.startswith(literal, at):
                 return None
@@ -164,20 +183,9 @@ def read_alike(
             template = candidate[-1]
             if template is None:
                 continue
-            elements_of = template.elements_of
-            elements = elements_of(message)
-            if elements is None:
-                continue
-            found = [elements]
-            for index in range(first + 1, len(messages)):
-                message = messages[index]
-                if type(message) is not bytes:
-                    break
-                elements = elements_of(message)
-                if elements is None:
-                    break
-                found.append(elements)
-            return template, found
+            found = template.elements_of(messages, first)
+            if found:
+                return template, found
         candidates = _more_candidates(message, candidates)
     return None
 

@@ -19,6 +19,9 @@ Tensors: TypeAlias = Mapping[str, TensorView]
 Outcome: TypeAlias = Tensors | ServingError
 """How a task ends: the named outputs, or why there are none."""
 
+MakeInputs: TypeAlias = Callable[[], Tensors]
+"""Makes the inputs of a call, for whoever may find that there is none."""
+
 
 class CancelToken:
     """A mark that nobody waits for the result any more. Thread-safe.
@@ -180,7 +183,8 @@ class Servable(Protocol):
        those given away (:class:`~tfs.core.tensor_view.TensorView`): outputs may lie in
        these.
 
-    ``on_done`` itself must be quick and must not raise.
+    ``on_done`` itself must be quick and must not raise. Who has nothing better than
+    ``submit`` derives from :class:`OneByOne`.
     """
 
     @property
@@ -197,24 +201,12 @@ class Servable(Protocol):
         """Starts the task; the outcome comes through ``task.on_done``."""
         ...
 
-
-class JoiningServable(Servable, Protocol):
-    """A servable that takes many tasks at once, for less than one by one."""
-
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
         """As ``submit`` with each in turn, of tasks of one form and priority.
 
         From the serving loop.
         """
         ...
-
-
-MakeInputs: TypeAlias = Callable[[], Tensors]
-"""Makes the inputs of a call, for whoever may find that there is none."""
-
-
-class PromptServable(Servable, Protocol):
-    """A servable that may compute requests before it returns, without a hand-over."""
 
     def compute_now(
         self,
@@ -240,29 +232,26 @@ class PromptServable(Servable, Protocol):
         ...
 
 
-def compute_now(
-    servable: Servable,
-    signature_name: str,
-    make_inputs: MakeInputs,
-    num_rows: int,
-    num_tasks: int = 1,
-) -> Outcome | None:
-    """Has a :class:`PromptServable` compute requests; None if it is none or cannot."""
-    now: Callable[[str, MakeInputs, int, int], Outcome | None] | None = getattr(
-        servable, "compute_now", None
-    )
-    if now is None:
-        return None
-    return now(signature_name, make_inputs, num_rows, num_tasks)
+class OneByOne:
+    """What a servable that only submits does with many tasks, and with prompt ones."""
 
+    __slots__ = ()
 
-def submit_all(servable: Servable, tasks: Sequence[InferenceTask]) -> None:
-    """Submits tasks of one form: together to a :class:`JoiningServable`. On the loop."""
-    together: Callable[[Sequence[InferenceTask]], None] | None = getattr(
-        servable, "submit_all", None
-    )
-    if together is not None:
-        together(tasks)
-    else:
+    def submit(self, task: InferenceTask) -> None:
+        """See :class:`Servable`."""
+        raise NotImplementedError
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Submits each."""
         for task in tasks:
-            servable.submit(task)
+            self.submit(task)
+
+    def compute_now(
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
+    ) -> Outcome | None:
+        """Returns None: they are to be submitted."""
+        return None

@@ -15,7 +15,7 @@ from tfs.codec.predict import (
 )
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.servable import InferenceTask, Servable, compute_now, submit_all
+from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import Buffer, TensorView
@@ -54,6 +54,7 @@ class PredictHandler:
         "_decode_pool",
         "_gate",
         "_lookup",
+        "_ordinary",
         "_plans",
     )
 
@@ -74,6 +75,7 @@ class PredictHandler:
             lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
         )
         self._plans: dict[RequestTemplate, RequestPlan] = {}
+        self._ordinary: Metadata = ()  # a client's calls share theirs: looked at once
 
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
@@ -175,7 +177,7 @@ class PredictHandler:
                 template, elements = alike
                 stop = index + len(elements)
                 run: Sequence[BurstCall] = calls[index:stop]
-                if _any_gives_way(run):
+                if self._any_gives_way(run):
                     run, elements = self._start_low(run, elements)
                 is_all = len(run) == len(calls)
                 if run and not self._start_alike(
@@ -186,6 +188,15 @@ class PredictHandler:
                     for call in run:
                         self(call)
             index = stop
+
+    def _any_gives_way(self, calls: Sequence[BurstCall]) -> bool:
+        for call in calls:
+            metadata = call.metadata
+            if metadata is not self._ordinary:
+                if is_low_priority(metadata):
+                    return True
+                self._ordinary = metadata
+        return False
 
     def _start_low(
         self, calls: Sequence[BurstCall], elements: Sequence[tuple[Buffer, ...]]
@@ -234,7 +245,9 @@ class PredictHandler:
         try:
             handle = acquire_shared(spec.name, spec.version, spec.version_label, num)
             if handle is not None:
-                plan = self._plan(template, handle)
+                plan = self._plans.get(template)
+                if plan is None or not plan.answers.are_for(handle):
+                    plan = self._new_plan(template, handle)
                 if plan is not None and not plan.answers.enter_all(num):
                     plan = None
         except Exception:
@@ -247,13 +260,13 @@ class PredictHandler:
             return False
         servable = handle.servable
         if not is_all or not _answer_now(servable, plan, calls, elements, begun_s):
-            submit_all(servable, plan.tasks(calls, elements, begun_s))
+            servable.submit_all(plan.tasks(calls, elements, begun_s))
         return True
 
-    def _plan(
+    def _new_plan(
         self, template: RequestTemplate, handle: ServableHandle[Servable]
     ) -> RequestPlan | None:
-        """Returns the plan, made anew for another version or other counters.
+        """Returns a plan for a version, which is kept.
 
         None for what no plan knows: defaults, which stand for every row, and logs.
 
@@ -264,9 +277,6 @@ class PredictHandler:
         model = self._gate.model(handle.id.name)
         if model.logs:
             return None
-        plan = self._plans.get(template)
-        if plan is not None and plan.answers.are_for(handle, model):
-            return plan
         name = template.model_spec.signature_name or DEFAULT_SIGNATURE
         signature = find_signature(handle.servable, name)
         if signature.defaults:
@@ -304,8 +314,7 @@ def _answer_now(
             return False
     num = len(calls)
     num_rows = plan.num_rows
-    outcome = compute_now(
-        servable,
+    outcome = servable.compute_now(
         plan.signature_name,
         functools.partial(plan.joined, elements),
         num * num_rows,
@@ -319,14 +328,3 @@ def _answer_now(
     else:
         plan.answers.end_now(calls, begun_s, outcome, num_rows)
     return True
-
-
-def _any_gives_way(calls: Sequence[BurstCall]) -> bool:
-    known: Metadata = ()
-    for call in calls:
-        metadata = call.metadata
-        if metadata is not known:  # a client's calls share theirs
-            if is_low_priority(metadata):
-                return True
-            known = metadata
-    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tfs.codec.predict import write_predict_replies, write_predict_reply
 from tfs.core.call import BurstCall, Call
@@ -12,6 +12,8 @@ from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestLog
 from tfs.handlers.request_stats import RequestStats
+
+_OK: Final = Code.OK  # an enum takes a while to tell
 
 
 class Asked(Protocol):
@@ -82,13 +84,16 @@ class PredictAnswers:
         self._stats = stats
         self._as_tensor_content = as_tensor_content
 
-    def are_for(self, handle: ServableHandle[Servable], model: ModelGate) -> bool:
-        """Tells whether these are the answers of that version, counted where it is."""
+    def are_for(self, handle: ServableHandle[Servable]) -> bool:
+        """Tells whether these answer for that version as it is now.
+
+        That is with nothing to be written down, and counted where others see it.
+        """
         return (
             self._handle is handle
-            and self._model is model
-            and self._stats
-            is model.stats_of(PREDICT, self._id.version, self._signature_name)
+            and not self._model.logs
+            and not self._model.is_forgotten
+            and not self._stats.is_forgotten
         )
 
     def enter_all(self, num: int) -> bool:
@@ -109,7 +114,7 @@ class PredictAnswers:
         outcome: Outcome,
     ) -> None:
         """Ends one request. Any thread."""
-        code = Code.OK
+        code = _OK
         # Before the reply: a client that keeps as many in flight as it may sends the
         # next one as soon as it has this one's.
         self._model.leave()
@@ -202,7 +207,7 @@ class PredictAnswers:
         try:
             self._reply_all(calls, replies)
         finally:
-            self._stats.end_all(Code.OK, begun_s, len(calls))
+            self._stats.end_all(_OK, begun_s, len(calls))
             self._release_all(len(calls))
 
     def _replies(
@@ -241,11 +246,11 @@ class PredictAnswers:
             if each.begun_s != first_s or each.cancel.error is not None
         ]
         if not others:
-            self._stats.end_all(Code.OK, first_s, len(asked))
+            self._stats.end_all(_OK, first_s, len(asked))
             return
         for each in asked:
             error = each.cancel.error
-            self._stats.end(Code.OK if error is None else error.code, each.begun_s)
+            self._stats.end(_OK if error is None else error.code, each.begun_s)
 
 
 def _rows_of(outputs: Tensors, index: int, num_rows: int) -> Tensors:

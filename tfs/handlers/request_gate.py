@@ -62,16 +62,27 @@ class ModelGate:
         name: The model.
         logs: Where its requests are written; replaced whole, never changed.
         examples: Counts tf.Examples.
+        is_forgotten: Whether the model has another by now, or none.
 
     """
 
-    __slots__ = ("_clock", "_room", "_stats", "_stats_by", "examples", "logs", "name")
+    __slots__ = (
+        "_clock",
+        "_room",
+        "_stats",
+        "_stats_by",
+        "examples",
+        "is_forgotten",
+        "logs",
+        "name",
+    )
 
     def __init__(
         self, name: str, max_in_flight: int, stats: Stats, clock: Clock
     ) -> None:
         self.name = name
         self.logs: tuple[RequestLog, ...] = ()
+        self.is_forgotten = False
         self._stats = stats
         self._clock = clock
         self._room: deque[None] | None = None
@@ -281,7 +292,7 @@ class RequestGate:
     def retain(self, names: Collection[str]) -> None:
         """Forgets models that are not among ``names``, and their counters."""
         for name in [name for name in self._models if name not in names]:
-            del self._models[name]
+            self._models.pop(name).is_forgotten = True
             self._stats.forget(model=name)
 
 

@@ -31,9 +31,21 @@ class RequestStats:
     """The counters of one model, version, method and signature.
 
     ``begin`` belongs to the serving loop; the rest is thread-safe.
+
+    Attributes:
+        is_forgotten: Whether nobody reads them any more.
+
     """
 
-    __slots__ = ("_by_code", "_labels", "_latency", "_now", "_num_begun", "_stats")
+    __slots__ = (
+        "_by_code",
+        "_labels",
+        "_latency",
+        "_now",
+        "_num_begun",
+        "_stats",
+        "is_forgotten",
+    )
 
     def __init__(
         self,
@@ -57,6 +69,7 @@ class RequestStats:
         )
         self._by_code: dict[Code, Counter] = {}
         self._num_begun = 0
+        self.is_forgotten = False
 
     def begin(self) -> None:
         """Counts a request that will end."""
@@ -73,7 +86,8 @@ class RequestStats:
 
     def end_all(self, code: Code, begun_s: float, num: int) -> None:
         """Counts ``num`` requests that ended so, after they began then."""
-        self._counter(code).add(num)
+        counter = self._by_code.get(code) or self._counter(code)
+        counter.add(num)
         self._latency.observe_all(self._now() - begun_s, num)
 
     def _counter(self, code: Code) -> Counter:
@@ -95,6 +109,7 @@ class RequestStats:
 
     def forget(self) -> None:
         """Takes the counters out of the server's; what still counts, counts in vain."""
+        self.is_forgotten = True
         self._stats.remove(stat_names.REQUEST_LATENCY_S, **self._labels)
         for code in self._by_code.copy():
             self._stats.remove(stat_names.REQUESTS, status=code.name, **self._labels)

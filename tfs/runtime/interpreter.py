@@ -13,7 +13,6 @@ would be one more backend: threads of this process that share one model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -73,33 +72,30 @@ class InterpreterModel(Protocol):
         """Starts the task; the outcome comes through ``task.on_done``."""
         ...
 
-    def unload(self) -> None:
-        """Frees the model. Blocks; idempotent."""
-        ...
-
-
-class PromptModel(InterpreterModel, Protocol):
-    """A model whose interpreter may be the caller's own thread. Thread-safe."""
-
     def compute_now(
         self, signature_name: str, make_inputs: MakeInputs
     ) -> Outcome | None:
         """Calls the model before it returns; does not raise.
 
         Returns None, with nothing done, if that is not possible here and now: submit a
-        task then. Looks at no deadline.
+        task then. Looks at no deadline. Who never can derives from
+        :class:`OnAnotherThread`.
         """
         ...
 
+    def unload(self) -> None:
+        """Frees the model. Blocks; idempotent."""
+        ...
 
-def compute_now(
-    model: InterpreterModel, signature_name: str, make_inputs: MakeInputs
-) -> Outcome | None:
-    """Calls a model now, if it is a :class:`PromptModel` that can; else returns None."""
-    now: Callable[[str, MakeInputs], Outcome | None] | None = getattr(
-        model, "compute_now", None
-    )
-    return None if now is None else now(signature_name, make_inputs)
+
+class OnAnotherThread:
+    """What a model that never runs on the caller's thread does with prompt calls."""
+
+    def compute_now(
+        self, signature_name: str, make_inputs: MakeInputs
+    ) -> Outcome | None:
+        """Returns None: a task is to be submitted."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

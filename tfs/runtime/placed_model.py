@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
-from tfs.runtime.interpreter import InterpreterModel, compute_now
+from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
 
 
@@ -45,12 +45,12 @@ class PlacedModel:
     def compute_now(
         self, signature_name: str, make_inputs: MakeInputs
     ) -> Outcome | None:
-        """Calls the version where it is now; see :class:`.PromptModel`.
+        """Calls the version where it is now; see :class:`.InterpreterModel`.
 
         Not counted: such a call ends before anything else happens on its thread, and
         the interpreter that it runs in waits for it before it unloads.
         """
-        return compute_now(self._model, signature_name, make_inputs)
+        return self._model.compute_now(signature_name, make_inputs)
 
     def move(self, model: InterpreterModel, deadline_s: float | None = None) -> None:
         """Sends new tasks to ``model``, waits for the old ones, unloads the old place.

@@ -12,6 +12,7 @@ from tfs.runtime.interpreter import (
     InterpreterStats,
     LoadMemory,
     MeasurableModel,
+    OnAnotherThread,
     RehearsableModel,
 )
 from tfs.runtime.model_source import ModelSource
@@ -46,7 +47,7 @@ M = TypeVar("M", bound=Member)
 V = TypeVar("V", bound=MemberModel)
 
 
-class SpreadModel(Generic[M, V]):
+class SpreadModel(OnAnotherThread, Generic[M, V]):
     """A version on each interpreter of a group. Thread-safe.
 
     Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, but for the order of

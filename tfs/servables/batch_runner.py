@@ -13,7 +13,6 @@ from tfs.core.servable import (
     Servable,
     TaskForm,
     Tensors,
-    compute_now,
 )
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView, join_elements
@@ -66,8 +65,8 @@ class BatchRunner:
         else:
             inputs = self._join(tasks, batch.padded_rows)
         end = _BatchEnd(batch, form, self._label, self._loop)
-        outcome = compute_now(
-            self._inner, self._name, lambda: inputs, batch.padded_rows
+        outcome = self._inner.compute_now(
+            self._name, lambda: inputs, batch.padded_rows, 1
         )
         if outcome is not None:
             end.end(outcome)
@@ -87,7 +86,7 @@ class BatchRunner:
 
     def compute_now(self, make_inputs: MakeInputs, num_rows: int) -> Outcome | None:
         """Computes joined rows before it returns; None if that cannot be."""
-        outcome = compute_now(self._inner, self._name, make_inputs, num_rows)
+        outcome = self._inner.compute_now(self._name, make_inputs, num_rows, 1)
         if outcome is None:
             return None
         if isinstance(outcome, InvalidItems):

@@ -16,14 +16,7 @@ from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.servable import (
-    InferenceTask,
-    MakeInputs,
-    Outcome,
-    Servable,
-    compute_now,
-    submit_all,
-)
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
@@ -133,7 +126,7 @@ class BatchedServable:
         """Queues tasks of one form at once. On the loop."""
         queues = self._batched.get(tasks[0].signature_name)
         if queues is None:
-            submit_all(self._inner, tasks)
+            self._inner.submit_all(tasks)
         else:
             queues.submit_all(tasks)
 
@@ -150,8 +143,8 @@ class BatchedServable:
         """
         queues = self._batched.get(signature_name)
         if queues is None:
-            return compute_now(
-                self._inner, signature_name, make_inputs, num_rows, num_tasks
+            return self._inner.compute_now(
+                signature_name, make_inputs, num_rows, num_tasks
             )
         return queues.compute_now(make_inputs, num_rows, num_tasks)
 

@@ -14,7 +14,7 @@ from tfs.core.dtype import BOOL, STRING
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tfs.core.loader import Loader
 from tfs.core.resources import ResourceAllocation
-from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.servable import InferenceTask, OneByOne, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -98,7 +98,7 @@ class HashmapLoader:
         raise InvalidArgument(f"no {' or '.join(FILES)} in the version")
 
 
-class HashmapServable:
+class HashmapServable(OneByOne):
     """Looks keys up. Thread-safe; answers before ``submit`` returns.
 
     Takes the key column (string [batch]); gives every other column [batch], and

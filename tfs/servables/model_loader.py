@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tfs.core.errors import DataLoss, FailedPrecondition
@@ -26,7 +26,7 @@ from tfs.core.version_directory import (
     verify_files,
     verify_sizes,
 )
-from tfs.runtime.interpreter import InterpreterModel, compute_now
+from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
 from tfs.servables.inside import measurable_of, rehearsal_of
@@ -87,6 +87,11 @@ class ModelServable:
         """Starts the task on the interpreter, which keeps a servable's promises."""
         self.model.submit(task)
 
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Starts each: an interpreter takes one at a time."""
+        for task in tasks:
+            self.model.submit(task)
+
     def compute_now(
         self,
         signature_name: str,
@@ -97,7 +102,7 @@ class ModelServable:
         """Has the interpreter compute one request now, if it is one that can."""
         if num_tasks != 1:
             return None
-        return compute_now(self.model, signature_name, make_inputs)
+        return self.model.compute_now(signature_name, make_inputs)
 
     def __repr__(self) -> str:
         return f"<ModelServable {self.id.slashed}>"

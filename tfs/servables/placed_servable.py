@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfs.core.model_profile import ModelProfile
-from tfs.core.servable import (
-    InferenceTask,
-    MakeInputs,
-    Outcome,
-    Servable,
-    compute_now,
-    submit_all,
-)
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.runtime.interpreter import InterpreterModel
@@ -50,7 +43,7 @@ class PlacedServable:
 
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
         """Starts tasks of one form on the present target. On the loop."""
-        submit_all(self._target, tasks)
+        self._target.submit_all(tasks)
 
     def compute_now(
         self,
@@ -60,8 +53,8 @@ class PlacedServable:
         num_tasks: int,
     ) -> Outcome | None:
         """Has the present target compute requests now. On the loop."""
-        return compute_now(
-            self._target, signature_name, make_inputs, num_rows, num_tasks
+        return self._target.compute_now(
+            signature_name, make_inputs, num_rows, num_tasks
         )
 
     def become(self, target: Servable) -> None:

@@ -26,7 +26,7 @@ from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.shared_tensors import describe_value, value_at
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
-from tfs.runtime.interpreter import InterpreterStats, LoadMemory
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.task_outcome import closed, unloaded
 
@@ -36,7 +36,7 @@ _MANY = 1 << 30  # tasks, so that a group prefers every other interpreter
 _MIN_FREE_KEYS = 4  # a library that finds none left may end the process
 
 
-class DlmopenModel:
+class DlmopenModel(OnAnotherThread):
     """A version on a :class:`DlmopenInterpreter`. Thread-safe.
 
     Implements :class:`~tfs.runtime.interpreter.InterpreterModel`.

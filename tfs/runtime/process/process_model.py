@@ -8,7 +8,7 @@ from typing import Protocol
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import LoadMemory
+from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.call_times import CallTimes
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
@@ -62,7 +62,7 @@ class ModelHost(Protocol):
         ...
 
 
-class ProcessModel:
+class ProcessModel(OnAnotherThread):
     """A version on a process interpreter.
 
     Thread-safe, but for the plain attributes, which are the loop's.

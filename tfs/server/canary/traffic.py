@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tfs.core.call import Call
-from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable import InferenceTask, OneByOne, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
@@ -66,7 +66,7 @@ class TrialRoute:
         return _ObservedHandle(handle, servable)  # type: ignore[return-value]
 
 
-class _Observed:
+class _Observed(OneByOne):
     """A servable whose tasks a trial sees. For one request; thread-safe."""
 
     __slots__ = (
