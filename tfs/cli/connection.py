@@ -75,8 +75,7 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
             if _NOBODY not in error.message:
                 raise
             raise Unavailable(
-                f"cannot reach a server at {arguments.address}; say where it is with "
-                f"--address ({error.message})"
+                f"{error.message}; say with --address where it is"
             ) from error
 
 
