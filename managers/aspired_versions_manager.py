@@ -506,7 +506,8 @@ class AspiredVersionsManager:
             return
         if action.kind is ActionKind.UNLOAD:
             self._stand_ins.note_unload(harness)
-        reason = "; ".join(part for part in (harness.reason, action.why) if part)
+        parts = dict.fromkeys((harness.reason, action.why))
+        reason = "; ".join(filter(None, parts))
         begin = (
             self._basic.load if action.kind is ActionKind.LOAD else self._basic.unload
         )
@@ -520,12 +521,13 @@ class AspiredVersionsManager:
 
     def _bring_back(self, action: Action) -> LoaderHarness | None:
         """Manages anew what was unloaded for versions that failed."""
-        data = self._stand_ins.take(action.id.name, action.generation)
+        data = self._stand_ins.take(action, self._basic.snapshots(action.id.name))
         if data is None:
             return None
         failed = self._basic.snapshot(action.id)  # if other contents of it did
         harness = self._basic.manage(
             data,
+            reason=action.why,
             is_replacement=True,
             is_aspired=False,
             heir_error=None if failed is None else failed.error,

@@ -313,3 +313,23 @@ def test_a_repositorys_models_are_the_base(tmp_path: Path) -> None:
             assert client.predict("other", {"x": X}).version == 1
         status, output = run_command("config", "show", f"--socket={socket}")
         assert f"# Base: model repository {repository}" in output
+
+
+def test_what_stands_in_runs_as_it_did(tmp_path: Path) -> None:
+    """A version whose place cannot be had takes nothing from the one that comes back."""
+    export_scale(tmp_path / "scale", 1)
+    config = tmp_path / "moved.config"
+    with Operated(tmp_path) as server:
+        server.wait_for("scale/1 is available")
+        text = "transition: RESOURCE_PRESERVING "
+        config.write_text(config_text("scale", server.base_path, text))
+        server.tfs("reload", str(config))
+        text += 'runtime { device: "cuda:99" }'
+        config.write_text(config_text("scale", server.base_path, text))
+        output = server.tfs("reload", str(config), code=1)
+        assert "cuda:99" in output
+        server.wait_for("servable_available servable=scale/1 reason='version 1 failed")
+        assert server.predicted() == 1
+        (version,) = server.json("models")["models"][0]["versions"]
+        assert version["state"] == "AVAILABLE"
+        assert "cuda:99" in version["error"]["message"]

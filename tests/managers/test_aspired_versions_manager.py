@@ -912,6 +912,10 @@ def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
     assert env.available("m") == ()
     assert str(env.error("m", 1)) == "INVALID_ARGUMENT: gone"
     assert env.log.count("load", ServableId("m", 1)) == 2
+    # Another that fails is another occasion.
+    env.aspire("m", env.loader("m", 2, errors=[InvalidArgument("corrupt")]))
+    env.settle()
+    assert env.available("m") == (1,)
     assert env.close()
 
 

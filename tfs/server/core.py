@@ -309,4 +309,10 @@ class ServerCore:
 
 def _log_outcome(outcome: ConfigOutcome) -> None:
     if outcome.error is not None:
-        log.error("event=config_problem problem=%s", outcome.error)
+        log_outcome(outcome.error)
+
+
+def log_outcome(error: ServingError) -> None:
+    """Logs what became of a config that nobody waits for; a newer one is no problem."""
+    level = logging.INFO if isinstance(error, Aborted) else logging.ERROR
+    log.log(level, "event=config_problem problem=%s", error)

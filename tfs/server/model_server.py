@@ -391,12 +391,18 @@ def loader_makers(
     """Returns what turns a version directory into a loader, by platform name."""
     registry = default_registry(allow_model_code=options.allow_model_code)
 
+    # By fingerprint: a version that comes back is loaded as it was, whatever the
+    # configuration says by then.
+    settings: dict[str, RuntimeSettings] = {}
+
     def maker(name: str) -> Convert[StoragePath, Loader[object]]:
         def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
+            runtime = runtime_of(servable_id.name)
+            settings[runtime.fingerprint] = runtime
             return fleet.loader(
                 lambda context: registry.loader(storage.path, context, name),
                 storage.path,
-                runtime_of(servable_id.name),
+                settings.get(storage.settings, runtime),
             )
 
         return convert

@@ -36,6 +36,7 @@ from tfs.server.config.server_config import (
     read_config_text,
     single_model,
 )
+from tfs.server.core import log_outcome
 from tfs.server.interpreter_lock import hand_over_soon
 from tfs.server.memory.garbage import freeze_imported
 from tfs.server.model_server import ModelServer
@@ -139,8 +140,7 @@ def _watch_config(
             if outcome.error is None:
                 return
             if outcome.is_applied:
-                problem = outcome.error
-                log.error("event=config_file_problem path=%s problem=%s", path, problem)
+                log_outcome(outcome.error)
             else:
                 refused(outcome.error)
 
