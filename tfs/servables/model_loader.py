@@ -191,6 +191,8 @@ class ModelLoader:
             signatures=description.signatures,
             device=self._context.device,
             intra_op_threads=self._context.intra_op_threads,
+            # Read already where versions are measured; not worth reading otherwise.
+            code_digest=self.code_digest if self._context.profiler is not None else "",
         )
         interpreter = self._context.interpreter_for(source)
         begun_s = time.perf_counter()

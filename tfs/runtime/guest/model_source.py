@@ -28,6 +28,8 @@ class ModelSource:
         device: Where the model computes: "cpu" or "cuda[:i]".
         intra_op_threads: Threads of one call, >= 1. With more than one interpreter
             anything but 1 oversubscribes the cores.
+        code_digest: The same for versions that differ in their weights' bytes alone;
+            empty where nobody knows.
 
     """
 
@@ -38,6 +40,7 @@ class ModelSource:
     signatures: Mapping[str, Signature]
     device: str = "cpu"
     intra_op_threads: int = 1
+    code_digest: str = ""
 
     def __post_init__(self) -> None:
         who = self.id.slashed

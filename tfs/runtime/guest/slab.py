@@ -60,6 +60,7 @@ _COUNTER_WORDS = 8
 _DESCRIPTOR_BYTES = 1 << 16
 _LEAST_SLOT_BYTES = 1 << 19
 MAX_WORDS: Final = _DESCRIPTOR_BYTES // WORD_BYTES
+_KEPT_BYTES = 1 << 20
 _SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the host
 
 
@@ -132,6 +133,14 @@ class Slab:
         except BaseException:
             os.close(fd)
             raise
+
+    def forget(self) -> None:
+        """Gives back the memory of calls, of which none must be under way.
+
+        Counters stay. For both sides; nothing happens where it is little.
+        """
+        if os.fstat(self.fd).st_blocks * 512 > _KEPT_BYTES:
+            self.map.madvise(mmap.MADV_REMOVE, mmap.PAGESIZE)
 
     def write_words(self, start: int, values: Sequence[int]) -> None:
         """Writes words from ``start`` on."""

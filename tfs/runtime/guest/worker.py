@@ -10,8 +10,6 @@ is gone, the process exits.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import importlib
 import json
 import os
@@ -20,8 +18,10 @@ import resource
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -33,13 +33,11 @@ from tfs.core.thread_priority import bring, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.clean_slate import CleanSlate
 from tfs.runtime.guest.device_memory import device_memory
 from tfs.runtime.guest.device_weights import DeviceWeights
-from tfs.runtime.guest.guest_model import (
-    give_device_memory_back,
-    load_guest_model,
-    one_line,
-)
+from tfs.runtime.guest.freed_memory import give_back
+from tfs.runtime.guest.guest_model import load_guest_model, one_line
 from tfs.runtime.guest.load_meter import LoadMeter
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
@@ -60,11 +58,16 @@ from tfs.runtime.guest.slab import (
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.warm_up import warm_up
+from tfs.runtime.guest.watched_objects import WatchedObjects
 from tfs.runtime.guest.weights_lease import WeightsLease
 from tfs.runtime.guest.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
     from tfs.runtime.guest.session_guest import SessionGuest
+
+
+_RUN_CODE: Final = frozenset({"load", "scale", "rehearse", "session"})
+"""What has a model's code run, on the thread that does it."""
 
 
 class Worker:
@@ -100,12 +103,17 @@ class Worker:
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
         self._forks = ForkWatch()
         self._preloaded = preloaded
+        self._slate: CleanSlate | None = None
+        self._has_run_on_control = False  # a model's code: what it set is not looked at
+        # To be run by the main thread, which is rung as for a call.
+        self._errands: deque[Callable[[], None]] = deque()
 
-    def run(self, archive: bytes = b"") -> None:
+    def run(self, archive: bytes = b"", watched: WatchedObjects | None = None) -> None:
         """Answers calls until the process ends.
 
         Args:
             archive: What a spare warms up with first, before it has models.
+            watched: What modules hold; by it a spare knows itself again.
 
         """
         os.register_at_fork(after_in_child=self._become_copy)
@@ -114,7 +122,10 @@ class Worker:
         ).start()
         if archive:
             threading.Thread(
-                target=self._warm_up, args=(archive,), name="warm-up", daemon=True
+                target=self._warm_up,
+                args=(archive, watched),
+                name="warm-up",
+                daemon=True,
             ).start()
         slab, channel = self._slab, self._channel
         answerer = CallAnswerer(slab, self._models, self._forks, self._leave_if_leaking)
@@ -124,6 +135,9 @@ class Worker:
                 if self._spin_s:
                     self._spin(sequence)
                 for _ in range(os.eventfd_read(channel.request_fd)):
+                    if self._errands:
+                        self._errands.popleft()()
+                        continue
                     slot = slab.slots[sequence % NUM_SLOTS]
                     sequence += 1
                     slab.words[STARTED] = sequence
@@ -171,7 +185,7 @@ class Worker:
 
         One that only asked for too much is answered, and the next may be smaller.
         """
-        _free()
+        give_back()
         if self._memory_limit.is_mostly_used():
             os._exit(EXIT_STATUS)
 
@@ -212,6 +226,7 @@ class Worker:
                     daemon=True,
                 ).start()
             else:
+                self._has_run_on_control |= request["op"] in _RUN_CODE
                 self._serve(request, fds)
 
     def _serve_in_background(
@@ -220,11 +235,13 @@ class Worker:
         _give_way()
         self._serve(request, fds)
 
-    def _warm_up(self, archive: bytes) -> None:
+    def _warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
         _give_way()
         told: dict[str, object] = {"event": "warm"}
         try:
             warm_up(archive)
+            if watched is not None:
+                self._slate = CleanSlate(watched, self._on_main_thread)
         except Exception as error:
             told["fault"] = one_line(error)
         # What warming took is not a model's.
@@ -237,6 +254,7 @@ class Worker:
             "load": self._load,
             "open": self._open,
             "unload": self._unload,
+            "rest": self._rest,
             "scale": self._scale,
             "rehearse": self._rehearse,
         }
@@ -402,10 +420,45 @@ class Worker:
             weights = loaded.weights
             loaded.guest.close()
             del loaded
-            _free()
+            give_back()
             if not weights.close():
                 self._retained.append(weights)
         return {"code": 0}
+
+    def _rest(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Drops a model and looks whether the process is as it was before any.
+
+        Replies with what differs; nothing if another model may be loaded.
+        """
+        self._unload(request, fds)
+        slate = self._slate
+        changed = ""
+        if slate is None:
+            changed = "nothing is known of how it was"
+        elif self._has_run_on_control:
+            changed = "its control thread ran code"
+        elif self._models or self._retained or self._sessions or self._forks.is_copy:
+            changed = "it has something else"
+        else:
+            self._slab.forget()
+            slate.restore()
+            changed = slate.changes()
+            self._memory_limit = MemoryLimit(self._memory_limit.limit_bytes)
+        return {"code": 0, "changed": changed}
+
+    def _on_main_thread(self, fn: Callable[[], dict[str, object]]) -> dict[str, object]:
+        """Runs ``fn`` between calls, of which there must be none; blocks for it."""
+        outcome: Future[dict[str, object]] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(fn())
+            except Exception as error:
+                outcome.set_exception(error)
+
+        self._errands.append(run)
+        os.eventfd_write(self._channel.request_fd, 1)
+        return outcome.result()
 
     def _session(
         self, request: Mapping[str, object], fds: list[int]
@@ -428,14 +481,6 @@ class Worker:
         line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(OSError):  # the host is gone; so are we, soon
             control_channel.send(self._control, line + payload, tuple(fds))
-
-
-def _free() -> None:
-    """Gives what nobody holds any more back to the system, and to the device."""
-    gc.collect()
-    give_device_memory_back()
-    with contextlib.suppress(AttributeError, OSError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _give_way() -> None:

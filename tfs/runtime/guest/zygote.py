@@ -30,7 +30,6 @@ import importlib
 import json
 import os
 import pickle
-import random
 import signal
 import socket
 import sys
@@ -55,8 +54,10 @@ from tfs.runtime.guest.parent_death import (
 )
 from tfs.runtime.guest.platform_imports import import_for
 from tfs.runtime.guest.preloaded_model import PreloadedModel
+from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sibling_fork import fork_sibling
 from tfs.runtime.guest.warm_up import make_archive
+from tfs.runtime.guest.watched_objects import WatchedObjects
 from tfs.runtime.guest.weights_keeper import run as run_keeper
 from tfs.runtime.guest.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -66,6 +67,7 @@ _PREIMPORTED: Final = (
     "tfs.runtime.guest.python",
     "tfs.runtime.batched",
     "tfs.export",
+    "torch.utils._device",
 )
 """What workers and models would import first; here it costs each of them nothing.
 
@@ -100,6 +102,7 @@ class Zygote:
         host: Whose children they become.
         channel: Where requests come from and answers go to.
         preloaded: A version that its workers have from the first.
+        watched: What modules hold, for spares: by it they know themselves again.
 
     """
 
@@ -108,9 +111,11 @@ class Zygote:
         host: Host,
         channel: socket.socket,
         preloaded: PreloadedModel | None = None,
+        watched: WatchedObjects | None = None,
     ) -> None:
         self._host = host
         self._preloaded = preloaded
+        self._watched = watched
         self._channel = channel
         self._warm_up_archive = b""
 
@@ -143,7 +148,7 @@ class Zygote:
             control_channel.close_all(fds)  # which tells the host
             return
         if pid == 0:
-            _become(lambda: run_zygote(self._host, request, fds))
+            _become(lambda: run_zygote(self._host, request, fds, self._watched))
         os.close(pidfd)
         control_channel.close_all(fds)
 
@@ -172,7 +177,9 @@ class Zygote:
         if request["keeper"]:
             become_keeper(self._host, options, fds, *request["keeper"])
         else:
-            become_worker(self._host, options, fds, archive, self._preloaded)
+            become_worker(
+                self._host, options, fds, archive, self._preloaded, self._watched
+            )
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
         try:
@@ -198,10 +205,12 @@ def become_worker(
     fds: list[int],
     archive: bytes,
     preloaded: PreloadedModel | None = None,
+    watched: WatchedObjects | None = None,
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
-    With an archive it is a spare, and warms up with it.
+    With an archive it is a spare, and warms up with it; given ``watched``, it can tell
+    later whether it may have another model than its first.
     """
     held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
     close_all_but({0, 1, 2, host.life_fd, *fds, *held})
@@ -220,7 +229,7 @@ def become_worker(
         CallChannel.of_fds(channel_fds),
         socket.socket(fileno=control_fd),
         preloaded,
-    ).run(archive)
+    ).run(archive, watched)
 
 
 def become_keeper(
@@ -235,18 +244,6 @@ def become_keeper(
     drop_privileges(options)
     die_with_parent(host.pid)
     run_keeper(socket.socket(fileno=fds[0]), kind, device)
-
-
-def seed_random() -> None:
-    """Gives this process random numbers of its own: a fork repeats its parent's."""
-    seed = int.from_bytes(os.urandom(8), "little")
-    random.seed(seed)
-    if any(getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu")):
-        torch.manual_seed(seed)
-    else:
-        # The same for the processor. Asking for devices that there are not would make
-        # 450 pages this process's own: 2 ms, at each fork.
-        torch.default_generator.manual_seed(seed)
 
 
 def close_all_but(kept: set[int]) -> None:
@@ -291,13 +288,29 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     torch.set_num_threads(1)
     for module in _PREIMPORTED:
         importlib.import_module(module)
+    watched = _watch()
     gc.freeze()
     gc.enable()
     let_others_finish()
-    Zygote(Host(host_pid, life_fd), socket.socket(fileno=channel_fd)).run()
+    Zygote(
+        Host(host_pid, life_fd), socket.socket(fileno=channel_fd), watched=watched
+    ).run()
 
 
-def run_zygote(host: Host, request: Mapping[str, Any], fds: list[int]) -> None:
+def _watch() -> WatchedObjects | None:
+    try:
+        return WatchedObjects()
+    except RuntimeError as error:
+        print(f"zygote {os.getpid()}: no worker has two versions: {error}", flush=True)
+        return None
+
+
+def run_zygote(
+    host: Host,
+    request: Mapping[str, Any],
+    fds: list[int],
+    watched: WatchedObjects | None,
+) -> None:
     """Turns a fresh fork into a zygote of its own: it needs nothing of its maker.
 
     A standby is as its maker was; a branch has a platform's imports behind it, and a
@@ -319,4 +332,4 @@ def run_zygote(host: Host, request: Mapping[str, Any], fds: list[int]) -> None:
     if "standby" not in request:
         gc.collect()
         gc.freeze()  # the collector would write to what forks share
-    Zygote(host, socket.socket(fileno=channel_fd), preloaded).run()
+    Zygote(host, socket.socket(fileno=channel_fd), preloaded, watched).run()

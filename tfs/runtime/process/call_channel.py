@@ -54,6 +54,8 @@ class CallChannel:
         self._tensors.setblocking(False)
         self.ring = functools.partial(os.eventfd_write, self.request_fd, 1)
         """Tells the worker that one more request lies in the slab."""
+        self.num_written = 0
+        """Requests written so far, while nobody writes any."""
         self._spins = spins
         self._closed = False
 

@@ -65,7 +65,7 @@ class CallLane(Lane):
     def open(self, channel: CallChannel) -> None:
         """Starts handing tasks to a new worker."""
         self.channel = channel
-        self._sequence = 0
+        self._sequence = channel.num_written
         self._pump()
 
     def read_replies(self, channel: CallChannel, _events: int = 0) -> None:
@@ -114,6 +114,8 @@ class CallLane(Lane):
             Those it was in, oldest first; the caller answers them.
 
         """
+        if self.channel is not None:
+            self.channel.num_written = self._sequence
         self.channel = None
         self._cores.num_running -= len(self._calls)
         self._cores.settle()

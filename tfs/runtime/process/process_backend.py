@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares
+from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
@@ -40,8 +41,10 @@ class ProcessBackend:
             loop, started=started, keeps_standby=self._options.keeps_spare
         )
         self._spare: SpareWorker | None = None
+        self._parked: ParkedWorkers | None = None
         if self._options.keeps_spare:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)
+            self._parked = ParkedWorkers(loop)
         self._shares = DeviceShares(
             loop, self._zygote, self._options.worker, self._options.kept_devices
         )
@@ -84,6 +87,7 @@ class ProcessBackend:
                         self._options,
                         self._spare,
                         self._shares,
+                        self._parked,
                     )
                     for index in range(num_interpreters)
                 ],
@@ -106,6 +110,16 @@ class ProcessBackend:
         with self._lock:
             return [each for each in self._pools if not each.is_spent]
 
+    @property
+    def spare_pid(self) -> int | None:
+        """The worker that is kept ready, once it is."""
+        return self._spare.pid if self._spare is not None else None
+
+    @property
+    def parked_pids(self) -> Sequence[int]:
+        """The workers that wait for the next version of what they ran."""
+        return self._parked.pids if self._parked is not None else ()
+
     def close(self, deadline_s: float | None = None) -> None:
         """Ends every pool and the zygote. Blocks; the loop must run."""
         with self._lock:
@@ -117,6 +131,8 @@ class ProcessBackend:
         def end() -> None:
             if self._spare is not None:
                 self._spare.close()
+            if self._parked is not None:
+                self._parked.close()
             self._shares.close()
             self._zygote.close()
             done.set()

@@ -33,6 +33,7 @@ from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.device_shares import DeviceShares, OnLost, VersionShare
 from tfs.runtime.process.lane import LaneTerms
 from tfs.runtime.process.model_installation import install
+from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode, same_code_of
 from tfs.runtime.process.payload_copy import copy_payload
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
@@ -72,6 +73,7 @@ class ProcessInterpreter:
         options: See there.
         spare: Has a worker ready, perhaps; shared likewise, for the same options.
         shares: Has weights on devices once, shared likewise; None for copies.
+        parked: Has workers whose version was unloaded, shared likewise.
 
     Attributes:
         trials: Calls its models before they serve.
@@ -86,12 +88,13 @@ class ProcessInterpreter:
         options: ProcessOptions | None = None,
         spare: SpareWorker | None = None,
         shares: DeviceShares | None = None,
+        parked: ParkedWorkers | None = None,
     ) -> None:
         self._name = name
         self._shares = shares
         self._loop = loop
         self._options = options or ProcessOptions()
-        self._life = WorkerLife(name, loop, zygote, self._options, spare, self)
+        self._life = WorkerLife(name, loop, zygote, self._options, spare, parked, self)
         self._lanes = CallLanes(
             LaneTerms(
                 loop,
@@ -195,7 +198,7 @@ class ProcessInterpreter:
         """
         if self._loop.is_loop_thread:
             raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
-        self.hold(source.platform)
+        self.hold(source.platform, same_code_of(source))
         staged: VersionFiles | None = None
         try:
             staged = files.duplicate() if files is not None else self.stage(source)
@@ -243,11 +246,12 @@ class ProcessInterpreter:
             timeout_s = max(0.0, deadline_s - self._loop.clock.now()) + 5.0
         waiter.wait(timeout_s, Internal(f"interpreter {self._name} does not close"))
 
-    def hold(self, platform: str = "") -> None:
+    def hold(self, platform: str = "", code: SameCode | None = None) -> None:
         """Starts the worker and keeps it, models or none, until ``let_go``. Blocks.
 
         Args:
             platform: Of what is to be loaded on it; empty where nobody knows.
+            code: The same.
 
         Raises:
             ServingError: There is no worker to be had.
@@ -262,6 +266,9 @@ class ProcessInterpreter:
                     waiter.fail(error)
 
             self._life.platform = platform or self._life.platform
+            life = self._life
+            is_new = life.state is WorkerState.ABSENT
+            life.code = code if is_new or life.code == code else None
             self._life.hold(on_ready)
 
         late = Internal(f"interpreter {self._name} does not start")
@@ -594,7 +601,7 @@ class ProcessInterpreter:
                     background=False,
                 )
             else:
-                self._life.retire_if_empty()
+                self._life.retire_if_empty(model.model_id)
                 leave()
 
         self._lanes.after_calls(when_idle, model)

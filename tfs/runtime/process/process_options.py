@@ -38,7 +38,8 @@ class ProcessOptions:
             without has a copy for each.
         keeps_spare: Whether one worker more than are used is kept ready, for some
             15 MB, a second zygote, for some 5, and by :class:`ProcessBackend` a
-            process for each version that takes long to load, for some 7.
+            process for each version that takes long to load, for some 7, and for a
+            while one that ran what is loaded next, for some 25.
         is_urgent: Whether loads need not make way for what serves: while a server
             starts. Called on the loop.
 

@@ -15,6 +15,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import VersionShare
+from tfs.runtime.process.parked_workers import same_code_of
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
@@ -118,7 +119,7 @@ class ProcessPool:
         try:
             if not others:
                 return SpreadModel([(first, first.load(source, None, health, share))])
-            first.hold(source.platform)
+            first.hold(source.platform, same_code_of(source))
             try:
                 files = first.stage(source)
                 try:

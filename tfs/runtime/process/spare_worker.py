@@ -66,7 +66,7 @@ class SpareWorker:
         link = self._link
         if link is None or not self._is_warm:
             return None
-        if _has_ended(link.pidfd):  # in this very round perhaps
+        if has_ended(link.pidfd):  # in this very round perhaps
             self._drop()
             return None
         self._unwatch(link)
@@ -152,7 +152,8 @@ class SpareWorker:
         link.close()
 
 
-def _has_ended(pidfd: int) -> bool:
+def has_ended(pidfd: int) -> bool:
+    """Whether a process is gone, told or not. Does not block."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

@@ -17,6 +17,7 @@ from tfs.core.errors import ServingError, Unavailable
 from tfs.core.serving_loop import READABLE, ServingLoop, Timer
 from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import CrashHistory, describe_status
+from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.version_template import VersionTemplate
@@ -104,6 +105,7 @@ class WorkerLife:
         zygote: Forks it.
         options: See there.
         spare: Has one ready, perhaps.
+        parked: Has one that ran the same code, perhaps; takes those that are retired.
         user: Whose it is.
 
     Attributes:
@@ -111,6 +113,8 @@ class WorkerLife:
         link: The worker there is, or is being forked.
         conversation: With its control thread, while it lives.
         platform: What was loaded last; decides what workers bring along.
+        code: What all that is loaded on it runs; None where that differs, or where
+            nobody knows.
         num_deaths: How many workers died so far.
         last_end: How the last one did, in words.
         template: Forks workers that have what is loaded, where there is one.
@@ -124,6 +128,7 @@ class WorkerLife:
         zygote: ZygoteClient,
         options: ProcessOptions,
         spare: SpareWorker | None,
+        parked: ParkedWorkers | None,
         user: WorkerUser,
     ) -> None:
         self._name = name
@@ -132,11 +137,13 @@ class WorkerLife:
         self.template: VersionTemplate | None = None
         self._options = options
         self._spare = spare
+        self._parked = parked
         self._user = user
         self.state = WorkerState.ABSENT
         self.link: WorkerLink | None = None
         self.conversation: WorkerConversation | None = None
         self.platform = ""
+        self.code: SameCode | None = None
         self.num_deaths = 0
         self.last_end = "ended"
         self._num_holds = 0
@@ -194,8 +201,13 @@ class WorkerLife:
         self._num_holds -= 1
         self.retire_if_empty()
 
-    def retire_if_empty(self) -> None:
-        """Ends the process when nothing is loaded: all its memory is back at once."""
+    def retire_if_empty(self, last_model_id: int | None = None) -> None:
+        """Parks or ends the process when nothing is to be loaded any more.
+
+        Args:
+            last_model_id: What the worker has still, though nobody wants it.
+
+        """
         if (
             self.state is WorkerState.READY
             and not self._user.has_models
@@ -203,7 +215,7 @@ class WorkerLife:
             and not self._when_ready
         ):
             self._user.stop_calls()
-            self._drop_link()
+            self._drop_link(last_model_id)
             self._move(WorkerState.ABSENT)
             self._zygote.release()
 
@@ -251,10 +263,14 @@ class WorkerLife:
         self._move(WorkerState.FORKING)
         # Where imports take long, a fork that has them is faster than a spare without.
         is_common = self.platform not in SLOW_IMPORTS
-        spare = self._spare.take() if is_common and self._spare is not None else None
-        if spare is not None:
-            self.link = spare
-            self._on_forked(spare)
+        ready: WorkerLink | None = None
+        if is_common and self._parked is not None and self.code is not None:
+            ready = self._parked.take(self.code)
+        if is_common and self._spare is not None and ready is None:
+            ready = self._spare.take()
+        if ready is not None:
+            self.link = ready
+            self._on_forked(ready)
         else:
             self._ask_for_fork()
 
@@ -304,6 +320,7 @@ class WorkerLife:
         self._move(WorkerState.MAPPING)
         self._start_failed = False
         self._num_lost_forks = 0
+        link.num_uses += 1
         conversation = WorkerConversation(link, self._user.take_event, self.end)
         self.conversation = conversation
         loop = self._loop
@@ -381,7 +398,7 @@ class WorkerLife:
     def _is_wanted(self) -> bool:
         return bool(self._num_holds or self._when_ready or self._user.has_models_to_run)
 
-    def _drop_link(self) -> None:
+    def _drop_link(self, last_model_id: int | None = None) -> None:
         link, self.link = self.link, None
         self.conversation = None
         self._ended_for, self._ended_innocent = None, False
@@ -389,4 +406,11 @@ class WorkerLife:
             if link.pidfd >= 0:
                 for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):
                     self._loop.unwatch(fd)
-            link.close()
+            if (
+                last_model_id is None
+                or self._parked is None
+                or self.code is None
+                or self.platform in SLOW_IMPORTS
+                or not self._parked.park(self.code, link, last_model_id)
+            ):
+                link.close()

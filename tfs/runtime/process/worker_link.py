@@ -18,6 +18,10 @@ class WorkerLink:
 
     A link is made before its process, with the worker's ends in ``remote_fds``, and
     outlives it by as much as it takes to read what it had finished.
+
+    Attributes:
+        num_uses: How many interpreters had it so far.
+
     """
 
     def __init__(self, options: WorkerOptions) -> None:
@@ -29,6 +33,7 @@ class WorkerLink:
         self.control.setblocking(False)
         self.pid = -1
         self.pidfd = -1
+        self.num_uses = 0
         self._forked: Forked | None = None
         self._closed = False
 

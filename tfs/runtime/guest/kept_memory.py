@@ -1,0 +1,60 @@
+"""Whether a process holds more memory than it did, asked often."""
+
+from __future__ import annotations
+
+import os
+import resource
+from mmap import PAGESIZE
+
+from tfs.core.process_memory import anonymous_bytes, private_bytes
+
+
+class KeptMemory:
+    """How much more is held now than when this was made. Confined to one thread.
+
+    What is held and shared with no other process takes the kernel milliseconds to count.
+    It cannot have grown by more than what was allocated and the pages that were touched
+    since it was last counted; it is counted again only when that may be too much.
+
+    Args:
+        most_bytes: What may be held more than now.
+
+    Raises:
+        OSError: The system does not say what is held.
+
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._first_bytes = self._last_bytes = _counted_bytes()
+        self._faults, self._made_bytes = _num_faults(), _made_bytes()
+
+    def excess_bytes(self) -> int:
+        """Returns by how much it has grown, if that is too much; else 0."""
+        touched_bytes = (_num_faults() - self._faults) * PAGESIZE
+        # Faults of huge pages count once.
+        added_bytes = touched_bytes + max(0, _made_bytes() - self._made_bytes)
+        if self._last_bytes + added_bytes - self._first_bytes <= self._most_bytes:
+            return 0
+        self._last_bytes = _counted_bytes()
+        self._faults, self._made_bytes = _num_faults(), _made_bytes()
+        grown_bytes = self._last_bytes - self._first_bytes
+        return grown_bytes if grown_bytes > self._most_bytes else 0
+
+
+def _counted_bytes() -> int:
+    return _known(private_bytes(os.getpid()))
+
+
+def _made_bytes() -> int:
+    return _known(anonymous_bytes(os.getpid()))
+
+
+def _known(size_bytes: int | None) -> int:
+    if size_bytes is None:
+        raise OSError("the system does not say what memory this process holds")
+    return size_bytes
+
+
+def _num_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

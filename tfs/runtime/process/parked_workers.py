@@ -1,0 +1,194 @@
+"""Workers whose version was unloaded, kept for the next version of the same code.
+
+A swap costs a fork and the end of a process, each of them milliseconds in the kernel
+during which nothing else runs on that core. Where the next version of a servable runs
+the same code with other weights, the worker of the one before will do: it drops its
+model and looks whether it is as it was before it had one (``guest/clean_slate.py``). Only
+if it is, it waits here; whatever it finds changed, it ends as ever.
+
+    cleaning  drops its model, and looks             -> parked, ended
+    parked    has nothing, waits for the next        -> taken, ended
+    taken     is an interpreter's, as any worker
+    ended     by death or age, at the lowest priority
+
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.spare_worker import has_ended
+from tfs.runtime.process.worker_conversation import WorkerConversation, WorkerReply
+from tfs.runtime.process.worker_link import WorkerLink
+
+log = logging.getLogger(__name__)
+
+_MOST_PARKED: Final = 4
+_MOST_USES: Final = 64  # of a process: what each leaves may be too little to see
+_CLEANING_S: Final = 10.0
+_AGE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SameCode:
+    """Whose workers can follow each other. Immutable.
+
+    Attributes:
+        servable: The name.
+        code_digest: Of all in a version but its tensors' bytes.
+        platform: What loads it.
+        device: Where it computes.
+
+    """
+
+    servable: str
+    code_digest: str
+    platform: str
+    device: str
+
+
+def same_code_of(source: ModelSource) -> SameCode | None:
+    """Returns what may follow a version in its worker; None if nothing may."""
+    if not source.code_digest or source.device != "cpu" or source.concurrency > 1:
+        return None
+    return SameCode(source.id.name, source.code_digest, source.platform, source.device)
+
+
+@dataclass(slots=True, eq=False)
+class _Parked:
+    code: SameCode
+    link: WorkerLink
+    until_s: float
+    is_clean: bool = False
+
+
+class ParkedWorkers:
+    """Keeps at most one worker per servable, and few in all. Loop-confined.
+
+    Args:
+        loop: Watches them; its clock says when they have waited too long.
+
+    """
+
+    def __init__(self, loop: ServingLoop) -> None:
+        self._loop = loop
+        self._parked: list[_Parked] = []
+        self._timer: Timer | None = None
+        self._closed = False
+        self.num_reused = 0
+        """How many were taken so far."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that could be taken now."""
+        return [each.link.pid for each in self._parked if each.is_clean]
+
+    def park(self, code: SameCode, link: WorkerLink, model_id: int) -> bool:
+        """Takes over a worker that answers no calls any more; False: the caller keeps it.
+
+        Does not block: the worker drops its model and cleans up by itself.
+
+        Args:
+            code: What may take it.
+            link: Nobody watches it any more.
+            model_id: What it has loaded.
+
+        """
+        if self._closed or link.num_uses >= _MOST_USES:
+            return False
+        if len(self._parked) >= _MOST_PARKED or any(
+            each.code.servable == code.servable for each in self._parked
+        ):
+            return False
+        now_s = self._loop.clock.now()
+        parked = _Parked(code, link, now_s + _CLEANING_S)
+        self._parked.append(parked)
+        conversation = WorkerConversation(
+            link, lambda _: None, lambda _: self._end(parked)
+        )
+        self._loop.watch(link.pidfd, lambda _: self._end(parked))
+        self._loop.watch(link.control.fileno(), lambda _: conversation.read())
+        conversation.send(
+            "rest",
+            {"model": model_id},
+            (),
+            lambda reply: self._take_word(parked, reply),
+            background=True,
+        )
+        self._arm()
+        return True
+
+    def take(self, code: SameCode) -> WorkerLink | None:
+        """Returns a clean worker for that code, None if there is none.
+
+        The caller owns it.
+        """
+        for parked in self._parked:
+            if parked.code == code and parked.is_clean:
+                if has_ended(parked.link.pidfd):
+                    self._end(parked)
+                    return None
+                self._forget(parked)
+                self.num_reused += 1
+                log.info(
+                    "event=worker_reused servable=%s pid=%d num_versions=%d",
+                    code.servable,
+                    parked.link.pid,
+                    parked.link.num_uses + 1,
+                )
+                return parked.link
+        return None
+
+    def close(self) -> None:
+        """Ends them all and takes no more; idempotent."""
+        self._closed = True
+        for parked in list(self._parked):
+            self._end(parked)
+
+    def _take_word(self, parked: _Parked, reply: WorkerReply | None) -> None:
+        """Takes what a worker found out about itself."""
+        if reply is None:
+            return  # it ended
+        fields = reply.fields
+        why = fields.get("changed") if reply.error() is None else fields.get("message")
+        if why:
+            log.info(
+                "event=worker_not_reused servable=%s pid=%d why=%r",
+                parked.code.servable,
+                parked.link.pid,
+                why,
+            )
+            self._end(parked)
+            return
+        parked.is_clean = True
+        parked.until_s = self._loop.clock.now() + _AGE_S
+
+    def _arm(self) -> None:
+        if self._timer is None and self._parked:
+            when_s = min(each.until_s for each in self._parked)
+            self._timer = self._loop.call_at(when_s, self._end_old)
+
+    def _end_old(self) -> None:
+        self._timer = None
+        now_s = self._loop.clock.now()
+        for parked in list(self._parked):
+            if parked.until_s <= now_s:
+                self._end(parked)
+        self._arm()
+
+    def _forget(self, parked: _Parked) -> None:
+        self._parked.remove(parked)
+        self._loop.unwatch(parked.link.pidfd)
+        self._loop.unwatch(parked.link.control.fileno())
+        if not self._parked and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, parked: _Parked) -> None:
+        if parked in self._parked:
+            self._forget(parked)
+            parked.link.close()
