@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -24,8 +23,9 @@ from tfs.core.signature import (
     Signature,
     TensorSpec,
 )
-from tfs.export.calling import is_nested, name_inputs, name_outputs, run
-from tfs.export.kept_buffers import KeptBuffers
+from tfs.core.tensor_view import TensorView
+from tfs.export.calling import name_inputs
+from tfs.export.module_calls import SINGLE_OUTPUT, ModuleCalls
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import (
     Value,
@@ -38,15 +38,9 @@ from tfs.export.values import (
     view_of,
 )
 from tfs.runtime.guest.guest_model import one_line
-from tfs.runtime.guest.nested_values import Form, nesting
+from tfs.runtime.guest.nested_values import Form
 
 log = logging.getLogger(__name__)
-
-_SINGLE_OUTPUT = {
-    Method.PREDICT: "output",
-    Method.CLASSIFY: "scores",
-    Method.REGRESS: "outputs",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,6 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
             do not fit it; says what to change.
 
     """
-    method = Method(options.method)
     where = f"{type(module).__name__}.{options.call}"
     function = getattr(module, options.call, None)
     if not callable(function):
@@ -94,63 +87,78 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     for name, value in options.defaults.items():
         example.setdefault(name, value)
     _check_options(options, example, where)
-    seen: list[Called] = []
-    errors: list[Exception] = []
-
-    def called(inputs: Mapping[str, Value]) -> Values:
-        try:
-            found = outputs_of(module, options, forms, inputs)
-        except Exception as error:
-            errors.append(error)
-            raise
-        seen.append(found)
-        outputs = found.outputs
-        if outputs.keys() != seen[0].outputs.keys():
-            errors.append(
-                InvalidArgument(
-                    f"it returns {', '.join(map(repr, outputs))} for one call and "
-                    f"{', '.join(map(repr, seen[0].outputs))} for another; a signature's "
-                    "outputs are always the same: name those in output_names"
-                )
-            )
-            raise errors[-1]
-        return outputs
-
-    try:
-        outputs = called(example)
-    except InvalidArgument:
-        raise
-    except Exception as error:
-        raise InvalidArgument(
-            f"{where} fails on its example inputs "
-            f"({_described(example)}): {type(error).__name__}: {error}"
-        ) from error
+    calls = ModuleCalls(module, options, forms)
+    outputs = calls.first(example)
     observed = [outputs]
     if options.batched:
         rows = _check_rows(example, outputs, options, where)
         batch = _with_rows(example, rows, options, left_out)
-        example, outputs, other = _two_rows(called, example, outputs, rows, batch)
+        example, outputs, other = _two_rows(calls, example, outputs, rows, batch)
         if other is None:
             raise InvalidArgument(
                 f"{where} fails with another number of rows than its example's "
                 f"{rows}; give an example whose dimension 0 is the batch, or pass "
-                f"batched=False. It fails with {one_line(errors[-1])}"
+                f"batched=False. It fails with {one_line(calls.last_error)}"
             )
         observed = [outputs, other]
         _check_batch(outputs, other, where)
     unsure = False
     if any(options.dynamic.values()):
-        resized = _other_sizes(called, example, options)
+        resized = _other_sizes(calls, example, options)
         unsure = resized is None
         observed += [] if resized is None else [resized]
+    return Derived(
+        _signature(example, observed, options, where, unsure=unsure),
+        example,
+        outputs,
+        forms,
+        is_nested=calls.is_nested,
+        is_own_type=calls.is_own_type,
+    )
+
+
+def _signature(
+    example: Values,
+    observed: Sequence[Values],
+    options: SignatureOptions,
+    where: str,
+    *,
+    unsure: bool,
+) -> Signature:
+    """Returns the signature of what was seen.
+
+    Args:
+        example: Inputs by name.
+        observed: Outputs of calls with various numbers of rows and sizes.
+        options: The author's.
+        where: What was called, for messages.
+        unsure: Whether the free sizes of inputs could not be varied.
+
+    """
+    method = Method(options.method)
     inputs = {
         name: _spec(value, options, name, where) for name, value in example.items()
     }
-    specs = {
+    outputs = {
         name: _output_spec(name, [each[name] for each in observed], options, unsure)
-        for name in outputs
+        for name in observed[0]
     }
-    _check_method(method, specs, options, where)
+    _check_method(method, outputs, options, where)
+    return Signature(
+        method=method,
+        inputs=inputs,
+        outputs=outputs,
+        defaults=_default_views(inputs, options, where),
+        labels=tuple(options.labels),
+        features=_features(method, inputs, options),
+        batched=options.batched,
+    )
+
+
+def _default_views(
+    inputs: Mapping[str, TensorSpec], options: SignatureOptions, where: str
+) -> dict[str, TensorView]:
+    """Returns what stands for inputs that callers leave out; it must fit them."""
     defaults = {name: view_of(value) for name, value in options.defaults.items()}
     for name, default in defaults.items():
         spec = inputs[name]
@@ -160,74 +168,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
                 f"{list(default.shape)}, its example says {spec}: callers that leave "
                 "it out would be refused"
             )
-    signature = Signature(
-        method=method,
-        inputs=inputs,
-        outputs=specs,
-        defaults=defaults,
-        labels=tuple(options.labels),
-        features=_features(method, inputs, options),
-        batched=options.batched,
-    )
-    return Derived(
-        signature,
-        example,
-        outputs,
-        forms,
-        is_nested=any(each.is_nested for each in seen),
-        is_own_type=any(each.is_own_type for each in seen),
-    )
-
-
-class Called(NamedTuple):
-    """What one call of a module gave; see :class:`Derived`."""
-
-    outputs: Values
-    is_nested: bool
-    is_own_type: bool
-
-
-def outputs_of(
-    module: nn.Module,
-    options: SignatureOptions,
-    forms: Mapping[str, Form],
-    inputs: Mapping[str, Value],
-) -> Called:
-    """Calls a signature's method once; its buffers are put back.
-
-    Raises:
-        InvalidArgument: What it returned cannot be served; says what to change.
-
-    """
-    where = f"{type(module).__name__}.{options.call}"
-    # Hooks run for forward only when the module itself is called.
-    call = module if options.call == "forward" else getattr(module, options.call)
-    single = _SINGLE_OUTPUT[Method(options.method)]
-    kept = KeptBuffers(module)
-    try:
-        result = run(nesting(call, forms), inputs)
-        outputs = {
-            # An output may be a view of a buffer, which is about to be put back.
-            name: value.clone() if isinstance(value, torch.Tensor) else value
-            for name, value in name_outputs(
-                result, options.output_names, single, where
-            ).items()
-        }
-    finally:
-        kept.restore()
-    return Called(
-        outputs,
-        is_nested(result, outputs),
-        type(result).__module__.partition(".")[0]
-        not in ("builtins", "collections", "torch"),
-    )
-
-
-def _described(inputs: Mapping[str, Value]) -> str:
-    return ", ".join(
-        f"{name}: {dtype_of(value)}{list(shape_of(value))}"
-        for name, value in inputs.items()
-    )
+    return defaults
 
 
 def _check_defaults(options: SignatureOptions, where: str) -> None:
@@ -324,7 +265,7 @@ def _with_rows(
 
 
 def _two_rows(
-    called: Callable[[Mapping[str, Value]], Values],
+    calls: ModuleCalls,
     example: Values,
     outputs: Values,
     rows: int,
@@ -334,11 +275,12 @@ def _two_rows(
 
     One row given: a second is made from it, by moving its elements around, which
     keeps every value one that the author used. Where the model does not take that,
-    the row is repeated. ``batch`` names the inputs that have rows. The last is None if no other number of rows works.
+    the row is repeated. ``batch`` names the inputs that have rows. The last is None if
+    no other number of rows works.
     """
     if rows > 1:
         one = {n: first_row(v) if n in batch else v for n, v in example.items()}
-        return example, outputs, _try(called, one)
+        return example, outputs, calls.attempt(one)
     moved, repeated = (
         {
             name: joined(value, second(value)) if name in batch else value
@@ -346,10 +288,10 @@ def _two_rows(
         }
         for second in (_moved, lambda row: row)
     )
-    result = _try(called, moved)
+    result = calls.attempt(moved)
     if result is not None and _as_finite(result, outputs):
         return moved, result, outputs
-    result = _try(called, repeated)
+    result = calls.attempt(repeated)
     if result is not None:
         return repeated, result, outputs
     return example, outputs, None
@@ -373,16 +315,6 @@ def _is_finite(value: Value) -> bool:
     return not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all())
 
 
-def _try(
-    called: Callable[[Mapping[str, Value]], Values], inputs: Values
-) -> Values | None:
-    try:
-        return called(inputs)
-    except Exception as error:
-        log.debug("event=variation_failed error=%r", error)
-        return None
-
-
 def _check_batch(outputs: Values, other: Values, where: str) -> None:
     for name, value in outputs.items():
         shape, sized = shape_of(value), shape_of(other[name])
@@ -395,7 +327,7 @@ def _check_batch(outputs: Values, other: Values, where: str) -> None:
 
 
 def _other_sizes(
-    called: Callable[[Mapping[str, Value]], Values],
+    calls: ModuleCalls,
     example: Values,
     options: SignatureOptions,
 ) -> Values | None:
@@ -414,7 +346,7 @@ def _other_sizes(
                 size = shorten(value.shape[dimension])
                 if size > 0:
                     smaller[name] = value.narrow(dimension, 0, size)
-        result = _try(called, smaller)
+        result = calls.attempt(smaller)
         if result is not None:
             return result
     log.warning(
@@ -465,7 +397,7 @@ def _check_method(
 ) -> None:
     if method is Method.PREDICT:
         return
-    wanted = _SINGLE_OUTPUT[method]
+    wanted = SINGLE_OUTPUT[method]
     spec = outputs.get(wanted)
     if spec is None or not options.batched:
         raise InvalidArgument(

@@ -17,8 +17,9 @@ from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.calling import evaluation
 from tfs.export.dependency_report import DependencyReport
-from tfs.export.derive import Derived, derive, outputs_of
+from tfs.export.derive import Derived, derive
 from tfs.export.examples import place_examples
+from tfs.export.module_calls import outputs_of
 from tfs.export.package import PackageRules
 from tfs.export.package_resources import readable
 from tfs.export.payload import (

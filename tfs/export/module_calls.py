@@ -1,0 +1,160 @@
+"""Calls of an author's module, whose outputs are to have the same names each time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import torch
+from torch import nn
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import Method
+from tfs.export.calling import is_nested, name_outputs, run
+from tfs.export.kept_buffers import KeptBuffers
+from tfs.export.signature_options import SignatureOptions
+from tfs.export.values import Value, Values, dtype_of, shape_of
+from tfs.runtime.guest.nested_values import Form, nesting
+
+log = logging.getLogger(__name__)
+
+SINGLE_OUTPUT: Final = {
+    Method.PREDICT: "output",
+    Method.CLASSIFY: "scores",
+    Method.REGRESS: "outputs",
+}
+"""What the one tensor of a module that gives no names is called, by method."""
+
+
+class Called(NamedTuple):
+    """What one call of a module gave.
+
+    Attributes:
+        outputs: By name.
+        is_nested: Whether the result has to be made flat to find them.
+        is_own_type: Whether it is an object of a class that is not Python's or torch's,
+            a named tuple say.
+
+    """
+
+    outputs: Values
+    is_nested: bool
+    is_own_type: bool
+
+
+def outputs_of(
+    module: nn.Module,
+    options: SignatureOptions,
+    forms: Mapping[str, Form],
+    inputs: Mapping[str, Value],
+) -> Called:
+    """Calls a signature's method once; its buffers are put back.
+
+    Raises:
+        InvalidArgument: What it returned cannot be served; says what to change.
+
+    """
+    where = f"{type(module).__name__}.{options.call}"
+    # Hooks run for forward only when the module itself is called.
+    call = module if options.call == "forward" else getattr(module, options.call)
+    single = SINGLE_OUTPUT[Method(options.method)]
+    kept = KeptBuffers(module)
+    try:
+        result = run(nesting(call, forms), inputs)
+        outputs = {
+            # An output may be a view of a buffer, which is about to be put back.
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in name_outputs(
+                result, options.output_names, single, where
+            ).items()
+        }
+    finally:
+        kept.restore()
+    return Called(
+        outputs,
+        is_nested(result, outputs),
+        type(result).__module__.partition(".")[0]
+        not in ("builtins", "collections", "torch"),
+    )
+
+
+class ModuleCalls:
+    """Calls one method of a module again and again. Confined to its caller.
+
+    Args:
+        module: In evaluation mode.
+        options: Say which method, and how its outputs are named.
+        forms: How arguments that are containers are made of inputs.
+
+    """
+
+    def __init__(
+        self, module: nn.Module, options: SignatureOptions, forms: Mapping[str, Form]
+    ) -> None:
+        self._module = module
+        self._options = options
+        self._forms = forms
+        self._where = f"{type(module).__name__}.{options.call}"
+        self._seen: list[Called] = []
+        self._errors: list[Exception] = []
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether some result had to be made flat."""
+        return any(each.is_nested for each in self._seen)
+
+    @property
+    def is_own_type(self) -> bool:
+        """Whether some result was an object of a class of the author's."""
+        return any(each.is_own_type for each in self._seen)
+
+    @property
+    def last_error(self) -> Exception:
+        """What the last call that failed failed with; there is one."""
+        return self._errors[-1]
+
+    def first(self, inputs: Values) -> Values:
+        """Returns the outputs for the author's example.
+
+        Raises:
+            InvalidArgument: The call fails, or its result cannot be served.
+
+        """
+        try:
+            return self._call(inputs)
+        except InvalidArgument:
+            raise
+        except Exception as error:
+            raise InvalidArgument(
+                f"{self._where} fails on its example inputs "
+                f"({_described(inputs)}): {type(error).__name__}: {error}"
+            ) from error
+
+    def attempt(self, inputs: Mapping[str, Value]) -> Values | None:
+        """Returns the outputs for a variation of the example; None if that fails."""
+        try:
+            return self._call(inputs)
+        except Exception as error:
+            log.debug("event=variation_failed error=%r", error)
+            self._errors.append(error)
+            return None
+
+    def _call(self, inputs: Mapping[str, Value]) -> Values:
+        found = outputs_of(self._module, self._options, self._forms, inputs)
+        self._seen.append(found)
+        outputs, first = found.outputs, self._seen[0].outputs
+        if outputs.keys() != first.keys():
+            raise InvalidArgument(
+                f"it returns {', '.join(map(repr, outputs))} for one call and "
+                f"{', '.join(map(repr, first))} for another; a signature's "
+                "outputs are always the same: name those in output_names"
+            )
+        return outputs
+
+
+def _described(inputs: Mapping[str, Value]) -> str:
+    return ", ".join(
+        f"{name}: {dtype_of(value)}{list(shape_of(value))}"
+        for name, value in inputs.items()
+    )
