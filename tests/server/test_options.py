@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from tfs.core.errors import InvalidArgument
@@ -21,19 +24,27 @@ def test_somewhere_to_listen_is_required() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "words"),
     [
-        {"port": 70000},
-        {"num_load_threads": -1},
-        {"grpc_socket_path": "relative"},
-        {"max_message_bytes": 0},
-        {"max_in_flight": 0},
-        {"grpc_channel_arguments": "novalue"},
+        ({"port": 70000}, "--port must be in 0..65535: 70000"),
+        ({"num_load_threads": -1}, "--num_load_threads must be at least 0: -1"),
+        ({"grpc_socket_path": "a"}, "--grpc_socket_path must be absolute: a"),
+        ({"max_message_bytes": 0}, "--max_message_bytes must be in 1..2147483647: 0"),
+        ({"max_in_flight": 0}, "--max_in_flight must be at least 1: 0"),
+        ({"drain_timeout_s": math.nan}, "--drain_timeout_s must be at least 0: nan"),
+        ({"intra_op_parallelism": -1}, "--tensorflow_intra_op_parallelism must be"),
+        (
+            {"model_config_file_poll_wait_s": 0},
+            "--model_config_file_poll_wait_seconds must be positive: 0",
+        ),
+        ({"grpc_channel_arguments": "novalue"}, "bad item 'novalue'"),
     ],
 )
-def test_a_bad_option_is_refused_on_creation(fields: dict[str, object]) -> None:
-    """An options object that exists is valid."""
-    with pytest.raises(InvalidArgument):
+def test_a_bad_option_is_refused_on_creation(
+    fields: dict[str, object], words: str
+) -> None:
+    """An options object that exists is valid; the message names the flag."""
+    with pytest.raises(InvalidArgument, match=re.escape(words)):
         ServerOptions(model_base_path="/m", **fields)  # type: ignore[arg-type]
 
 

@@ -7,6 +7,8 @@ it has one of the same meaning; ``tfs/cli/flags.py`` maps the words to the field
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +18,42 @@ from tfs.runtime.placement import Backend
 
 DEFAULT_PORT: Final = 8500
 MIN_RECEIVE_BYTES: Final = 1 << 20
+
+_ANY: Final = math.inf
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "port": (0, 65_535),
+    "max_message_bytes": (1, 2**31 - 1),
+    "max_receive_bytes": (MIN_RECEIVE_BYTES, _ANY),
+    "loop_spin_us": (0, 1000),
+    "remote_cache_max_bytes": (0, _ANY),
+    "num_load_threads": (0, _ANY),
+    "num_unload_threads": (0, _ANY),
+    "max_num_load_retries": (0, _ANY),
+    "drain_timeout_s": (0, _ANY),
+    "max_in_flight": (1, _ANY),
+    "max_in_flight_per_model": (0, _ANY),
+    "num_decode_threads": (1, _ANY),
+    "max_queued_decodes": (1, _ANY),
+    "model_memory_limit_bytes": (0, _ANY),
+    "session_parallelism": (0, _ANY),
+    "intra_op_parallelism": (0, _ANY),
+    "num_interpreters": (0, _ANY),
+    "worker_memory_limit_bytes": (0, _ANY),
+    "worker_nice": (0, 19),
+    "worker_spin_us": (0, 1000),
+    "load_probe_budget_s": (0, _ANY),
+    "request_log_max_files": (0, _ANY),
+    "request_log_max_bytes": (0, _ANY),
+    "request_log_task_index": (-1, _ANY),
+}
+"""What a number may be, both ends included, by field."""
+
+_FLAGS: Final[Mapping[str, str]] = {
+    "model_config_file_poll_wait_s": "model_config_file_poll_wait_seconds",
+    "session_parallelism": "tensorflow_session_parallelism",
+    "intra_op_parallelism": "tensorflow_intra_op_parallelism",
+}
+"""Flags that are not called as the field they set, for messages."""
 
 
 class TransportKind(enum.Enum):
@@ -176,18 +214,24 @@ class ServerOptions:
     allow_model_code: bool = True
 
     def __post_init__(self) -> None:
-        _require(0 <= self.port <= 65535, f"--port must be in 0..65535: {self.port}")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            allowed = f"at least {least}" if most == _ANY else f"in {least}..{most}"
+            _require(
+                least <= value <= most, f"{_flag(name)} must be {allowed}: {value}"
+            )
+        for name in ("model_config_file_poll_wait_s", "interpreter_call_timeout_s"):
+            value = getattr(self, name)
+            _require(value > 0, f"{_flag(name)} must be positive: {value}")
+        for name in ("grpc_socket_path", "admin_socket_path", "remote_cache_dir"):
+            path: str = getattr(self, name)
+            _require(
+                not path or path.startswith("/"),
+                f"{_flag(name)} must be absolute: {path}",
+            )
         _require(
             bool(self.port or self.any_port or self.grpc_socket_path),
             "At least one of --port or --grpc_socket_path must be set.",
-        )
-        _require(
-            not self.grpc_socket_path or self.grpc_socket_path.startswith("/"),
-            f"--grpc_socket_path must be absolute: {self.grpc_socket_path}",
-        )
-        _require(
-            not self.admin_socket_path or self.admin_socket_path.startswith("/"),
-            f"--admin_socket_path must be absolute: {self.admin_socket_path}",
         )
         _require(
             bool(
@@ -200,58 +244,6 @@ class ServerOptions:
         _require(
             not (self.model_repository and self.model_config_file),
             "--model_repository and --model_config_file exclude each other.",
-        )
-        _require(
-            not self.remote_cache_dir or self.remote_cache_dir.startswith("/"),
-            f"--remote_cache_dir must be absolute: {self.remote_cache_dir}",
-        )
-        for name in (
-            "num_load_threads",
-            "num_unload_threads",
-            "max_num_load_retries",
-            "drain_timeout_s",
-            "max_in_flight_per_model",
-            "num_interpreters",
-            "session_parallelism",
-            "intra_op_parallelism",
-            "load_probe_budget_s",
-            "remote_cache_max_bytes",
-            "model_memory_limit_bytes",
-            "worker_memory_limit_bytes",
-            "request_log_max_files",
-            "request_log_max_bytes",
-        ):
-            value = getattr(self, name)
-            _require(value >= 0, f"--{name} must not be negative: {value}")
-        _require(
-            self.model_config_file_poll_wait_s > 0,
-            "--model_config_file_poll_wait_seconds must be positive",
-        )
-        _require(
-            1 <= self.max_message_bytes < 2**31,
-            "--max_message_bytes must be in 1..2147483647",
-        )
-        _require(
-            self.max_receive_bytes >= MIN_RECEIVE_BYTES,
-            f"--max_receive_bytes must be at least {MIN_RECEIVE_BYTES}",
-        )
-        for name in ("max_in_flight", "num_decode_threads", "max_queued_decodes"):
-            value = getattr(self, name)
-            _require(value > 0, f"--{name} must be positive: {value}")
-        _require(
-            self.interpreter_call_timeout_s > 0,
-            "--interpreter_call_timeout_s must be positive",
-        )
-        _require(
-            0 <= self.worker_nice <= 19,
-            f"--worker_nice must be in 0..19: {self.worker_nice}",
-        )
-        for name in ("loop_spin_us", "worker_spin_us"):
-            value = getattr(self, name)
-            _require(0 <= value <= 1000, f"--{name} must be in 0..1000: {value}")
-        _require(
-            self.request_log_task_index >= -1,
-            f"--request_log_task_index must be >= -1: {self.request_log_task_index}",
         )
         _require(
             self.enable_batching or not self.batching_parameters_file,
@@ -292,3 +284,7 @@ def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InvalidArgument(message)
+
+
+def _flag(field: str) -> str:
+    return f"--{_FLAGS.get(field, field)}"
