@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.architecture.tree import ROOT
 
 CASES = ROOT / "tests" / "data" / "upstream_lifecycle_cases.txt"
-FOLDERS = ("core", "managers", "sources", "server", "servables", "handlers")
 
 
-def cases() -> list[str]:
-    """Returns the names, each once."""
-    lines = CASES.read_text().splitlines()
-    return sorted({line.strip() for line in lines if line.startswith("    ")})
+def cases() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Returns suite, case, and the files of ours that may name it."""
+    found = []
+    suite, files = "", tuple[str, ...]()
+    for line in CASES.read_text().splitlines():
+        if line.startswith("    "):
+            found.append((suite, line.strip(), files))
+        elif line and not line.startswith("#"):
+            suite, _, listed = line.partition(" in ")
+            files = tuple(listed.split())
+    return found
 
 
-def texts() -> Iterator[str]:
-    """Yields what tests say: docstrings, and the ids of tables."""
-    for folder in FOLDERS:
-        for path in (ROOT / "tests" / folder).rglob("test_*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield node.value
+@functools.cache
+def said(path: Path) -> str:
+    """Returns what a file of tests says of its cases: docstrings, and keys of tables."""
+    return "\n".join(_texts(ast.parse(path.read_text())))
 
 
-@pytest.fixture(scope="module")
-def known() -> str:
-    """Everything that may name a case: tests, and the page of divergences."""
-    divergences = (ROOT / "docs" / "divergences.md").read_text()
-    return "\n".join((*texts(), divergences))
+def _texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            # As it is written, but for where its lines end.
+            yield " ".join((ast.get_docstring(node) or "").split())
+        elif isinstance(node, ast.Dict):
+            for key in node.keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value
 
 
-@pytest.mark.parametrize("case", cases())
-def test_case_has_a_test_or_a_line(case: str, known: str) -> None:
+def is_named(case: str, text: str) -> bool:
+    """Whether a text has the case as words of its own: Load is not LoadError."""
+    return bool(re.search(rf"(?<!\w){re.escape(case)}(?!\w)", text))
+
+
+@pytest.mark.parametrize(
+    ("suite", "case", "files"), cases(), ids=[f"{s}-{c}" for s, c, _ in cases()]
+)
+def test_case_has_a_test_or_a_line(suite: str, case: str, files: Sequence[str]) -> None:
     """A case that nobody names is a behaviour that nobody decided about."""
-    assert case in known
+    texts = [said(ROOT / "tests" / each) for each in files]
+    texts.append((ROOT / "docs" / "divergences.md").read_text())
+    assert any(is_named(case, text) for text in texts), f"{suite}: {case}"
+
+
+def test_a_case_is_no_part_of_another() -> None:
+    """Else a generic name would be found everywhere, and the check would check nothing."""
+    assert is_named("Load", "LoadError, Load: the attempt")
+    assert not is_named("Load", "LoadError, UnloadRequested and load")
+    assert is_named("UpdateX", "(UpdateX)")

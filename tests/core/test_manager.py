@@ -55,7 +55,7 @@ def test_what_is_not_there_stays_not_found() -> None:
 
 
 def test_handles_of_other_types_are_given_back() -> None:
-    """Only what fits is kept (GetAvailableServableHandles, ...WrongType)."""
+    """Only what fits is kept (GetAvailableServableHandlesWrongType and without)."""
     text, number = OneServable("text"), OneServable(7)
     pinned = [m.acquire(ServableRequest.latest("a")) for m in (text, number)]
     kept = available_as(pinned, str)

@@ -151,7 +151,10 @@ def test_sum_is_taken_entry_by_entry(left: str, right: str, total: str) -> None:
 def test_difference_never_goes_below_zero(
     left: str, right: str, rest: str | None
 ) -> None:
-    """There is none then, and nothing changed (Subtract..., NegativeResult)."""
+    """There is none then, and nothing changed.
+
+    SubtractEmpty, SubtractBasic, SubtractNegativeResult, SubtractNormalizeOutput upstream.
+    """
     before = parse(left)
     expected = None if rest is None else parse(rest)
     assert before.subtract(parse(right)) == expected
@@ -212,7 +215,8 @@ def test_fitting_is_bound_entries_first_and_then_each_unbound_one(
 ) -> None:
     """An unbound entry needs one instance with enough left.
 
-    LessThanOrEqual Empty, OneEntry, TwoEntries, ImplicitZero and Unbound upstream.
+    LessThanOrEqualEmpty, OneEntry, TwoEntries, ImplicitZero and LessThanOrEqualUnbound
+    upstream.
     """
     assert DEVICES.fits(parse(wanted), parse(room)) is fits
 
@@ -256,7 +260,7 @@ def test_overbinding_assumes_the_worst(text: str, bound: str) -> None:
 def test_extremes_are_taken_entry_by_entry(
     left: str, right: str, larger: str, smaller: str
 ) -> None:
-    """Max and Min, empty, bound, unbound and both (Max..., Min...)."""
+    """Of unbound entries too (MaxEmpty, MaxBound, MinEmpty, MinBound and the others)."""
     for one, other in ((left, right), (right, left)):
         assert parse(one).maximum(parse(other)) == parse(larger)
         assert parse(one).minimum(parse(other)) == parse(smaller)

@@ -28,6 +28,7 @@ from tfs.core.errors import (
 )
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import ThreadExecutor
+from tfs.core.manager import available_as
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
@@ -216,13 +217,20 @@ S1_1, S3_1 = ServableId("S1", 1), ServableId("S3", 1)
 
 
 def test_what_is_not_there_is_not_found(world: World) -> None:
-    """Names and versions (ServableHandleNotFoundMissingLoaderName, ...Version)."""
+    """Neither by name nor by version.
+
+    ServableHandleNotFoundMissingLoaderName and ServableHandleNotFoundMissingVersion
+    upstream.
+    """
     assert not world.is_found(ServableRequest.latest("S1missing"))
     assert not world.is_found(ServableRequest.specific("S1", 100))
 
 
 def test_requests_choose_among_the_loaded(world: World) -> None:
-    """Earliest, latest, specific (ServableHandleEarliest, ...Latest, ...Specific)."""
+    """Earliest, latest, specific.
+
+    ServableHandleEarliest, ServableHandleLatest, ServableHandleSpecificVersion upstream.
+    """
     for request, version in (
         (ServableRequest.earliest("S1"), 1),
         (ServableRequest.latest("S1"), 2),
@@ -262,12 +270,21 @@ def test_older_version_answers_while_the_newest_unloads(threaded: World) -> None
 
 
 def test_listing_leaves_out_what_failed_and_what_was_unloaded(world: World) -> None:
-    """What cannot be requested is not listed (ListAvailableServableIds)."""
+    """What cannot be requested is not listed, and not pinned with the others.
+
+    ListAvailableServableIds, GetAvailableServableHandles,
+    GetAvailableServableHandlesWrongType upstream.
+    """
     world.load(world.loader("S3", 7, errors=[InvalidArgument("bad")]))
     world.begin_unload(S1_1)
     world.settle()
     listed = [i.slashed for i in world.manager.list_available_ids()]
     assert listed == ["S1/2", "S2/1", "S2/2"]
+    pinned = available_as(world.manager.serving_map.acquire_all(), FakeServable)
+    assert [servable_id.slashed for servable_id in pinned] == listed
+    for handle in pinned.values():
+        handle.release()
+    assert available_as(world.manager.serving_map.acquire_all(), float) == {}
 
 
 # -- managing --------------------------------------------------------------------------
@@ -329,7 +346,11 @@ def test_failed_version_stays_until_it_is_forgotten(world: World) -> None:
 
 
 def test_names_and_snapshots_tell_what_is_managed(world: World) -> None:
-    """Both lists (GetManagedServableNames, GetManagedServableStateSnapshots)."""
+    """One, both lists, and nothing of what is not managed.
+
+    GetManagedServableNames, GetManagedServableStateSnapshot,
+    GetManagedServableStateSnapshots upstream.
+    """
     assert sorted(world.manager.names()) == ["S1", "S2"]
     assert [(s.id.version, s.state) for s in world.manager.snapshots("S1")] == [
         (1, HarnessState.READY),
@@ -348,10 +369,16 @@ def test_new_version_that_is_forgotten_ends() -> None:
 
 
 def test_erroneous_version_cannot_be_loaded(world: World) -> None:
-    """Its load is refused and nothing can be requested (ErroneousServable)."""
+    """Its load is refused and nothing can be requested; its end says why.
+
+    ErroneousServable, EventBusErroneousVersion upstream.
+    """
     error = Unknown("no adapter")
     world.manager.manage(ServableData(S3_1, None, error))
     assert world.events(S3_1) == ["START", "END"]
+    state = world.monitor.state(S3_1)
+    assert state is not None
+    assert state.error is error
     assert world.begin_load(S3_1).code is Code.FAILED_PRECONDITION
     assert not world.is_found(ServableRequest.latest("S3"))
     snapshot = world.manager.snapshot(S3_1)

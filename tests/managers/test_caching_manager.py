@@ -160,7 +160,10 @@ def test_passing_fault_is_retried_for_the_requester(world: World) -> None:
 
 
 def test_available_handles_are_what_is_loaded(world: World) -> None:
-    """Of the right type, and nothing is loaded for it (GetAvailableServableHandles)."""
+    """Of the right type, and nothing is loaded for it.
+
+    GetAvailableServableHandles, ListAvailableServableIds upstream.
+    """
     assert available_as(world.manager.serving_map.acquire_all(), FakeServable) == {}
     world.value(ServableRequest.specific("a", 1))
     world.value(ServableRequest.specific("b", 2))

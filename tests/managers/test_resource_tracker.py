@@ -52,7 +52,13 @@ def test_used_can_be_recomputed() -> None:
 def test_reservation_fits_or_changes_nothing(
     used: str, wanted: str, after: str | None
 ) -> None:
-    """ReserveResources{Success,Failure}WithUsedResources{Bound,Unbound} upstream."""
+    """What does not fit leaves what is used as it was.
+
+    Upstream: ReserveResourcesSuccessWithUsedResourcesBound,
+    ReserveResourcesSuccessWithUsedResourcesUnbound,
+    ReserveResourcesFailureWithUsedResourcesBound and
+    ReserveResourcesFailureWithUsedResourcesUnbound.
+    """
     resources = tracker()
     assert resources.reserve(parse(used))
     assert resources.reserve(parse(wanted)) is (after is not None)

@@ -158,7 +158,7 @@ def test_remembering_no_endings_still_decides_waits() -> None:
 
 
 def test_waiting_for_nothing_is_over_at_once() -> None:
-    """No requests: reached (NotifyWhenServablesReachStateZeroServables)."""
+    """No requests: reached (NotifyWhenServablesReachState: ZeroServables)."""
     world = World()
     world.notify()
     assert world.reached == [(True, {})]
