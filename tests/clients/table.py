@@ -8,13 +8,13 @@ the clients of the suite, `run.py` with those that are not ours.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tests.codec.samples import DATA, FIELDS, VIEWS, typed_proto
+from tests.tensors import floats
 from tfs.core.dtype import FLOAT32, STRING, DType
 from tfs.core.errors import Code
 from tfs.core.signature import (
@@ -200,10 +200,6 @@ def _outputs(
     return check
 
 
-def _floats(*values: float, shape: tuple[int, ...]) -> TensorView:
-    return TensorView(FLOAT32, shape, struct.pack(f"<{len(values)}f", *values))
-
-
 def _as_content(view: TensorView) -> tensor_pb2.TensorProto:
     proto = typed_proto(view)
     content = tensor_pb2.TensorProto()
@@ -268,8 +264,8 @@ def _one_value(dtype: DType) -> tuple[tensor_pb2.TensorProto, TensorView] | None
     return tensor, full
 
 
-X: Final = _floats(1, 2, 3, 4, shape=(2, 2))
-Y: Final = _floats(5, 6, 7, 8, shape=(2, 2))
+X: Final = floats((2, 2), 1, 2, 3, 4)
+Y: Final = floats((2, 2), 5, 6, 7, 8)
 
 
 def _predicts() -> Iterator[Case]:
@@ -291,12 +287,12 @@ def _predicts() -> Iterator[Case]:
         yield Case(
             f"by {name}", path, request.SerializeToString(), check=_outputs(1, x=X, y=Y)
         )
-    one_row = typed_proto(_floats(1, 2, shape=(1, 2)))
+    one_row = typed_proto(floats((1, 2), 1, 2))
     yield Case(
         "a default",
         path,
         _predict(x=one_row).SerializeToString(),
-        check=_outputs(x=_floats(1, 2, shape=(1, 2)), y=_floats(0, 0, shape=(1, 2))),
+        check=_outputs(x=floats((1, 2), 1, 2), y=floats((1, 2), 0, 0)),
     )
 
 
@@ -395,7 +391,7 @@ def _wrong_predicts() -> Iterator[Case]:
         "other rows than the other input",
         bad,
         "must have equal 0th-dimension size",
-        _predict(x=x, y=typed_proto(_floats(1, 2, shape=(1, 2)))),
+        _predict(x=x, y=typed_proto(floats((1, 2), 1, 2))),
     )
     yield wrong(
         "a streamed prediction",
@@ -414,7 +410,7 @@ def _wrong_predicts() -> Iterator[Case]:
         "another shape",
         bad,
         "x",
-        _predict(x=typed_proto(_floats(1, 2, 3, shape=(1, 3)))),
+        _predict(x=typed_proto(floats((1, 3), 1, 2, 3))),
     )
     damages: dict[str, Callable[[Any], object]] = {
         "content too short": lambda t: setattr(t, "tensor_content", b"abc"),

@@ -9,18 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tensors import floats
 from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING, UINT8
 from tfs.core.tensor_view import TensorView, concatenate
 
 
-def floats(*values: float, shape: tuple[int, ...] | None = None) -> TensorView:
-    data = struct.pack(f"<{len(values)}f", *values)
-    return TensorView.checked(FLOAT32, shape or (len(values),), data)
-
-
 def test_a_view_knows_its_sizes() -> None:
     """Elements, bytes and rows follow from shape and dtype."""
-    view = floats(*range(6), shape=(2, 3))
+    view = floats((2, 3), *range(6))
     assert (view.num_elements, view.size_bytes, view.num_rows) == (6, 24, 2)
     scalar = TensorView(INT64, (), bytes(8))
     assert (scalar.num_elements, scalar.size_bytes, scalar.num_rows) == (1, 8, 1)
@@ -62,12 +58,12 @@ def test_data_that_does_not_fit_is_refused(
 
 def test_rows_are_a_window_not_a_copy() -> None:
     """Slicing rows shares the buffer."""
-    buffer = bytearray(floats(*range(6)).data)  # type: ignore[arg-type]
+    buffer = bytearray(floats((6,), *range(6)).data)  # type: ignore[arg-type]
     view = TensorView(FLOAT32, (3, 2), buffer)
     window = view.rows(1, 3)
-    assert window == floats(2, 3, 4, 5, shape=(2, 2))
+    assert window == floats((2, 2), 2, 3, 4, 5)
     buffer[8:12] = struct.pack("<f", 9.0)
-    assert window == floats(9, 3, 4, 5, shape=(2, 2))
+    assert window == floats((2, 2), 9, 3, 4, 5)
     assert view.rows(1, 1).shape == (0, 2)
 
 
@@ -79,18 +75,18 @@ def test_rows_of_strings_are_whole_rows() -> None:
 
 def test_equality_is_by_dtype_shape_and_bytes() -> None:
     """NaN equals itself, and the same bytes under another shape are another tensor."""
-    nan = floats(float("nan"))
-    assert nan == floats(float("nan"))
-    assert floats(1, 2) != floats(1, 2, shape=(1, 2))
+    nan = floats((1,), float("nan"))
+    assert nan == floats((1,), float("nan"))
+    assert floats((2,), 1, 2) != floats((1, 2), 1, 2)
     assert TensorView(BOOL, (1,), b"\x01") != TensorView(UINT8, (1,), b"\x01")
-    assert floats(1) != "a tensor"
+    assert floats((1,), 1) != "a tensor"
     with pytest.raises(TypeError):
         hash(nan)
 
 
 def test_concatenating_one_view_copies_nothing() -> None:
     """A batch of one task costs nothing."""
-    view = floats(1, 2)
+    view = floats((2,), 1, 2)
     assert concatenate([view]) is view
 
 
@@ -118,9 +114,9 @@ def test_a_large_joined_tensor_is_given_away() -> None:
     "views",
     [
         [],
-        [floats(1), TensorView(UINT8, (1,), b"a")],
-        [floats(1, 2, shape=(1, 2)), floats(1)],
-        [TensorView(FLOAT32, (), bytes(4)), floats(1)],
+        [floats((1,), 1), TensorView(UINT8, (1,), b"a")],
+        [floats((1, 2), 1, 2), floats((1,), 1)],
+        [TensorView(FLOAT32, (), bytes(4)), floats((1,), 1)],
     ],
 )
 def test_what_does_not_join_is_refused(views: list[TensorView]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tests.handlers.served import CLASSIFY, PREDICT, REGRESS, EchoServable, OneModel
+from tests.tensors import floats, strings
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import (
     FailedPrecondition,
@@ -68,14 +69,6 @@ def model(
     served.servable = Scripted(signatures, outputs)
     served.handle.servable = served.servable
     return served
-
-
-def floats(*values: float, shape: tuple[int, ...]) -> TensorView:
-    return TensorView.checked(FLOAT32, shape, struct.pack(f"<{len(values)}f", *values))
-
-
-def strings(*values: bytes, shape: tuple[int, ...]) -> TensorView:
-    return TensorView.checked(STRING, shape, values)
 
 
 # -- predict_util_test ----------------------------------------------------------------
@@ -330,7 +323,7 @@ def test_classify_gives_classes_alone() -> None:
     """classifier ClassesOnly: labels without scores."""
     served = model(
         {"classify": UNLABELLED},
-        {"classes": strings(b"a", b"b", b"c", b"d", shape=(2, 2))},
+        {"classes": strings((2, 2), b"a", b"b", b"c", b"d")},
     )
     assert classes(classify(listed(*ROWS), served)) == [
         [("a", 0.0), ("b", 0.0)],
@@ -369,7 +362,7 @@ def test_examples_with_a_signature_of_another_method(
 
 def test_a_predict_signature_with_features_classifies_unless_checked() -> None:
     """classifier MethodNameCheck, unchecked half: features and outputs are enough."""
-    scores = floats(*range(2 * len(ROWS)), shape=(len(ROWS), 2))
+    scores = floats((len(ROWS), 2), *range(2 * len(ROWS)))
     signature = replace(CLASSIFY, method=Method.PREDICT)
     served = model({"mine": signature}, {"scores": scores})
     assert len(classes(classify(listed(*ROWS), served, "mine"))) == len(ROWS)
@@ -415,34 +408,34 @@ def test_a_run_fails(ask: Callable[..., FakeCall]) -> None:
     ("outputs", "words"),
     [
         pytest.param(
-            {"scores": floats(*range(12), shape=(2, 2, 3))},
+            {"scores": floats((2, 2, 3), *range(12))},
             "Expected Tensor shape: [batch_size num_classes] but got [2,2,3]",
             id="MalformedScores",
         ),
         pytest.param(
-            {"classes": strings(b"a", b"b", shape=(1, 2))},
+            {"classes": strings((1, 2), b"a", b"b")},
             "Expected classes output batch size of 2. Got: 1",
             id="ClassesIncorrectTensorBatchSize",
         ),
         pytest.param(
-            {"classes": floats(1, 2, 3, 4, shape=(2, 2))},
+            {"classes": floats((2, 2), 1, 2, 3, 4)},
             "Expected classes Tensor of DT_STRING. Got:",
             id="ClassesIncorrectTensorType",
         ),
         pytest.param(
-            {"scores": floats(1, 2, shape=(1, 2))},
+            {"scores": floats((1, 2), 1, 2)},
             "Expected scores output batch size of 2. Got: 1",
             id="ScoresIncorrectTensorBatchSize",
         ),
         pytest.param(
-            {"scores": strings(b"a", b"b", shape=(2, 1))},
+            {"scores": strings((2, 1), b"a", b"b")},
             "Expected scores Tensor of DT_FLOAT. Got:",
             id="ScoresIncorrectTensorType",
         ),
         pytest.param(
             {
-                "classes": strings(b"a", b"b", shape=(2, 1)),
-                "scores": floats(1, 2, 3, 4, shape=(2, 2)),
+                "classes": strings((2, 1), b"a", b"b"),
+                "scores": floats((2, 2), 1, 2, 3, 4),
             },
             "Tensors class and score should match in dim_size(1). Got 1 vs. 2",
             id="MismatchedNumberOfTensorClasses",
@@ -481,18 +474,18 @@ def test_regress_with_a_signature_of_ones_own() -> None:
     ("output", "words"),
     [
         pytest.param(
-            floats(1, 2, 3, 4, shape=(2, 2)),
+            floats((2, 2), 1, 2, 3, 4),
             "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] "
             "but got [2,2]",
             id="MalformedOutputs",
         ),
         pytest.param(
-            floats(1, 2, 3, shape=(3, 1)),
+            floats((3, 1), 1, 2, 3),
             "Input batch size did not match output batch size: 2 vs. 3",
             id="UnexpectedOutputTensorSize",
         ),
         pytest.param(
-            strings(b"a", b"b", shape=(2, 1)),
+            strings((2, 1), b"a", b"b"),
             "Expected output Tensor of DT_FLOAT.  Got:",
             id="UnexpectedOutputTensorType",
         ),
@@ -683,7 +676,7 @@ def test_inputs_become_rows() -> None:
             [row.SerializeToString() for row in ROWS],
         ),
     ):
-        outputs = {"outputs": floats(1, 2, shape=(2,))}
+        outputs = {"outputs": floats((2,), 1, 2)}
         served = model({"regress": whole}, outputs)
         assert values(regress(fill, served)) == [1, 2]
         (task,) = served.servable.tasks

@@ -16,6 +16,7 @@ from batching.batching_options import BatchingOptions, options_from_parameters
 from batching.options import QueuePolicy, SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.core.conformance.servable import SERVABLE_CHECKS, ServableCheck
+from tests.tensors import floats, floats_of
 from tfs.core import stat_names
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.dtype import FLOAT32, INT64, STRING
@@ -49,16 +50,6 @@ from tfs.testing.fake_clock import FakeClock
 
 ID = ServableId("sums", 3)
 PATIENCE_S = 30.0
-
-
-def floats(shape: tuple[int, ...], *values: float) -> TensorView:
-    return TensorView.checked(FLOAT32, shape, array("f", values).tobytes())
-
-
-def values_of(view: TensorView) -> list[float]:
-    numbers = array("f")
-    numbers.frombytes(bytes(view.data))  # type: ignore[arg-type]
-    return list(numbers)
 
 
 def signature_of(
@@ -111,7 +102,7 @@ class Sums(OneByOne):
         for view in task.inputs.values():
             if view.dtype is not FLOAT32:
                 continue
-            numbers = values_of(view)
+            numbers = floats_of(view)
             if any(number < 0 for number in numbers):
                 return InvalidArgument("negative numbers are not summed")
             per_row = len(numbers) // max(1, task.num_rows)
@@ -310,8 +301,8 @@ def test_inputs_may_come_in_any_order() -> None:
     at.step()
     assert len(at.inner.seen) == 1
     assert at.inner.seen[0].inputs["b"] == floats((2,), 10, 20)
-    assert values_of(outputs_of(first)["sum"]) == [11]
-    assert values_of(outputs_of(second)["sum"]) == [22]
+    assert floats_of(outputs_of(first)["sum"]) == [11]
+    assert floats_of(outputs_of(second)["sum"]) == [22]
     at.close()
 
 
@@ -324,8 +315,8 @@ def test_a_large_request_is_split_and_joined() -> None:
     while at.scheduler.num_in_flight or len(at.inner.seen) < 3:
         at.step()
     assert [task.num_rows for task in at.inner.seen] == [4, 4, 2]
-    assert values_of(outputs_of(first)["sum"]) == [1, 5, 9]
-    assert values_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
+    assert floats_of(outputs_of(first)["sum"]) == [1, 5, 9]
+    assert floats_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
     assert len(outputs_of(large)["name"].data) == 7
     at.close()
 
@@ -347,8 +338,8 @@ def test_one_bad_request_fails_alone(at: Fixture) -> None:
     at.step()
     at.step()
     assert error_of(bad).message == "negative numbers are not summed"
-    assert values_of(outputs_of(good)["sum"]) == [3]
-    assert values_of(outputs_of(also_good)["sum"]) == [3, 7]
+    assert floats_of(outputs_of(good)["sum"]) == [3]
+    assert floats_of(outputs_of(also_good)["sum"]) == [3, 7]
 
 
 def test_rows_that_a_model_refuses_fail_their_requests_in_one_more_run() -> None:
@@ -356,7 +347,7 @@ def test_rows_that_a_model_refuses_fail_their_requests_in_one_more_run() -> None
 
     class Validating(Sums):
         def compute(self, task: InferenceTask) -> Outcome:
-            numbers = values_of(task.inputs["x"])
+            numbers = floats_of(task.inputs["x"])
             wrong = {
                 row: "negative"
                 for row in range(task.num_rows)
@@ -371,7 +362,7 @@ def test_rows_that_a_model_refuses_fail_their_requests_in_one_more_run() -> None
     at.step()
     assert error_of(bad).message == "sums/3: row 1 is invalid: negative"
     assert error_of(worse).message == "sums/3: row 0 is invalid: negative"
-    assert values_of(outputs_of(good)["sum"]) == [3, 7]
+    assert floats_of(outputs_of(good)["sum"]) == [3, 7]
     assert len(at.inner.seen) == 2
     at.close()
 
@@ -384,7 +375,7 @@ def test_a_split_request_fails_when_a_part_does() -> None:
     for _ in range(4):
         at.step()
     assert isinstance(error_of(split), InvalidArgument)
-    assert values_of(outputs_of(other)["sum"]) == [3, 7]
+    assert floats_of(outputs_of(other)["sum"]) == [3, 7]
     at.close()
 
 
@@ -411,7 +402,7 @@ def test_cancelled_and_expired_requests_cost_no_compute() -> None:
     assert isinstance(error_of(gone), Cancelled)
     at.inner.finish()
     assert at.inner.seen[1].inputs["x"] == floats((1, 2), 5, 6)
-    assert values_of(outputs_of(stays)["sum"]) == [11]
+    assert floats_of(outputs_of(stays)["sum"]) == [11]
     at.close()
 
 
@@ -451,8 +442,8 @@ def test_different_shapes_never_share_a_batch() -> None:
     _, long = at.submit({"x": floats((1, 3), 1, 2, 3)})
     at.step()
     assert sorted(task.inputs["x"].shape for task in at.inner.seen) == [(1, 1), (1, 3)]
-    assert values_of(outputs_of(short)["sum"]) == [1]
-    assert values_of(outputs_of(long)["sum"]) == [6]
+    assert floats_of(outputs_of(short)["sum"]) == [1]
+    assert floats_of(outputs_of(long)["sum"]) == [6]
     at.close()
 
 
@@ -481,8 +472,8 @@ def test_ragged_requests_are_padded_and_masked() -> None:
     (seen,) = at.inner.seen
     assert seen.inputs["x"] == floats((2, 3), 1, 0, 0, 1, 2, 3)
     assert bytes(seen.inputs["mask"].data) == array("q", [1, 0, 0, 1, 1, 1]).tobytes()  # type: ignore[arg-type]
-    assert values_of(outputs_of(short)["sum"]) == [1]
-    assert values_of(outputs_of(long)["sum"]) == [6]
+    assert floats_of(outputs_of(short)["sum"]) == [1]
+    assert floats_of(outputs_of(long)["sum"]) == [6]
     at.close()
 
 
@@ -577,7 +568,7 @@ def test_large_settings_are_not_compared() -> None:
     at = Fixture(Sums(signature))
     table = TensorView(INT64, (1000,), bytes(8000))
     _, told = at.submit({"x": floats((1, 2), 1, 2), "table": table}, 1)
-    assert values_of(outputs_of(told)["sum"]) == [3]
+    assert floats_of(outputs_of(told)["sum"]) == [3]
     at.close()
 
 
@@ -610,7 +601,7 @@ def test_what_must_not_be_batched_is_not(
     assert at.batched.unbatched == {DEFAULT_SIGNATURE: why}
     for _ in range(2):
         _, told = at.submit({"x": floats((1, 2), 1, 2)})
-        assert values_of(outputs_of(told)["sum"]) == [3]
+        assert floats_of(outputs_of(told)["sum"]) == [3]
     assert [task.num_rows for task in at.inner.seen] == [1, 1]
     at.close()
 
@@ -643,13 +634,13 @@ def test_without_options_a_request_may_have_any_size() -> None:
     _, huge = at.submit({"x": floats((num_rows, 2), *numbers)})
     _, small = at.submit({"x": floats((1, 2), 3, 4)})
     at.step()
-    assert values_of(outputs_of(small)["sum"]) == [7.0]
+    assert floats_of(outputs_of(small)["sum"]) == [7.0]
     assert not huge  # the small one waited for a portion, not for all of it
     for _ in range(num_rows):
         if huge:
             break
         at.step()
-    assert values_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
+    assert floats_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
     assert len(outputs_of(huge)["name"].data) == num_rows
     assert max(task.num_rows for task in at.inner.seen) <= 512
     at.close()
@@ -674,7 +665,7 @@ def test_beside_small_batches_a_large_request_is_a_few_calls() -> None:
     assert not huge
     for _ in range(100):
         at.step()
-    assert values_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
+    assert floats_of(outputs_of(huge)["sum"]) == [2.0 * n for n in range(num_rows)]
     assert len(at.inner.seen) <= 20
     assert drained == [True]  # and not before the last call
     at.close()
@@ -699,7 +690,7 @@ def test_a_row_of_a_split_request_is_named_by_its_place_in_the_request() -> None
 
     class Refuses(Sums):
         def compute(self, task: InferenceTask) -> Outcome:
-            numbers = values_of(task.inputs["x"])[::2]
+            numbers = floats_of(task.inputs["x"])[::2]
             wrong = {row: "is 7" for row, x in enumerate(numbers) if x == 7}
             return InvalidItems(wrong) if wrong else super().compute(task)
 
@@ -908,7 +899,7 @@ def test_rows_always_return_to_their_callers(
             rng.shuffle(inner.waiting)
             inner.finish()
     for sums, told in expected:
-        assert values_of(outputs_of(told)["sum"]) == sums
+        assert floats_of(outputs_of(told)["sum"]) == sums
     at.close()
 
 
@@ -961,7 +952,7 @@ def test_answers_may_come_from_any_thread() -> None:
     )
     batched.submit(task)
     assert done.wait(PATIENCE_S)
-    assert values_of(outputs_of(told)["sum"]) == [3]
+    assert floats_of(outputs_of(told)["sum"]) == [3]
     drained = threading.Event()
     batched.close(drained.set)
     assert drained.wait(PATIENCE_S)
@@ -1002,7 +993,7 @@ def test_parameters_of_tensorflow_serving_work_unchanged() -> None:
     at.clock.advance(1.0)
     at.step()
     assert at.inner.seen[0].num_rows == 2
-    assert values_of(outputs_of(told)["sum"]) == [3]
+    assert floats_of(outputs_of(told)["sum"]) == [3]
     at.close()
 
 
@@ -1178,7 +1169,7 @@ def test_requests_are_computed_at_once_and_counted_as_a_batch() -> None:
     at.step()
     outcome = compute_at_once(at, {"x": floats((3, 2), 3, 4, 0, 1, 2, 2)}, 3, 3)
     assert not isinstance(outcome, ServingError | None)
-    assert values_of(outcome["sum"]) == [7, 1, 4]
+    assert floats_of(outcome["sum"]) == [7, 1, 4]
     failed = compute_at_once(at, {"x": floats((2, 2), 1, 1, -1, 1)}, 2)
     assert isinstance(failed, InvalidArgument)
     (report,) = at.batched.report()
@@ -1199,7 +1190,7 @@ def test_what_cannot_be_computed_at_once_is_left_alone() -> None:
     _, first = at.submit(inputs)
     assert compute_at_once(at, inputs, 1) is None  # it was before
     at.step()
-    assert values_of(outputs_of(first)["sum"]) == [3]
+    assert floats_of(outputs_of(first)["sum"]) == [3]
     inner.is_busy = True
     assert compute_at_once(at, inputs, 1) is None
     inner.is_busy = False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batching.cost_table import CostTable
+from tests.tensors import floats, strings
 from tfs.core.dtype import (
     BFLOAT16,
     BOOL,
@@ -34,14 +34,6 @@ from tfs.servables.tensor_join import (
     mask_of,
     with_joining,
 )
-
-
-def floats(shape: tuple[int, ...], *values: float) -> TensorView:
-    return TensorView.checked(FLOAT32, shape, array("f", values).tobytes())
-
-
-def strings(shape: tuple[int, ...], *values: bytes) -> TensorView:
-    return TensorView.checked(STRING, shape, values)
 
 
 def test_missing_rows_repeat_the_first_of_the_batch() -> None:
