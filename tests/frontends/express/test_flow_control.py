@@ -70,6 +70,35 @@ def test_an_empty_budget_grants_nothing() -> None:
     assert not window.is_starved
 
 
+@pytest.mark.parametrize("num_greedy", [0, 50])
+def test_idle_connections_leave_room_for_an_upload(num_greedy: int) -> None:
+    """Five thousand clients that may ask something some day are no reason to refuse it.
+
+    Neither are those that came first, and got all there was.
+    """
+    budget = ReceiveBudget(16 * MIB)
+    windows = [ReceiveWindow(budget, MIB) for _ in range(num_greedy)]
+    for window in windows:
+        window.refill()
+    windows += [ReceiveWindow(budget, MIB) for _ in range(5000)]
+    assert budget.used_bytes > 16 * budget.limit_bytes
+    assert (budget.free_to_all_bytes == 0) is bool(num_greedy)
+    upload = ReceiveWindow(budget, MIB)
+    upload.is_favoured = True
+    received = 0
+    while received < 16 * MIB:  # and what arrives is done with
+        upload.refill()
+        assert upload.size >= DEFAULT_WINDOW
+        received += upload.size
+        budget.release(upload.size)
+        upload.receive(upload.size)
+    assert budget.free_bytes >= budget.reserve_bytes - MIB
+    for window in (upload, *windows, *windows):
+        window.close()
+    assert budget.num_windows == budget.used_bytes == 0
+    assert budget.free_bytes == budget.limit_bytes
+
+
 def test_the_reserve_is_for_the_favoured_only() -> None:
     """A quarter of the budget, for one connection to finish what it began."""
     budget = ReceiveBudget(100_000)

@@ -9,7 +9,9 @@ length to be is never a reason to grant or allocate anything.
 
 The first 65,535 bytes of each connection are HTTP/2's own and cannot be refused:
 they count, but may take the budget over its limit, by at most the number of
-connections times 64 KB. Nothing else does.
+connections times 64 KB. Nothing else does. Thousands of idle clients would leave nothing
+for an upload: beyond half of the budget their own windows are no reason to grant less,
+and none at all to the favoured connection, below.
 
 Uploads that together exceed the budget could each wait for bytes that only another
 one's end would release. So the last quarter of the budget is a reserve, lent to one
@@ -29,6 +31,7 @@ from tfs.frontends.rpc.express.frames import (
 )
 
 _LEAST_GRANT: Final = 16_384
+_LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
 
 
 class ReceiveBudget:
@@ -36,18 +39,20 @@ class ReceiveBudget:
 
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
+        num_windows: Connections.
         used_bytes: Windows granted and bytes held.
         reserve_bytes: What only the favoured connection may be granted.
 
     """
 
-    __slots__ = ("limit_bytes", "reserve_bytes", "used_bytes")
+    __slots__ = ("limit_bytes", "num_windows", "reserve_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         if limit_bytes < DEFAULT_WINDOW:
             raise ValueError(f"receive budget below one window: {limit_bytes}")
         self.limit_bytes = limit_bytes
         self.reserve_bytes = limit_bytes // 4
+        self.num_windows = 0
         self.used_bytes = 0
 
     @property
@@ -58,7 +63,18 @@ class ReceiveBudget:
     @property
     def free_bytes(self) -> int:
         """What may still be granted, reserve included; not below 0."""
-        return max(0, self.limit_bytes - self.used_bytes)
+        return self._free_bytes(self.limit_bytes, _LEAST_COUNTED)
+
+    @property
+    def free_to_all_bytes(self) -> int:
+        """What may still be granted to whoever is not favoured; not below 0."""
+        most_bytes = max(self.limit_bytes // 2, _LEAST_COUNTED)
+        return self._free_bytes(self.limit_bytes - self.reserve_bytes, most_bytes)
+
+    def _free_bytes(self, limit_bytes: int, most_bytes: int) -> int:
+        """Returns what is free where at most so many of HTTP/2's own bytes count."""
+        forgiven_bytes = max(0, self.num_windows * DEFAULT_WINDOW - most_bytes)
+        return max(0, limit_bytes - self.used_bytes + forgiven_bytes)
 
     def release(self, num_bytes: int) -> None:
         """Takes note that bytes held are done with."""
@@ -77,7 +93,15 @@ class ReceiveWindow:
 
     """
 
-    __slots__ = ("_budget", "is_favoured", "is_starved", "low_water", "size", "target")
+    __slots__ = (
+        "_budget",
+        "_is_closed",
+        "is_favoured",
+        "is_starved",
+        "low_water",
+        "size",
+        "target",
+    )
 
     # A share of the free budget, so that the first connections leave some.
     _LARGEST_SHARE: Final = 8
@@ -85,9 +109,10 @@ class ReceiveWindow:
     def __init__(self, budget: ReceiveBudget, preferred: int) -> None:
         self._budget = budget
         self.size = DEFAULT_WINDOW
+        self._is_closed = False
+        budget.num_windows += 1
         budget.used_bytes += DEFAULT_WINDOW
-        free_bytes = max(0, budget.free_bytes - budget.reserve_bytes)
-        share = free_bytes // self._LARGEST_SHARE
+        share = budget.free_to_all_bytes // self._LARGEST_SHARE
         self.target = max(DEFAULT_WINDOW, min(preferred, share))
         self.low_water = self.target // 2
         self.is_starved = False
@@ -112,9 +137,8 @@ class ReceiveWindow:
         if wanted < self.low_water:
             return b""
         budget = self._budget
-        free_bytes = budget.free_bytes
-        if not self.is_favoured:
-            free_bytes = max(0, free_bytes - budget.reserve_bytes)
+        is_favoured = self.is_favoured
+        free_bytes = budget.free_bytes if is_favoured else budget.free_to_all_bytes
         granted = min(wanted, free_bytes)
         # A trickle would cost more frames than it moves bytes.
         if granted < wanted and granted < _LEAST_GRANT:
@@ -126,7 +150,10 @@ class ReceiveWindow:
         return window_update(0, granted)
 
     def close(self) -> None:
-        """Gives back what was granted and never used."""
+        """Gives back what was granted and never used; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget.num_windows -= 1
         self._budget.used_bytes -= self.size
         self.size = 0
 
