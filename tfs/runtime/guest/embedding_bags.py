@@ -17,7 +17,7 @@ import torch
 from torch._jit_internal import is_scripting
 from torch.nn import functional
 
-from tfs.runtime.guest.plain_call import is_plain_call
+from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
 
 _MODES: Final = {"sum": 0, "mean": 1, "max": 2}
 _INDEX_DTYPES: Final = frozenset({torch.int64, torch.int32})
@@ -45,7 +45,7 @@ def quicken_bags(model: torch.nn.Module) -> None:
     if _operator is None or torch.nn.EmbeddingBag.forward is not _THEIR_FORWARD:
         return
     for module in torch.nn.Module.modules(model):
-        if type(module) is torch.nn.EmbeddingBag and "forward" not in vars(module):
+        if type(module) is torch.nn.EmbeddingBag and not has_own_forward(module):
             # Bound, so that a copy of the module looks up by its own settings.
             vars(module)["forward"] = types.MethodType(forward, module)
 

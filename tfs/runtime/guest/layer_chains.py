@@ -24,7 +24,7 @@ from torch._jit_internal import is_scripting
 from torch.nn import functional
 from torch.nn.modules import module as _module
 
-from tfs.runtime.guest.plain_call import is_plain_call
+from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
 
 _State = Mapping[str, Any]
 """What a module has in its ``__dict__``."""
@@ -39,7 +39,7 @@ def quicken_chains(model: nn.Module) -> None:
     if any(each.forward is not theirs for each, theirs in _THEIR_FORWARDS.items()):
         return  # some library has put its own in torch's place
     for module in nn.Module.modules(model):
-        if type(module) is nn.Sequential and "forward" not in vars(module):
+        if type(module) is nn.Sequential and not has_own_forward(module):
             # Bound, so that a copy of the module runs its own layers.
             vars(module)["forward"] = types.MethodType(forward, module)
 

@@ -21,6 +21,8 @@ import torch
 from torch._jit_internal import is_scripting
 from torch.nn import functional
 
+from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
+
 # Not bfloat16, where a NaN comes out as another NaN.
 _DTYPES: Final = frozenset({torch.float32, torch.float64, torch.float16})
 # Below either the copies take what the kernel saves: measured with AVX-512, by shape.
@@ -38,7 +40,7 @@ def quicken_modules(model: torch.nn.Module) -> None:
     """
     for module in torch.nn.Module.modules(model):
         is_plain = type(module) is torch.nn.MaxPool2d and not module.return_indices
-        if is_plain and "forward" not in vars(module):
+        if is_plain and not has_own_forward(module):
             # Bound, so that a copy of the module pools by its own settings.
             vars(module)["forward"] = types.MethodType(forward, module)
 
@@ -96,17 +98,11 @@ def forward(
 def _pays(images: torch.Tensor) -> bool:
     """Tells whether this is a plain call on a tensor for which the copies pay."""
     return (
-        type(images) is torch.Tensor
-        # Gradients, transforms, traces and compilers get what the model wrote.
-        and torch.is_inference_mode_enabled()
-        and not torch.compiler.is_compiling()
-        and not torch._C._is_tracing()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(images)
+        is_plain_call(images)
         and images.dim() == 4
         and images.numel() >= _LEAST_ELEMENTS
         and images.shape[1] >= _LEAST_CHANNELS
         and images.dtype in _DTYPES
-        and images.is_cpu
         and images.layout is torch.strided
         and images.is_contiguous()
     )

@@ -1,4 +1,4 @@
-"""Whether a call of a module is the plain case: tensors in, and nobody who looks on."""
+"""What is plain: a module that is as torch made it, a call that only serves."""
 
 from __future__ import annotations
 
@@ -30,4 +30,15 @@ def is_plain_call(tensor: torch.Tensor) -> bool:
         and not _num_function_modes()
         and not _num_dispatch_modes()
         and tensor.is_cpu
+    )
+
+
+def has_own_forward(module: torch.nn.Module) -> bool:
+    """Tells whether somebody gave a module a ``forward`` that is not its class's.
+
+    A quickened module that was pickled has its class's for its own.
+    """
+    own = vars(module).get("forward")
+    return (
+        own is not None and getattr(own, "__func__", None) is not type(module).forward
     )

@@ -18,7 +18,7 @@ from tfs.runtime.guest.movable_pickle import (
     unpickle_movable,
 )
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.torch_package import close_package, open_package
+from tfs.runtime.guest.torch_package import close_package, open_package, quicken
 from tfs.runtime.guest.value_codec import Ref, decode, encode
 
 Request = Mapping[str, object]
@@ -152,6 +152,7 @@ class SessionGuest:
                 arena.close()
         if isinstance(obj, torch.nn.Module):
             obj.eval()
+            quicken(obj)
         self._movables[movable_id] = obj
         return None
 
