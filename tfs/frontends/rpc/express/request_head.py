@@ -93,6 +93,7 @@ _READ: Final = frozenset(
     (b"content-type", b"te", b"content-length", b"grpc-timeout", b"grpc-encoding")
 )
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
+_BAD_VALUE_TEXT: Final = "NUL, CR or LF in a header value"
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]").search
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 _UNIT_S: Final = {
@@ -155,13 +156,16 @@ def parse_head(headers: Sequence[Header], was_cut: bool = False) -> RequestHead:
             pseudo[name] = value
         else:
             regular = True
-            _check_name(name)
+            # As in _check_header; a client's ever new deadlines bring it all here.
+            if _NAME(name) is None or name in _CONNECTION_SPECIFIC:
+                _check_header(name, value)
             if name in _READ:
                 if fields.setdefault(name, value) != value:
                     raise MalformedHead("contradicting repeated header")
             elif name[:5] != b"grpc-":
                 fault = _add_metadata(metadata, name, value) or fault
-        _check_value(value)
+        if _BAD_VALUE(value) is not None:
+            raise MalformedHead(_BAD_VALUE_TEXT)
     if fields.get(b"te", b"trailers") != b"trailers":
         raise MalformedHead("te is not trailers")
     if was_cut:
@@ -179,20 +183,16 @@ def check_trailers(headers: Sequence[Header]) -> None:
     for name, value in headers:
         if name[:1] == b":":
             raise MalformedHead("pseudo-header in trailers")
-        _check_name(name)
-        _check_value(value)
+        _check_header(name, value)
 
 
-def _check_name(name: bytes) -> None:
+def _check_header(name: bytes, value: bytes) -> None:
     if _NAME(name) is None:
         raise MalformedHead("header name is no lower-case token")
     if name in _CONNECTION_SPECIFIC:
         raise MalformedHead("connection-specific header")
-
-
-def _check_value(value: bytes) -> None:
     if _BAD_VALUE(value) is not None:
-        raise MalformedHead("NUL, CR or LF in a header value")
+        raise MalformedHead(_BAD_VALUE_TEXT)
 
 
 def _check(
