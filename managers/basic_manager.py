@@ -336,6 +336,22 @@ class BasicManager:
         self._submit_counted(managed, ask, on_closed=lambda: None)
         return managed.was_asked
 
+    def end_if_flawed(self, version: HarnessSnapshot) -> bool:
+        """Ends a NEW version that was found not to load, before its load was begun.
+
+        Returns whether.
+        """
+        with self._lock:
+            managed = self._versions.find(version.id, version.generation)
+            if managed is None or managed.harness.state is not HarnessState.NEW:
+                return False
+            flaw = managed.harness.flaw
+            if flaw is None:
+                return False
+            managed.harness.fail(flaw)
+        self._end_load(managed)
+        return True
+
     def is_asking(self, version: HarnessSnapshot) -> bool:
         """Whether a version is being asked what it takes: it cannot be loaded yet."""
         managed = self._find(version)

@@ -127,6 +127,7 @@ class LoaderHarness:
         reason: Why it is loaded or unloaded, for people. The manager's to write.
         error: Why it is in ERROR; None otherwise.
         estimate: What it takes, once estimated.
+        flaw: What is wrong with it for good, if that was found before its load; None.
         load_s: How long the attempt to load took that succeeded; None before.
         is_late: Whether its load, or its unload, takes too long to wait for. The
             manager's to write.
@@ -144,6 +145,7 @@ class LoaderHarness:
         "_state",
         "error",
         "estimate",
+        "flaw",
         "generation",
         "id",
         "is_aspired",
@@ -169,6 +171,7 @@ class LoaderHarness:
         self.reason = reason
         self.error = data.error
         self.estimate: ResourceAllocation | None = None
+        self.flaw: ServingError | None = None
         self.retry_at_s: float | None = None
         self.load_s: float | None = None
         self.is_late = False
@@ -340,7 +343,8 @@ class LoaderHarness:
     def estimate_ahead(self) -> None:
         """Asks the loader what it takes before a load was asked for, in NEW.
 
-        Blocks as the loader does. A failure says nothing yet: the load will ask again.
+        Blocks as the loader does. ``flaw`` tells what is wrong and stays so; another
+        failure says nothing yet: the load will ask again.
         """
         loader = self._loader
         if loader is None or self._state is not _S.NEW:
@@ -351,6 +355,10 @@ class LoaderHarness:
             log.info(
                 "event=estimate_failed servable=%s error=%s", self.id.slashed, error
             )
+            found = serving_error(error, f"cannot load {self.id.slashed}")
+            if not self._retry.should_retry(found):
+                forget_frames(found)
+                self.flaw = found
 
     def renewed(self, generation: int, reason: str) -> LoaderHarness:
         """Returns a harness in NEW of the same loader, which was never loaded."""

@@ -37,12 +37,15 @@ class RoomCheck:
 
         A refused version that would fit now is managed anew, and planned when it shows.
         A plan that takes the last version that answers away is held back until it is
-        known that an heir fits; heirs that do not are refused, and it serves on.
+        known that an heir fits, and that nothing is wrong with it for good that can be
+        told without loading it; others end, and what answers serves on.
         """
         basic = self._basic
-        if not (versions and basic.has_memory_limit):
+        if not versions:
             self.waiting.pop(name, None)
-            return policy(versions) if versions else ()
+            return ()
+        if not basic.has_memory_limit:
+            return self._hold_back(policy(versions), versions)
         refused = [v for v in versions if v.is_aspired and basic.is_refused(v)]
         for each in refused:
             as_new = replace(each, state=HarnessState.NEW, error=None)
@@ -63,6 +66,8 @@ class RoomCheck:
     ) -> Sequence[Action]:
         """Returns a plan, or nothing while it must not take the last version away."""
         basic = self._basic
+        if not any(action.kind is ActionKind.UNLOAD for action in plan):
+            return plan
         going = _going(plan, versions)
         heirs = [v for v in versions if v.is_aspired and v.state is HarnessState.NEW]
         ready = [v for v in versions if v.state is HarnessState.READY]
@@ -72,6 +77,7 @@ class RoomCheck:
         was_asked = [basic.estimate_ahead(heir) for heir in heirs]
         if not all(was_asked):
             return ()
+        heirs = [heir for heir in heirs if not basic.end_if_flawed(heir)]
         for heir in sorted(heirs, key=age, reverse=True):  # as they are loaded
             if basic.promise_room(heir, going):
                 return plan

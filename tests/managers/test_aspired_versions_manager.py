@@ -17,6 +17,7 @@ from managers.version_policy.resource_preserving import resource_preserving
 from tests.managers.environment import POOLS, Environment, Pools
 from tfs.core.errors import (
     Code,
+    DataLoss,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -899,6 +900,24 @@ def test_what_was_unloaded_for_a_version_that_fails_comes_back(pools: Pools) -> 
     assert env.log.max_num_resident["m"] == 1
     assert env.close()
     assert env.log.resident == []
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_nothing_goes_for_a_version_that_is_seen_to_be_damaged(pools: Pools) -> None:
+    """What its files tell without being loaded costs no gap."""
+    env = saving(pools)
+    before = len(env.events())
+    env.aspire("m", env.loader("m", 2, estimate_errors=[DataLoss("cut off")]))
+    env.settle()
+    assert env.events()[before:] == [("m/2", "START"), ("m/2", "END")]
+    assert str(env.error("m", 2)) == "DATA_LOSS: cut off"
+    assert env.available("m") == (1,)
+    # What may pass by itself is the load's to find out.
+    env.aspire("m", env.loader("m", 3, estimate_errors=[Unavailable("busy")]))
+    env.settle()
+    assert env.available("m") == (3,)
+    assert env.log.max_num_resident["m"] == 1
+    assert env.close()
 
 
 def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
