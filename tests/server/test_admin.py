@@ -26,10 +26,11 @@ from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server import admin
-from tfs.server.admin import CoreAdmin, ProcessFacts
+from tfs.server.admin import CoreAdmin
 from tfs.server.admin_reports import fill_load
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text
+from tfs.server.core_reports import CoreReports, ProcessFacts
 
 ALL = "model_version_policy { all {} }"
 _RESERVED = ResourceAllocation.ram(10, 20)
@@ -44,7 +45,8 @@ class Operator:
         facts = ProcessFacts(
             1.0, "0.1", "2.0", tuple, lambda: False, self.stats, memory
         )
-        self.admin = CoreAdmin(env.core, env.clock, facts)
+        reports = CoreReports(env.core, env.clock, facts)
+        self.admin = CoreAdmin(env.core, env.clock, reports)
 
     def ask(self, method: str, request: Any, settles: bool = True) -> Any:
         """Returns the reply; raises the error."""

@@ -42,7 +42,7 @@ from tfs.handlers.warmup import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.built_in import default_registry
-from tfs.server.admin import CoreAdmin, ProcessFacts
+from tfs.server.admin import CoreAdmin
 from tfs.server.admin_describe import (
     describe_batching,
     describe_interpreters,
@@ -54,6 +54,7 @@ from tfs.server.admin_describe import (
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
+from tfs.server.core_reports import CoreReports, ProcessFacts
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
@@ -215,19 +216,7 @@ class ModelServer:
                 ),
                 as_tensor_content=self._options.serialize_as_tensor_content,
                 check_method=self._options.check_signature_method,
-                admin=CoreAdmin(
-                    self.core,
-                    self._clock,
-                    self._facts(doors),
-                    (
-                        describe_placement,
-                        describe_interpreters,
-                        describe_profile,
-                        describe_batching,
-                        describe_requests(self._gate.figures),
-                        describe_warm_up(lambda each: self._num_warmed.get(each, 0)),
-                    ),
-                ),
+                admin=self._admin(doors),
                 access=AdminAccess(self._options.admin_from),
             ),
         )
@@ -300,6 +289,22 @@ class ModelServer:
         ended = event.event.id
         self._num_warmed.pop(ended, None)
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
+
+    def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:
+        reports = CoreReports(
+            self.core,
+            self._clock,
+            self._facts(doors),
+            (
+                describe_placement,
+                describe_interpreters,
+                describe_profile,
+                describe_batching,
+                describe_requests(self._gate.figures),
+                describe_warm_up(lambda each: self._num_warmed.get(each, 0)),
+            ),
+        )
+        return CoreAdmin(self.core, self._clock, reports)
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:

@@ -1,0 +1,282 @@
+"""How a server core, its models and their versions do, as messages of AdminService.
+
+What of it is a pure function of values is in admin_reports; what rooms know of a loaded
+version is in admin_describe.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from managers.resource_tracker import ResourceTracker
+from tfs.core.clock import Clock
+from tfs.core.errors import NotFound, ServingError, Unavailable
+from tfs.core.resources import MAIN, RAM_BYTES, Resource
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.stats import Stats
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin_describe import Describe
+from tfs.server.admin_reports import (
+    base_report,
+    canary_report,
+    effective_text,
+    fill_error,
+    fill_load,
+    label_reports,
+    override_report,
+    refusal_report,
+    stats_report,
+    version_report,
+)
+from tfs.server.config.overrides import Override
+from tfs.server.config.running_config import (
+    RunningConfig,
+    require_configured,
+    resting_note,
+)
+from tfs.server.core import ServerCore
+from tfs.server.memory.resident_memory import tree_resident_bytes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What is known of the server process. Immutable.
+
+    Attributes:
+        started_s: When it started, seconds since the epoch.
+        tfs_version: Of this package.
+        torch_version: Of torch.
+        listeners: Address and offered services of each door.
+        is_draining: Whether it takes no new requests.
+        stats: What it counts.
+        memory: What models may use together, and do; None: no limit.
+
+    """
+
+    started_s: float
+    tfs_version: str
+    torch_version: str
+    listeners: Callable[[], Iterable[pb.ListenerReport]]
+    is_draining: Callable[[], bool]
+    stats: Stats
+    memory: ResourceTracker | None = None
+
+
+class CoreReports:
+    """Reports on a server core. Thread-safe; looks at base paths, so that it may block.
+
+    Args:
+        core: The core.
+        clock: For how long loads wait.
+        facts: About the process.
+        describers: Rooms that know more of a loaded version.
+
+    """
+
+    def __init__(
+        self,
+        core: ServerCore,
+        clock: Clock,
+        facts: ProcessFacts,
+        describers: Sequence[Describe] = (),
+    ) -> None:
+        self._core = core
+        self._clock = clock
+        self._facts = facts
+        self._describers = tuple(describers)
+
+    def running(self) -> RunningConfig:
+        """Returns the config in force.
+
+        Raises:
+            Unavailable: There is none yet.
+
+        """
+        running = self._core.config.running
+        if running is None:
+            raise Unavailable("the server is starting", retry_after_s=1.0)
+        return running
+
+    def models(
+        self, wanted: Iterable[str], include_stats: bool
+    ) -> pb.ListModelsResponse:
+        """Returns how the server and these models do; all models if none is named.
+
+        Raises:
+            NotFound: One is not configured.
+
+        """
+        running = self.running()
+        names = sorted(set(wanted)) or sorted(running.effective.models)
+        for name in names:
+            require_configured(running, name)
+        return pb.ListModelsResponse(
+            server=self._server(include_stats),
+            models=[
+                self.model(running, name, include_stats=include_stats) for name in names
+            ],
+            notes=[*self._refusal_notes(), *self._notes()],
+        )
+
+    def _refusal_notes(self) -> list[str]:
+        refusal = self._core.config.refusal
+        if refusal is None:
+            return []
+        return [
+            f"the last configuration ({refusal.path or refusal.origin.name.lower()}) was "
+            f"refused, the one before stays: {refusal.error.message}"
+        ]
+
+    def config(self) -> pb.GetConfigResponse:
+        """Returns the configuration, with what runs of it."""
+        core, running = self._core, self.running()
+        models = [
+            self.model(running, name, include_stats=False)
+            for name in sorted(running.effective.models)
+        ]
+        reply = pb.GetConfigResponse(
+            base=base_report(running.base),
+            overrides=[
+                self.override(running, name, override)
+                for name, override in sorted(running.overrides.items())
+            ],
+            effective=running.effective.message,
+            effective_text=effective_text(running, models),
+            models=models,
+            overrides_path=core.config.overrides_file.path,
+            notes=self._notes(),
+        )
+        if core.config.refusal is not None:
+            reply.last_refusal.CopyFrom(refusal_report(core.config.refusal))
+        return reply
+
+    def _notes(self) -> list[str]:
+        file = self._core.config.overrides_file
+        problems = (
+            file.problem,
+            file.obstacle,
+            self._core.sources.source.repository_problem,
+        )
+        notes = [each for each in problems if each]
+        if self._core.config.file_problem:
+            notes.append(
+                "the config file cannot be read, what it said last holds: "
+                f"{self._core.config.file_problem}"
+            )
+        running = self._core.config.running
+        if running is not None and running.resting:
+            notes.append(resting_note(running))
+        if not file.path:
+            notes.append("no --state_dir: overrides last until the server restarts")
+        return notes
+
+    def _server(self, include_stats: bool) -> pb.ServerReport:
+        facts = self._facts
+        state = pb.ServerReport.SERVING
+        if facts.is_draining():
+            state = pb.ServerReport.DRAINING
+        elif self._core.readiness.is_starting():
+            state = pb.ServerReport.STARTING
+        elif not self._core.readiness.is_ready():
+            state = pb.ServerReport.NOT_SERVING
+        report = pb.ServerReport(
+            state=state,
+            tfs_version=facts.tfs_version,
+            torch_version=facts.torch_version,
+            started_s=facts.started_s,
+            listeners=facts.listeners(),
+            resident_bytes=tree_resident_bytes(os.getpid()),
+            stats=stats_report(facts.stats) if include_stats else (),
+        )
+        if facts.memory is not None:
+            ram = Resource(MAIN, RAM_BYTES, 0)
+            report.memory_limit_bytes = facts.memory.total[ram]
+            report.memory_reserved_bytes = facts.memory.used[ram]
+        return report
+
+    def model(
+        self, running: RunningConfig, name: str, *, include_stats: bool
+    ) -> pb.ModelReport:
+        """Returns how a configured model and its versions do."""
+        core = self._core
+        settings = running.effective.models[name]
+        states = core.version_states(name)
+        paths = core.sources.paths_at_hand(settings.base_path)
+        primary = core.served.primary(name)
+        report = pb.ModelReport(
+            name=name,
+            base_path=settings.base_path,
+            platform=settings.platform,
+            labels=label_reports(settings.labels, core.served.labels(name), states),
+            overridden=name in running.active,
+        )
+        for state in states:
+            report.versions.append(
+                self._version(state, paths.get(state.id.version, ""), include_stats)
+            )
+        if primary is not None:
+            report.primary = primary
+        problem = core.problem(name)
+        if problem:
+            fill_error(report.error, NotFound(problem))
+        record = core.served.trial(name)
+        if record is not None:
+            is_available = record.settings.version in available(states)
+            report.canary.CopyFrom(
+                canary_report(
+                    record, running, name, primary, is_available, include_stats
+                )
+            )
+        if name in running.why_inactive:
+            report.notes.append(
+                f"its override is not in force: {running.why_inactive[name]}"
+            )
+        return report
+
+    def _version(
+        self, state: ServableState, path: str, include_stats: bool
+    ) -> pb.VersionReport:
+        report = version_report(state, path)
+        status = self._core.load_status(state.id)
+        if status is not None:
+            fill_load(report, status, self._clock.now(), self._clock.wall_s())
+        if state.manager_state is not ManagerState.AVAILABLE:
+            return report
+        try:
+            handle = self._core.served.acquire(state.id.name, state.id.version, None)
+        except ServingError:
+            return report  # it went while we looked
+        with handle as servable:
+            for name in sorted(servable.signatures):
+                method = servable.signatures[name].method.value
+                report.signatures.add(name=name, method=method)
+            for describe in self._describers:
+                try:
+                    describe(report, servable, include_stats)
+                except Exception:
+                    log.exception("event=describe_failed servable=%s", state.id.slashed)
+        if report.HasField("placement"):
+            settings = self._core.config.runtime_settings(state.id.name)
+            report.placement.device = settings.device
+        return report
+
+    def override(
+        self, running: RunningConfig, name: str, override: Override
+    ) -> pb.OverrideReport:
+        """Returns what is laid over the base for a model, and whether that lasts."""
+        is_persisted = bool(self._core.config.overrides_file.path)
+        return override_report(running, name, override, is_persisted)
+
+
+def available(states: Iterable[ServableState]) -> frozenset[int]:
+    """Returns the versions that can be requested."""
+    return frozenset(
+        state.id.version
+        for state in states
+        if state.manager_state is ManagerState.AVAILABLE
+    )
