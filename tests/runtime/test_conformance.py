@@ -23,7 +23,7 @@ from tests.runtime.packaged import (
     values,
 )
 from tests.runtime.process_host import process_host
-from tests.runtime.zoo import Embed, Scale, Shout, Threads
+from tests.runtime.zoo import Embed, ExitsWhenLoaded, Scale, Shout, Threads
 from tfs.core.dtype import INT64, STRING
 from tfs.core.errors import (
     Cancelled,
@@ -239,6 +239,10 @@ def test_versions_whose_modules_share_a_name_live_side_by_side(
         ("garbled", "ValueError: half a \\ud800 pair"),
         ("speechless", "Speechless"),
         ("exit", "SystemExit"),
+        ("unreadable", "SystemExit: no words"),
+        ("untouchable", "Speechless"),
+        ("quantised", "output 'y' is quint8[1, 2], its signature promises float32"),
+        ("meta", "meta tensor"),
         ("wrong_dtype", "output 'y' is float64"),
         ("wrong_rows", "output 'y' is float32[0, 2]"),
         ("wrong_rank", "output 'y' is float32[1]"),
@@ -257,6 +261,19 @@ def test_a_call_that_fails_fails_alone(
     assert "/" not in error.message.replace("scale/1", "")
     assert values(ask(loaded, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
     loaded.unload()
+
+
+def test_a_version_whose_code_exits_does_not_load(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """sys.exit() ends nobody's thread: the load fails by name, others go on."""
+    good = interpreter.load(package(tmp_path, Scale()))
+    signatures = {"serving_default": SCALE_SIGNATURES["serving_default"]}
+    source = package(tmp_path, ExitsWhenLoaded(), signatures, name="exits")
+    with pytest.raises(Internal, match=r"exits/1.*ended its interpreter.*SystemExit"):
+        interpreter.load(source)
+    assert values(ask(good, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
+    good.unload()
 
 
 def test_a_model_may_start_threads(interpreter: Interpreter, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import torch
 
@@ -82,6 +83,24 @@ class Scale(torch.nn.Module):
     def exit(self, x: torch.Tensor) -> torch.Tensor:
         sys.exit(3)
 
+    def unreadable(self, x: torch.Tensor) -> dict[object, torch.Tensor]:
+        """Returns names that cannot be told."""
+        return {Speechless(): x}
+
+    def untouchable(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor that lets nobody have its values."""
+        return x.as_subclass(Untouchable)
+
+    def quantised(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns what no signature can promise."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch means to part with it
+            return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
+
+    def meta(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor without values."""
+        return torch.empty_like(x, device="meta")
+
     def crash(self, x: torch.Tensor) -> torch.Tensor:
         """Dies by a signal where the input asks for it."""
         if x[0, 0] < 0:
@@ -122,9 +141,17 @@ class Speechless(BaseException):
     """Fails when it is asked what it says."""
 
     def __str__(self) -> str:
-        raise RuntimeError("no words")
+        raise SystemExit("no words")
 
     __repr__ = __str__
+
+
+class Untouchable(torch.Tensor):
+    """Refuses whatever torch is asked to do with it."""
+
+    @classmethod
+    def __torch_function__(cls, *_args: object, **_keywords: object) -> object:
+        raise Speechless
 
 
 class Spawner(torch.nn.Module):
@@ -266,6 +293,16 @@ def _wait_for_files(folder: str, num: int) -> None:
         if time.monotonic() > limit_s:
             raise TimeoutError("nobody else comes")
         time.sleep(0.002)
+
+
+class ExitsWhenLoaded(torch.nn.Module):
+    """Calls sys.exit() while it is unpickled."""
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        sys.exit(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 class MeetsWhenLoaded(torch.nn.Module):

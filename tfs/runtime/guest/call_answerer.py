@@ -76,6 +76,7 @@ class CallAnswerer:
         slab = self._slab
         begun_ns = time.perf_counter_ns()
         loaded: LoadedModel | None = None
+        signature_index = -1
         overflow_fd: int | None = None
         ran_out = False
         try:
@@ -108,13 +109,16 @@ class CallAnswerer:
                 overflow_out = os.fstat(overflow_fd).st_size
             ns = time.perf_counter_ns() - begun_ns
             slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words), *words))
-        except Exception as error:
+        except BaseException as error:  # what a model returns may raise it when read
             if overflow_fd is not None:
                 with contextlib.suppress(OSError):
                     os.close(overflow_fd)
                 overflow_fd = None
             ran_out = is_out_of_memory(error)
-            who = loaded.source.id.slashed if loaded is not None else "a model"
+            who = "a model"
+            if loaded is not None:
+                name = loaded.signature_names[signature_index]
+                who = f"{loaded.source.id.slashed}, signature {name!r}"
             fault = serving_error(error, who)
             forget_frames(fault)  # this one holds it, and what the model had made
             text = (

@@ -104,6 +104,10 @@ def load_guest_model(
         ) from error
     except Exception as error:
         raise Internal(f"{who} does not load: {one_line(error)}") from error
+    except BaseException as error:  # sys.exit() must not end the thread that loads
+        raise Internal(
+            f"{who} does not load: its code ended its interpreter ({one_line(error)})"
+        ) from error
     return model
 
 

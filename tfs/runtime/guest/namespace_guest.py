@@ -23,11 +23,10 @@ import torch
 from tfs.core.errors import (
     Internal,
     InvalidItems,
-    ServingError,
     Unavailable,
     serving_error,
 )
-from tfs.runtime.guest.guest_model import Value, load_guest_model
+from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
 from tfs.runtime.guest.loaded_model import LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
@@ -143,12 +142,6 @@ class NamespaceGuest:
         )
         try:
             guest = load_guest_model(version, staged)
-        except ServingError:
-            raise
-        except BaseException as error:
-            raise Internal(
-                f"{version.id.slashed} ended its interpreter while loading"
-            ) from error
         finally:
             staged.close()
         self._models[model_id] = LoadedModel(version, guest)
@@ -179,12 +172,18 @@ class NamespaceGuest:
                     else nest(data, shape)
                 )
             outputs = loaded.guest.run(signature_name, values, num_rows)
-            found: list[tuple[str, object]] = [
-                (name, describe(value, self._kept))
-                if isinstance(value, torch.Tensor)
-                else (name, (DTYPE_CODES[value.dtype], value.shape, value.data))
-                for name, value in outputs.items()
-            ]
+            try:
+                found: list[tuple[str, object]] = [
+                    (name, describe(value, self._kept))
+                    if isinstance(value, torch.Tensor)
+                    else (name, (DTYPE_CODES[value.dtype], value.shape, value.data))
+                    for name, value in outputs.items()
+                ]
+            except BaseException as error:
+                who = f"{loaded.source.id.slashed}, signature {signature_name!r}"
+                raise Internal(
+                    f"{who} returned what cannot be read: {one_line(error)}"
+                ) from error
         pages = loaded.written_pages_if_due()
         return found, time.perf_counter_ns() - begun_ns, pages
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from tfs.core.dtype import STRING
+from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
 from tfs.core.servable import Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
@@ -73,8 +73,13 @@ class TorchCallable:
                 del value
                 return take_views(outputs, values)
         views: dict[str, TensorView] = {}
-        for name, value in outputs.items():
-            views[name] = to_view(value) if isinstance(value, torch.Tensor) else value
+        try:
+            for name, value in outputs.items():
+                views[name] = (
+                    to_view(value) if isinstance(value, torch.Tensor) else value
+                )
+        except BaseException as error:
+            raise call.unreadable(error) from error
         return views
 
     def run(
@@ -155,13 +160,22 @@ class _SignatureCall:
                 ) from error
             raise Internal(f"{self._who} failed: {one_line(error)}") from error
         named: Mapping[str, object]
-        if type(result) is dict:
-            named = result
-        elif self._only is not None and type(result) is torch.Tensor:
-            named = {self._only: result}  # to ask what else it may be takes longer
-        else:
-            named = self._named(result)
-        return self._checked(named, num_rows)
+        try:
+            if type(result) is dict:
+                named = result
+            elif self._only is not None and type(result) is torch.Tensor:
+                named = {self._only: result}  # to ask what else it may be takes longer
+            else:
+                named = self._named(result)
+            return self._checked(named, num_rows)
+        except ServingError:
+            raise
+        except BaseException as error:  # of a class of the model's own
+            raise self.unreadable(error) from error
+
+    def unreadable(self, error: BaseException) -> Internal:
+        """Returns the error for outputs that cannot be read, and why."""
+        return Internal(f"{self._who} returned what cannot be read: {one_line(error)}")
 
     def _named(self, result: object) -> Mapping[str, object]:
         """Returns outputs by name: a mapping as it is, others by position."""
@@ -259,7 +273,9 @@ class _SignatureCall:
             f"signature promises {spec.dtype}{wanted}"
         )
         if wanted == list(output.shape):
-            text += f"; return it as {spec.dtype}, or say {dtype} in the signature"
+            text += f"; return it as {spec.dtype}"
+            if dtype in DTYPES:
+                text += f", or say {dtype} in the signature"
         return Internal(text)
 
 

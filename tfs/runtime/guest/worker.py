@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tfs.core.errors import Internal, ServingError, Unavailable, serving_error
+from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.process_memory import data_bytes
 from tfs.core.servable import Tensors
 from tfs.core.spin_backoff import SpinBackoff
@@ -325,15 +325,12 @@ class Worker:
                 guest = load_guest_model(source, files, weights)
                 if weights is not None:
                     weights.settle()
-            except BaseException as error:
+            except BaseException:
                 self._memory_limit.allow(-files.size_bytes)
                 # Closed at once: what is left of the model calls nothing any more.
                 if weights is not None:
                     weights.close_channel()
-                if isinstance(error, ServingError):
-                    raise
-                who = source.id.slashed
-                raise Internal(f"{who} ended its interpreter while loading") from error
+                raise
         finally:
             files.close()
         import_s = time.thread_time() - begun_s + imported_s(source.platform)

@@ -123,7 +123,7 @@ class InlineModel:
         if guest is None or not self.can_rehearse:
             return False
         torch.set_num_threads(self.num_threads)
-        with contextlib.suppress(Exception), torch.inference_mode():
+        with contextlib.suppress(BaseException), torch.inference_mode():
             guest.call(signature_name, inputs)
         return True
 
@@ -546,7 +546,7 @@ class InlineInterpreter:
             return unloaded(model.source.id)
         try:
             return guest.call(signature_name, inputs)
-        except Exception as error:
+        except BaseException as error:  # what a model returns may raise it when read
             fault = serving_error(error, model.source.id.slashed)
             # They hold the model's tensors, and our callers' frames the fault.
             forget_frames(fault)
