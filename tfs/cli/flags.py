@@ -191,12 +191,6 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "pause before the first of them; it doubles, up to 60 s (default 1000000)",
     ),
     Flag(
-        "allow_version_labels_for_unavailable_models",
-        "allow_version_labels_for_unavailable_models",
-        _bool,
-        "a new label may point to a version that is not available yet",
-    ),
-    Flag(
         "enable_serialization_as_tensor_content",
         "serialize_as_tensor_content",
         _bool,
@@ -427,6 +421,8 @@ WITHOUT_MEANING: Final = frozenset(
         "platform_config_file",
         # A version's batching_params.pbtxt always counts; the health service is on.
         "enable_per_model_batching_parameters",
+        # A label may always be set before its version is loaded.
+        "allow_version_labels_for_unavailable_models",
     }
 )
 """TensorFlow Serving's flags that mean nothing here: accepted with a warning."""

@@ -102,8 +102,6 @@ class ServerOptions:
         num_unload_threads: Versions unloaded at the same time; 0 chooses.
         max_num_load_retries: Further tries after a load failed.
         load_retry_interval_s: Pause before the first further try; it doubles, up to 60 s.
-        allow_version_labels_for_unavailable_models: Whether a new label may point
-            to a version that is not available yet.
         serialize_as_tensor_content: Predict outputs as raw ``tensor_content``
             rather than typed fields.
         check_signature_method: Whether Classify and Regress insist on the signature's
@@ -180,7 +178,6 @@ class ServerOptions:
     num_warmup_iterations: int = 0
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 1.0
-    allow_version_labels_for_unavailable_models: bool = False
     serialize_as_tensor_content: bool = False
     check_signature_method: bool = False
     unload_when_empty: bool = False
