@@ -101,7 +101,8 @@ class QueueStats:
         ``wait_s`` is what its oldest task waited, ``num_waiting`` the tasks that wait
         now that it has ended.
         """
-        self._wait_total_s += num * wait_s
+        if wait_s > 0:  # it may have come after the look at the clock that began it
+            self._wait_total_s += num * wait_s
         self._wait_counts[bisect_left(_TIME_BOUNDS, wait_s)] += num
         self.device_s += num * device_s
         self._exec_counts[bisect_left(_TIME_BOUNDS, device_s)] += num

@@ -185,14 +185,16 @@ class CachingManager:
             self._is_closed = True
         is_loads_over = self._load_executor.close(deadline_s)
         for servable_id in self.list_available_ids():
-            self._basic.unload(servable_id, reason="the server stops")
+            self._basic.unload(servable_id, reason="the manager is closed")
         is_empty = self._drive(lambda: not self._basic.num_executing, deadline_s)
         return self._unload_executor.close(deadline_s) and is_loads_over and is_empty
 
     def _load(self, servable_id: ServableId, deadline_s: float | None) -> None:
         with self._changed:
             if self._is_closed:
-                raise NotFound(f"{servable_id} is not loaded; the server stops")
+                raise NotFound(
+                    f"{servable_id} is not loaded, and the manager is closed"
+                )
             outcome = self._loading.get(servable_id)
             is_first = outcome is None
             if outcome is None:

@@ -105,6 +105,12 @@ def test_default_that_callers_would_be_refused_for_is_refused(
         derive(Double(), options)
 
 
+def test_module_without_forward_is_told_so() -> None:
+    """Not that its parameters have no names."""
+    with pytest.raises(InvalidArgument, match=r"Module\.forward does not exist"):
+        derive(nn.Module(), SignatureOptions(torch.rand(2, 3)))
+
+
 def test_padding_of_fixed_sizes_is_refused() -> None:
     """It would never be used, and requests of other lengths be refused."""
     options = SignatureOptions(torch.rand(2, 3), pad={"x": 0})

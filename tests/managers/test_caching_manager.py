@@ -225,7 +225,7 @@ def test_closed_manager_loads_nothing() -> None:
     world.value(ServableRequest.specific("a", 1))
     assert world.manager.close()
     assert world.manager.close()
-    with pytest.raises(NotFound, match="stops"):
+    with pytest.raises(NotFound, match="manager is closed"):
         world.manager.acquire(ServableRequest.specific("a", 1))
     assert world.factory.log.resident == []
 

@@ -20,7 +20,7 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.export import save
+from tfs.export import SignatureOptions, save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.exported_signature import read_exported_signature
 from tfs.servables.platform import LoadContext
@@ -257,6 +257,23 @@ def test_operator_that_servers_lack_is_refused_when_it_is_saved(
     """The author's program has registered it; nothing does on a server."""
     with pytest.raises(InvalidArgument, match=r"tfs_tests::tripled.*torch_package"):
         save(CallsOwnOperator(), PIXELS, tmp_path, platform=platform)
+
+
+class TwoMethods(nn.Module):
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels * 2
+
+    def halved(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels / 2
+
+
+def test_method_that_scripting_leaves_out_is_named_with_the_way_to_keep_it(
+    tmp_path: Path,
+) -> None:
+    """torch.jit.script takes forward alone, and says nothing of the others."""
+    more = {"half": SignatureOptions(PIXELS, call="halved")}
+    with pytest.raises(InvalidArgument, match=r"without halved.*@torch\.jit\.export"):
+        save(TwoMethods(), PIXELS, tmp_path, signatures=more, platform="torchscript")
 
 
 def test_missing_operator_is_named_by_the_server(

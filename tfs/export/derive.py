@@ -79,8 +79,10 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     """
     where = f"{type(module).__name__}.{options.call}"
     function = getattr(module, options.call, None)
-    if not callable(function):
-        raise InvalidArgument(f"{where} does not exist")
+    # What nn.Module has in the place of a forward that nobody wrote.
+    absent = "_forward_unimplemented"
+    if not callable(function) or getattr(function, "__name__", "") == absent:
+        raise InvalidArgument(f"{where} does not exist: a server would call it")
     _check_defaults(options, where)
     example, forms = name_inputs(function, options.example_inputs, where)
     left_out = options.defaults.keys() - example.keys()

@@ -134,6 +134,14 @@ class ScriptWriter:
                     "torch.jit.trace instead, or save it as torch_package, which "
                     "takes any Python"
                 ) from error
+            methods = [o.call for o in module.options.values()]
+            unknown = [call for call in methods if not hasattr(scripted, call)]
+            if unknown:
+                raise InvalidArgument(
+                    f"{name} was scripted without {', '.join(unknown)}: scripting takes "
+                    "forward and what it calls; decorate other methods that clients "
+                    "call with @torch.jit.export"
+                )
             names = torch.jit.export_opnames(  # type: ignore[no-untyped-call]
                 scripted
             )

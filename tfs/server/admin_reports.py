@@ -45,7 +45,7 @@ def version_report(state: ServableState, path: str = "") -> pb.VersionReport:
         fill_error(report.error, state.error)
     if state.note:
         report.notes.append(state.note)
-    if state.resident_bytes is not None:
+    if state.resident_bytes is not None and state.manager_state is not ManagerState.END:
         report.memory.resident_bytes = state.resident_bytes
     return report
 
