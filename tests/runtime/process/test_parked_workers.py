@@ -64,6 +64,10 @@ class Versions:
         """Loads it on whatever worker there is."""
         return self._interpreter(uses_parked=True).load(source)
 
+    def load_twice(self) -> list[ProcessModel]:
+        """Loads two versions, the second where it may be beside the first."""
+        return [self.load(self.source()) for _ in range(2)]
+
     def unload(self, model: ProcessModel) -> int:
         """Unloads it, until its worker is parked or gone; returns the process."""
         pid = model.worker_pid
@@ -204,23 +208,30 @@ def _bytes_of(pid: int) -> tuple[int, int]:
     return held_bytes, made_bytes
 
 
-def test_one_worker_per_servable_is_kept(versions: Versions) -> None:
-    """Of two that become free at once, the second ends at once."""
-    models = [versions.load(versions.source()) for _ in range(2)]
-    pids = [versions.unload(model) for model in models]
-    assert versions.parked.pids == pids[:1]
-    assert is_gone(pids[1])
+def test_all_workers_of_a_version_are_kept(versions: Versions) -> None:
+    """A version that has two processes leaves both to the next one."""
+    pids = [versions.unload(model) for model in versions.load_twice()]
+    assert [model.worker_pid for model in versions.load_twice()] == pids
 
 
-def test_few_workers_are_kept(
-    versions: Versions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of whoever comes first: in a wave of swaps nobody cleans up for nothing."""
-    monkeypatch.setattr(parked_workers, "_MOST_PARKED", 2)
+def test_few_workers_are_kept(versions: Versions) -> None:
+    """Those that come first: in a wave of swaps nobody cleans up for nothing."""
+    versions.parked = ParkedWorkers(versions.host.loop, most=2)
     models = [versions.load(versions.source(name=name)) for name in "abc"]
     pids = [versions.unload(model) for model in models]
     assert versions.parked.pids == pids[:2]
     assert is_gone(pids[2])
+
+
+def test_there_is_room_for_all_workers_of_the_largest_version(
+    versions: Versions,
+) -> None:
+    """However few are kept otherwise."""
+    versions.parked = ParkedWorkers(versions.host.loop, most=1)
+    versions.host.on_loop(lambda: versions.parked.expect(2))
+    versions.host.on_loop(lambda: versions.parked.expect(1))
+    pids = [versions.unload(model) for model in versions.load_twice()]
+    assert versions.parked.pids == pids
 
 
 def test_a_worker_is_reused_a_bounded_number_of_times(

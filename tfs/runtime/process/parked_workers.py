@@ -27,7 +27,7 @@ from tfs.runtime.process.worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
 
-_MOST_PARKED: Final = 4
+_MOST_PARKED: Final = 4  # more only where a version has more
 _MOST_USES: Final = 64  # of a process: what each leaves may be too little to see
 _CLEANING_S: Final = 10.0
 _AGE_S: Final = 30.0
@@ -67,20 +67,26 @@ class _Parked:
 
 
 class ParkedWorkers:
-    """Keeps at most one worker per servable, and few in all. Loop-confined.
+    """Keeps few workers, of whoever comes first. Loop-confined.
 
     Args:
         loop: Watches them; its clock says when they have waited too long.
+        most: How many at a time.
 
     """
 
-    def __init__(self, loop: ServingLoop) -> None:
+    def __init__(self, loop: ServingLoop, most: int = _MOST_PARKED) -> None:
         self._loop = loop
+        self._most = most
         self._parked: list[_Parked] = []
         self._timer: Timer | None = None
         self._closed = False
         self.num_reused = 0
         """How many were taken so far."""
+
+    def expect(self, num_workers: int) -> None:
+        """Makes room for all workers of a version that has so many."""
+        self._most = max(self._most, num_workers)
 
     @property
     def pids(self) -> list[int]:
@@ -98,11 +104,8 @@ class ParkedWorkers:
             model_id: What it has loaded.
 
         """
-        if self._closed or link.num_uses >= _MOST_USES:
-            return False
-        if len(self._parked) >= _MOST_PARKED or any(
-            each.code.servable == code.servable for each in self._parked
-        ):
+        is_worn = link.num_uses >= _MOST_USES
+        if self._closed or is_worn or len(self._parked) >= self._most:
             return False
         now_s = self._loop.clock.now()
         parked = _Parked(code, link, now_s + _CLEANING_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.version_files import VersionFiles
@@ -95,6 +96,8 @@ class ProcessBackend:
                 may_grow,
                 self._make_template if self._has_templates else None,
             )
+            if self._parked is not None:
+                self._loop.post(partial(self._parked.expect, num_interpreters))
             # Pools of versions that were unloaded hold nothing any more.
             self._pools = [each for each in self._pools if not each.is_spent]
             self._pools.append(pool)
