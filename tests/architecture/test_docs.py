@@ -1,0 +1,64 @@
+"""Links of the documentation, and the files that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.tree import ROOT, tracked_files
+
+PAGES = [ROOT / page for page in tracked_files("*.md")]
+MODULES = [f"/{path.as_posix()}" for path in tracked_files("*.py")]
+
+
+def by_name(page: Path) -> str:
+    return page.name
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Returns what links may name of a page: its headings, as GitHub spells them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = [re.sub(r"[^a-z0-9 -]", "", head.lower()) for head in heads]
+    return {head.strip().replace(" ", "-") for head in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a file of the tree, and to a heading that it has."""
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", text):
+        other = page.parent / target if target else page
+        assert other.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(other), f"{page.name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_named_modules_exist(page: Path) -> None:
+    """Pages name them whole, or by the end of their path."""
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`(\w+(?:/\w+)+\.py)`", text):
+        assert any(file.endswith(f"/{name}") for file in MODULES), (
+            f"{page.name} names {name}"
+        )
+
+
+def test_the_map_names_modules_that_exist() -> None:
+    """Its table leaves the folder out where the row has named it."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = text.partition("## Where do I change")[2]
+    names = re.findall(r"`([\w/]+\.py)`", table)
+    missing = [
+        name for name in names if not any(f.endswith(f"/{name}") for f in MODULES)
+    ]
+    assert names
+    assert missing == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    """Nobody looks for a page in a folder."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert pages == set(re.findall(r"\]\(docs/([\w-]+\.md)", text))
