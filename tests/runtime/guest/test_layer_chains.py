@@ -215,6 +215,13 @@ def test_subclasses_and_replaced_methods_are_left_alone() -> None:
         assert bits(plain(tensor)) == bits(expected)
 
 
+def test_chain_that_would_gain_nothing_is_left_alone() -> None:
+    """Layers of the model's own are called as ever, without a look at them before."""
+    model = nn.Sequential(Keeper(), nn.ReLU())
+    quicken_chains(model)
+    assert "forward" not in vars(model)
+
+
 def test_library_that_replaced_torchs_layers_keeps_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

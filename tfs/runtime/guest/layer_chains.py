@@ -33,13 +33,18 @@ _State = Mapping[str, Any]
 def quicken_chains(model: nn.Module) -> None:
     """Has the model's own ``Sequential`` modules run as this module says.
 
-    Subclasses, and modules whose ``forward`` was replaced, stay what they are. A
-    quickened module can be copied, pickled, scripted, traced and exported as before.
+    Those where nothing would be saved, subclasses, and modules whose ``forward`` was
+    replaced, stay what they are. A quickened module can be copied, pickled, scripted,
+    traced and exported as before.
     """
     if any(each.forward is not theirs for each, theirs in _THEIR_FORWARDS.items()):
         return  # some library has put its own in torch's place
     for module in nn.Module.modules(model):
-        if type(module) is nn.Sequential and not has_own_forward(module):
+        if (
+            type(module) is nn.Sequential
+            and not has_own_forward(module)
+            and any(type(each) in _WORTHWHILE for each in module)
+        ):
             # Bound, so that a copy of the module runs its own layers.
             vars(module)["forward"] = types.MethodType(forward, module)
 
@@ -183,6 +188,7 @@ _CHANGES: Final[Mapping[type[nn.Module], Callable[[_State, torch.Tensor], object
 }
 """Layers that compute each element from the one in its place; to be done there."""
 
+_WORTHWHILE: Final = frozenset({*_MAKERS, nn.Sequential})
 _KINDS: Final[tuple[type[nn.Module], ...]] = (
     *_MAKERS,
     *_CHANGES,
