@@ -274,3 +274,35 @@ def test_small_requests_cannot_become_huge_tensors(kind: str) -> None:
         given_rows = rows(*empty, context=context)
     with pytest.raises(ResourceExhausted, match="to fill in"):
         tensors_of_examples(given_rows, signature, options)
+
+
+def test_a_context_that_no_example_needs_is_not_read() -> None:
+    """What every Example overrides may be of another kind."""
+    other = an_example({"f": [b"text"]}).SerializeToString()
+    full = an_example({"f": [1.0, 2.0]}).SerializeToString()
+    tensors = tensors_of_examples(ExampleInput((full,), other), fixed(FLOAT32, (2,)))
+    assert tensors["x"].shape == (1, 2)
+    with pytest.raises(InvalidArgument, match="context: data types don't match"):
+        tensors_of_examples(ExampleInput((full, b""), other), fixed(FLOAT32, (2,)))
+
+
+def test_examples_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsed, an empty one takes a hundred times what it takes on the wire."""
+    num_alive = most_alive = 0
+
+    class Parsed(dict[str, object]):
+        def __init__(self) -> None:
+            nonlocal num_alive, most_alive
+            num_alive += 1
+            most_alive = max(most_alive, num_alive)
+
+        def __del__(self) -> None:
+            nonlocal num_alive
+            num_alive -= 1
+
+    monkeypatch.setattr("tfs.codec.example._features", lambda *words: Parsed())
+    tensors = tensors_of_examples(
+        ExampleInput((b"",) * 100), fixed(FLOAT32, (2,), default=(1.0, 2.0))
+    )
+    assert tensors["x"].shape == (100, 2)
+    assert most_alive <= 2

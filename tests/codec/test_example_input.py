@@ -19,7 +19,7 @@ from tfs.codec.example_input import (
     read_input,
 )
 from tfs.codec.model_spec import ModelSpec
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.proto.tensorflow.core.example import example_pb2
 from tfs.proto.tensorflow_serving.apis import classification_pb2, input_pb2
 
@@ -125,3 +125,12 @@ def test_repeated_parts_are_merged_as_protobuf_merges_them(message: bytes) -> No
         parsed.examples
     )
     assert example_pb2.Example.FromString(read.context) == context
+
+
+def test_examples_of_next_to_nothing_are_bounded() -> None:
+    """Each takes thirty times what it takes on the wire; larger ones cost nothing."""
+    many = wire.delimited(2, wire.delimited(1, b"\x0a\x00" * 1_200_000))
+    with pytest.raises(ResourceExhausted, match=r"more than \d+ Examples of next to"):
+        read_example_request(many)
+    few = wire.delimited(2, wire.delimited(1, wire.delimited(1, bytes(64)) * 50_000))
+    assert len(read_example_request(few).input.examples) == 50_000

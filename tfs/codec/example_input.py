@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.codec import wire
+from tfs.codec.decode_options import DEFAULT_OPTIONS
 from tfs.codec.model_spec import ModelSpec, read_model_spec
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.tensor_view import Buffer
 
 QUICK_EXAMPLE_BYTES: Final = 8 << 10
@@ -79,6 +80,7 @@ def read_fields(message: Buffer) -> tuple[list[bytes], list[bytes]]:
     return first, second
 
 
+_EXAMPLE_BYTES: Final = 64  # what one takes here at least
 _LIST: Final = 1
 _LIST_WITH_CONTEXT: Final = 2
 
@@ -88,11 +90,14 @@ def read_input(parts: Iterable[bytes]) -> ExampleInput:
 
     Raises:
         InvalidArgument: Not an Input. The Examples themselves are not looked at.
+        ResourceExhausted: So many tiny Examples that to tell them apart takes more
+            than ``max_tensor_bytes`` beyond what was sent.
 
     """
     form = 0
     examples: list[bytes] = []
     context = b""
+    room = DEFAULT_OPTIONS.max_tensor_bytes
     try:
         for part in parts:
             for number, kind, start, stop in wire.fields(part, 0, len(part)):
@@ -105,6 +110,12 @@ def read_input(parts: Iterable[bytes]) -> ExampleInput:
                         continue
                     if inner == 1:
                         examples.append(part[low:high])
+                        room -= max(0, _EXAMPLE_BYTES - (high - low))
+                        if room < 0:
+                            raise ResourceExhausted(
+                                f"more than {len(examples) - 1} Examples of next to "
+                                "nothing; send them in several requests"
+                            )
                     elif inner == 2 and form == _LIST_WITH_CONTEXT:
                         context += part[low:high]
     except wire.MalformedError as error:
