@@ -46,17 +46,10 @@ def executor(num_threads: int, name: str, clock: Clock) -> Executor:
     return InlineExecutor()
 
 
-class Environment:
-    """Owns a manager, its bus and monitor, a fake clock and a log of loaders."""
+class Surroundings:
+    """What is around a manager: pools, a bus, a monitor, a fake clock, a log of loaders."""
 
-    def __init__(
-        self,
-        pools: Pools,
-        *,
-        options: AspiredVersionsManagerOptions | None = None,
-        tracker: ResourceTracker | None = None,
-        has_bus: bool = True,
-    ) -> None:
+    def __init__(self, pools: Pools) -> None:
         self.clock = FakeClock()
         self.log = LoaderLog()
         self.executors = (
@@ -69,6 +62,33 @@ class Environment:
             clock=self.clock,
             options=StateMonitorOptions(max_num_log_events=10_000),
         )
+
+    def loader(self, name: str, version: int, **arguments: object) -> FakeLoader:
+        return FakeLoader(
+            ServableId(name, version),
+            log=self.log,
+            **arguments,  # type: ignore[arg-type]
+        )
+
+    def wait_idle(self) -> None:
+        """Waits until the pools have done what they were given."""
+        for each in self.executors:
+            if isinstance(each, ThreadExecutor):
+                assert each.wait_idle()
+
+
+class Environment(Surroundings):
+    """Owns a manager and what is around it; drives it step by step."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        *,
+        options: AspiredVersionsManagerOptions | None = None,
+        tracker: ResourceTracker | None = None,
+        has_bus: bool = True,
+    ) -> None:
+        super().__init__(pools)
         self.manager = AspiredVersionsManager(
             options
             or AspiredVersionsManagerOptions(
@@ -103,19 +123,6 @@ class Environment:
             data.id.version: data.payload for data in aspired.versions if data.payload
         }
         self._callback(aspired)
-
-    def loader(self, name: str, version: int, **arguments: object) -> FakeLoader:
-        return FakeLoader(
-            ServableId(name, version),
-            log=self.log,
-            **arguments,  # type: ignore[arg-type]
-        )
-
-    def wait_idle(self) -> None:
-        """Waits until the pools have done what they were given."""
-        for each in self.executors:
-            if isinstance(each, ThreadExecutor):
-                assert each.wait_idle()
 
     def step(self) -> float | None:
         """Steps once and lets the pools finish what that began."""

@@ -13,8 +13,7 @@ from managers.loader_harness import HarnessState
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
-from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
-from tests.managers.environment import POOLS, Pools, executor
+from tests.managers.environment import POOLS, Pools, Surroundings
 from tfs.core.errors import (
     Code,
     FailedPrecondition,
@@ -26,15 +25,13 @@ from tfs.core.errors import (
     Unavailable,
     Unknown,
 )
-from tfs.core.event_bus import EventBus
-from tfs.core.executor import ThreadExecutor
 from tfs.core.manager import available_as
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
-from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.servable_state import ManagerState
 from tfs.testing.fake_clock import FakeClock
-from tfs.testing.fake_loader import FakeLoader, FakeServable, LoaderLog
+from tfs.testing.fake_loader import FakeLoader, FakeServable
 from tfs.testing.sequencer import Sequencer
 
 THREADS = Pools(2, 2)
@@ -67,8 +64,8 @@ class Outcome:
         return Code.OK if error is None else error.code
 
 
-class World:
-    """A basic manager on a bus, with a monitor, a fake clock and its pools."""
+class World(Surroundings):
+    """A basic manager and what is around it."""
 
     def __init__(
         self,
@@ -80,18 +77,7 @@ class World:
         pre_load_hook: Callable[[ServableId], None] | None = None,
         has_bus: bool = True,
     ) -> None:
-        self.clock = FakeClock()
-        self.log = LoaderLog()
-        self.executors = (
-            executor(pools.num_load, "load", self.clock),
-            executor(pools.num_unload, "unload", self.clock),
-        )
-        self.bus: EventBus[ServableState] = EventBus(self.clock)
-        self.monitor = ServableStateMonitor(
-            self.bus,
-            clock=self.clock,
-            options=StateMonitorOptions(max_num_log_events=1000),
-        )
+        super().__init__(pools)
         self.tracker = None if limit_bytes is None else ResourceTracker.ram(limit_bytes)
         self.manager = BasicManager(
             event_bus=self.bus if has_bus else None,
@@ -108,13 +94,6 @@ class World:
 
     def _note_change(self, name: str) -> None:
         self._changes.append(name)
-
-    def loader(self, name: str, version: int, **arguments: object) -> FakeLoader:
-        return FakeLoader(
-            ServableId(name, version),
-            log=self.log,
-            **arguments,  # type: ignore[arg-type]
-        )
 
     def manage(self, loader: FakeLoader) -> ServableId:
         self.manager.manage(data(loader))
@@ -145,11 +124,6 @@ class World:
             if not is_due and not self._changes:
                 return next_s
         raise AssertionError("it never settles")
-
-    def wait_idle(self) -> None:
-        for each in self.executors:
-            if isinstance(each, ThreadExecutor):
-                each.wait_idle()
 
     def state(self, servable_id: ServableId) -> ManagerState | None:
         state = self.monitor.state(servable_id)
