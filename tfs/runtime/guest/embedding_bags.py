@@ -73,29 +73,27 @@ def forward(
         )
     else:  # noqa: RET505 - what follows a return would be compiled
         weight = self._parameters.get("weight")
+        begins = None
         if (
-            offsets is not None
-            or per_sample_weights is not None
-            or weight is None
-            or self.max_norm is not None
-            or self.padding_idx is not None
-            or self.scale_grad_by_freq
-            or self.sparse
-            or self.mode not in _MODES
-            or not is_plain_call(input)
-            or input.is_nested
-            or input.dim() != 2
-            or input.dtype not in _INDEX_DTYPES
-            or not input.numel()
+            offsets is None
+            and per_sample_weights is None
+            and weight is not None
+            and self.max_norm is None
+            and self.padding_idx is None
+            and not self.scale_grad_by_freq
+            and not self.sparse
+            and self.mode in _MODES
+            and is_plain_call(input)
+            and not input.is_nested
         ):
+            begins = _offsets.get((input.shape, input.dtype))
+            if begins is None:
+                begins = _begins(input)
+        if begins is None:
             plainly: torch.Tensor = torch.nn.EmbeddingBag.forward(
                 self, input, offsets, per_sample_weights
             )
             return plainly
-        shape = input.shape
-        begins = _offsets.get((shape, input.dtype))
-        if begins is None:
-            begins = _begins(shape, input.dtype)
         assert _operator is not None
         return _operator(
             weight,
@@ -110,11 +108,14 @@ def forward(
         )[0]
 
 
-def _begins(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    num_rows, num_each = shape
-    begins = torch.arange(0, num_rows * num_each, num_each, dtype=dtype)
+def _begins(indices: torch.Tensor) -> torch.Tensor | None:
+    """Returns where bags begin; None for what is not a row of indices per bag."""
+    if indices.dim() != 2 or indices.dtype not in _INDEX_DTYPES or not indices.numel():
+        return None
+    num_rows, num_each = indices.shape
+    begins = torch.arange(0, num_rows * num_each, num_each, dtype=indices.dtype)
     if num_rows <= _MOST_ROWS_KEPT:
         if len(_offsets) >= _MOST_KEPT:
             _offsets.clear()
-        _offsets[shape, dtype] = begins
+        _offsets[indices.shape, indices.dtype] = begins
     return begins
