@@ -185,8 +185,14 @@ def scan(
         )
     elif not names:
         look.problems.append(
-            f"no version of {servable.name} under {base_path}: a version is a "
-            f"directory with a number for its name, such as {base_path}/1"
+            f"no version of {servable.name} under {base_path}: "
+            + (
+                f"it is a version itself; name {base_path.rpartition('/')[0]}, in which "
+                "it lies"
+                if _is_version(file_system, base_path)
+                else "a version is a directory with a number for its name, such as "
+                f"{base_path}/1"
+            )
         )
     # What the policy did not come to keeps its memory: how long it has been still.
     sightings = {
@@ -315,6 +321,13 @@ class _Look:
             f"no {MANIFEST} and none of {wanted}, but {found} (is it still being "
             "written?)"
         )
+
+
+def _is_version(file_system: FileSystem, path: str) -> bool:
+    """Whether somebody named a version directory where its parent was meant."""
+    return bool(name_versions([path.rpartition("/")[2]])) and any(
+        file_system.is_file(f"{path}/{name}") for name in (MANIFEST, *PLATFORM_BY_FILE)
+    )
 
 
 _MAX_NAMES: Final = 5  # of files, in a message

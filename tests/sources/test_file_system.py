@@ -422,6 +422,15 @@ def test_a_table_needs_no_signatures() -> None:
     assert w.poll() == [("digits", [1])]
 
 
+def test_base_path_that_is_a_version_is_told_so() -> None:
+    """Whoever names one folder too many reads which one is meant."""
+    w = world(ServableToMonitor("digits", "/models/digits/1"))
+    w.publish(1)
+    w.poll()
+    told = " ".join(w.source.problems()["digits"])
+    assert "it is a version itself; name /models/digits, in which it lies" in told
+
+
 def test_file_of_another_kind_is_named_with_the_way_out() -> None:
     """What torch.save wrote, or another tool, shows what was dropped and what to do."""
     w = world(settle_s=2.0)
