@@ -135,7 +135,7 @@ class Servable:
 
 
 def test_class_says_itself_which_method_answers_a_signature(
-    tmp_path: Path, load: Load
+    tmp_path: Path, load: Load, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file with several ways to be called needs no option to be packaged."""
     source = tmp_path / "several.py"
@@ -146,6 +146,10 @@ def test_class_says_itself_which_method_answers_a_signature(
         outcome = run_task(servable, key, {"x": view})
         assert not isinstance(outcome, ServingError), outcome
         assert struct.unpack("f", bytes(outcome["y"].data)) == (expected,)  # type: ignore[arg-type]
+    source.write_text(SEVERAL.replace('return {"y": x / 2}', 'return {"z": x / 2}'))
+    save_python(source, tmp_path / "base", example_inputs={"x": torch.ones(2)})
+    assert "signature=halves" in caplog.text
+    assert "did not return output 'y'" in caplog.text
     source.write_text(SEVERAL.replace('{"halves": "halved"}', '{"half": "halved"}'))
     with pytest.raises(InvalidArgument, match="'half', which is no signature"):
         save_python(source, tmp_path / "base")

@@ -16,6 +16,7 @@ from typing import Final
 import torch
 
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit, read_signatures
@@ -26,7 +27,7 @@ from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.export.verify import warn_of_files
-from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 from tfs.runtime.guest.python import methods_of_class
 
@@ -288,8 +289,36 @@ def _try(
             signature = signatures[DEFAULT_SIGNATURE]
             with torch.inference_mode():
                 model.call(DEFAULT_SIGNATURE, signature.with_defaults(views))
+            _try_others(model, signatures, views)
     finally:
         model.close()
+
+
+def _try_others(
+    model: GuestModel, signatures: Mapping[str, Signature], views: Tensors
+) -> None:
+    """Calls the signatures that take the same example; warns of those that fail.
+
+    No more than that: the example was given for another one.
+    """
+    for key, signature in signatures.items():
+        given = signature.with_defaults(views)
+        try:
+            signature.check_inputs(given)
+        except InvalidArgument:
+            continue  # it takes something else
+        try:
+            if key != DEFAULT_SIGNATURE:
+                with torch.inference_mode():
+                    model.call(key, given)
+        except ServingError as error:
+            log.warning(
+                "event=signature_failed signature=%s on the example of %s: %s; which "
+                "method a signature calls, `methods` says",
+                key,
+                DEFAULT_SIGNATURE,
+                error.message,
+            )
 
 
 def _write_weights(
