@@ -18,11 +18,12 @@ from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest import platform_imports
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.process_pool import ProcessPool
+from tfs.runtime.process.process_pool import MakeTemplate, ProcessPool
 from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.worker_state import WorkerState
 
@@ -118,18 +119,44 @@ def test_workers_of_a_branch_serve_on_without_what_made_them(
     assert (maker_of(one) == branch) == (dies == "zygote")
 
 
-def test_the_next_worker_has_what_its_template_loaded(
-    host: ProcessHost, tmp_path: Path
-) -> None:
-    """It is forked with the graph in memory; the template ends with the version."""
-    one, two = host.interpreter(), host.interpreter()
+def templates(
+    host: ProcessHost, options: WorkerOptions
+) -> tuple[list[VersionTemplate], MakeTemplate]:
+    """Returns what makes templates, and those that it will have made."""
     made: list[VersionTemplate] = []
 
     def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
-        made.append(VersionTemplate(host.loop, host.zygote, source, files))
+        made.append(VersionTemplate(host.loop, host.zygote, options, source, files))
         return made[-1]
 
-    pool = ProcessPool("pool", [one, two], ProcessOptions(), make_template=make)
+    return made, make
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param(WorkerOptions(), id="as the server"),
+        pytest.param(
+            WorkerOptions(nice=5, user_id=65534, group_id=65534),
+            id="as nobody",
+            marks=pytest.mark.skipif(
+                os.geteuid() != 0, reason="only root can become somebody else"
+            ),
+        ),
+        pytest.param(WorkerOptions(memory_limit_bytes=256 << 20), id="with a limit"),
+    ],
+)
+def test_the_next_worker_has_what_its_template_loaded(
+    host: ProcessHost, tmp_path: Path, worker: WorkerOptions
+) -> None:
+    """It is forked with the graph in memory, and runs as any worker of its options.
+
+    So does the template, as loading runs what a version holds; it ends with the version.
+    """
+    options = ProcessOptions(worker=worker)
+    one, two = host.interpreter(options), host.interpreter(options)
+    made, make = templates(host, worker)
+    pool = ProcessPool("pool", [one, two], options, make_template=make)
     model = pool.load(graph(tmp_path))
     (template,) = made
     until(lambda: template.forks is not None, "the template")
@@ -149,10 +176,23 @@ def test_the_next_worker_has_what_its_template_loaded(
         )
         assert maker_of(one) == template.pid
         assert values(ask(model.members[0][1], X).outputs()["y"]) == [[2, 4]]
+        assert one.pid is not None
+        for pid in (one.pid, template.pid):
+            runs = psutil.Process(pid)
+            assert runs.nice() == min(19, psutil.Process().nice() + worker.nice)
+            assert set(runs.uids()) == {worker.user_id or os.geteuid()}
+        assert ends_with_its_host(one.pid)
     until(lambda: one.stats().num_restarts == 2, "both deaths")
     model.unload()
     until(lambda: not process.is_running(), "the end of the template")
     assert values_after_reload(pool, tmp_path) == [[2, 4]]
+
+
+def ends_with_its_host(pid: int) -> bool:
+    """Whether it has the kernel kill its group when the host's pipe closes."""
+    infos = (Path(f"/proc/{pid}/fdinfo") / fd for fd in os.listdir(f"/proc/{pid}/fd"))
+    flags = [int(each.read_text().split("flags:")[1].split()[0], 8) for each in infos]
+    return any(each & os.O_ASYNC for each in flags)
 
 
 def values_after_reload(pool: ProcessPool, folder: Path) -> list[object]:
@@ -174,12 +214,7 @@ def test_the_workers_of_a_template_serve_on_without_it(
 ) -> None:
     """It is made anew for those to come."""
     one = host.interpreter()
-    made: list[VersionTemplate] = []
-
-    def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
-        made.append(VersionTemplate(host.loop, host.zygote, source, files))
-        return made[-1]
-
+    made, make = templates(host, WorkerOptions())
     pool = ProcessPool("pool", [one], ProcessOptions(), make_template=make)
     model = pool.load(graph(tmp_path))
     until(lambda: made[0].pid is not None, "the template")

@@ -77,7 +77,7 @@ def main(folder: Path, graph: Path) -> None:
         made: list[VersionTemplate] = []
 
         def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
-            made.append(VersionTemplate(loop, zygote, source, files))
+            made.append(VersionTemplate(loop, zygote, WorkerOptions(), source, files))
             return made[-1]
 
         plain, of_graph, stubborn = (

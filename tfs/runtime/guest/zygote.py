@@ -15,8 +15,9 @@ when the host is gone (``parent_death.py``).
                      the same with {"keeper": [kind, device]}, one descriptor |
                      {"standby": true}, the channel of a zygote to be forked off |
                      {"branch": platform}, the same, which is to import for a platform |
-                     {"template": platform, "source": ..., "files": names}, the same,
-                     which is to load a version, and its files
+                     {"template": platform, "source": ..., "files": names,
+                     "options": {...}}, the same, which is to load a version, and its
+                     files
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
                      {"failed": token, "why"}
 """
@@ -216,7 +217,8 @@ def become_worker(
     close_all_but({0, 1, 2, host.life_fd, *fds, *held})
     os.setpgid(0, 0)
     end_group_with_pipe(host.life_fd)
-    drop_privileges(options)
+    if preloaded is None:  # else who loaded it has, and this is its copy
+        drop_privileges(options)
     die_after_parent(host.pid)
     # All its threads inherit it: those that serve get a processor when they wake up,
     # those that load give theirs up to whoever does, also outside this server.
@@ -314,11 +316,13 @@ def run_zygote(
     """Turns a fresh fork into a zygote of its own: it needs nothing of its maker.
 
     A standby is as its maker was; a branch has a platform's imports behind it, and a
-    template a version loaded. The template ends if that starts threads, which forks
-    would lack. It stays in its maker's process group, which nobody ends.
+    template a version loaded, as the user that its workers are: loading runs what a
+    version holds. It ends if that starts threads, which forks would lack. It stays in its maker's process group, which nobody ends.
     """
-    die_with_parent(host.pid)
     close_all_but({0, 1, 2, host.life_fd, *fds})
+    if "template" in request:
+        drop_privileges(WorkerOptions(**request["options"]))
+    die_with_parent(host.pid)
     let_others_finish()
     channel_fd, *file_fds = fds
     preloaded = None

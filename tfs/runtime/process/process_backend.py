@@ -49,13 +49,6 @@ class ProcessBackend:
         self._shares = DeviceShares(
             loop, self._zygote, self._options.worker, self._options.kept_devices
         )
-        # One holds its version as the server's user, and has no user to become later.
-        worker = self._options.worker
-        self._has_templates = (
-            self._options.keeps_spare
-            and worker.user_id is None
-            and worker.group_id is None
-        )
         if started is not None:
             loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
@@ -94,7 +87,7 @@ class ProcessBackend:
                 ],
                 self._options,
                 may_grow,
-                self._make_template if self._has_templates else None,
+                self._make_template if self._options.keeps_spare else None,
             )
             if self._parked is not None:
                 self._loop.post(partial(self._parked.expect, num_interpreters))
@@ -106,7 +99,8 @@ class ProcessBackend:
     def _make_template(
         self, source: ModelSource, files: VersionFiles
     ) -> VersionTemplate:
-        return VersionTemplate(self._loop, self._zygote, source, files)
+        options = self._options.worker
+        return VersionTemplate(self._loop, self._zygote, options, source, files)
 
     def pools(self) -> list[ProcessPool]:
         """Returns the pools in use, for status and counters."""

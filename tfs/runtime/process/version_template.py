@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import logging
 import pickle
+from dataclasses import asdict
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.process.zygote_conversation import ZygoteConversation
@@ -31,6 +33,7 @@ class VersionTemplate:
     Args:
         loop: Drives the conversation with it.
         zygote: Has it forked.
+        options: Of the workers that it forks; it runs as they do.
         source: The version, which has been loaded in a worker before.
         files: Its bytes; the caller's, duplicated here.
 
@@ -40,11 +43,13 @@ class VersionTemplate:
         self,
         loop: ServingLoop,
         zygote: ZygoteClient,
+        options: WorkerOptions,
         source: ModelSource,
         files: VersionFiles,
     ) -> None:
         self._loop = loop
         self._zygote = zygote
+        self._options = options
         self._source = source
         self._files = files.duplicate()
         self._zygote_with_it: ZygoteConversation | None = None
@@ -79,6 +84,7 @@ class VersionTemplate:
             # Read by a process of ours, from a channel nobody else holds.
             "source": base64.b64encode(pickle.dumps(self._source)).decode(),
             "files": list(self._files.files),
+            "options": asdict(self._options),
         }
         platform, fds = self._source.platform, self._files.fds
         try:

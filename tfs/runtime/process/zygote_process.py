@@ -121,6 +121,8 @@ class ZygoteProcess:
         except OSError as error:
             self._end(f"it cannot be started: {error.strerror}")
             return
+        # Workers open it anew, also when they are another user already.
+        os.fchmod(their_life_fd, 0o444)
         try:
             process = subprocess.Popen(
                 [
