@@ -435,6 +435,13 @@ def _wrong_predicts() -> Iterator[Case]:
         change(tensor)
         yield wrong(name, bad, "x", _predict(x=tensor, y=y))
     whole = _predict(x=x, y=y).SerializeToString()
+    entry = whole[len(_predict().SerializeToString()) :]
+    yield wrong(
+        "a hundred thousand fields",
+        Code.RESOURCE_EXHAUSTED,
+        "more than 65536 inputs, outputs and other fields",
+        _predict().SerializeToString() + entry * 50_000,
+    )
     yield wrong("a truncated message", bad, "", whole[:-3])
     yield wrong("noise", bad, "", b"\xff" * 40)
     yield wrong(
@@ -692,6 +699,14 @@ def _models() -> Iterator[Case]:
         metadata.SerializeToString(),
         Code.INVALID_ARGUMENT,
         "Metadata field weights is not supported",
+    )
+    metadata.metadata_field.extend(["signature_def"] * 100_000)
+    yield Case(
+        "metadata asked for in a megabyte",
+        path,
+        metadata.SerializeToString(),
+        Code.RESOURCE_EXHAUSTED,
+        "this method takes 1048576",
     )
     path = f"{_MODELS}/GetModelStatus"
     status = get_model_status_pb2.GetModelStatusRequest()

@@ -40,6 +40,9 @@ class _UnusualError(Exception):
 
 
 _MAX_QUICK_FIELDS = 128
+MAX_FIELDS: Final = 65_536
+"""A request with more inputs, outputs and unknown fields than that is nobody's; objects of
+them would take many times what they take on the wire, and their parser stops all threads."""
 
 # Longer string tensors go to upb with the whole request: it walks strings in a third of
 # the time.
@@ -130,16 +133,16 @@ def _scan_request(
             inputs[name] = _scan_tensor(
                 message, whole, index, stop, name, gaps, options, budget, quick
             )
-            if quick and len(inputs) > _MAX_QUICK_FIELDS:
-                raise SlowError
+            if len(inputs) > _MAX_QUICK_FIELDS:
+                _check_number(len(inputs), quick)
         elif tag == 0x0A:
             if spec is not None:
                 raise _UnusualError
             spec = read_model_spec(bytes(whole[index:stop]))
         elif tag == 0x1A:
             wanted.append(str(whole[index:stop], "utf-8"))
-            if quick and len(wanted) > _MAX_QUICK_FIELDS:
-                raise SlowError
+            if len(wanted) > _MAX_QUICK_FIELDS:
+                _check_number(len(wanted), quick)
         elif tag == 0x32 and client_id is None:
             client_id = bytes(whole[index:stop])
             gaps.append((index, stop, "", None, ()))
@@ -150,6 +153,13 @@ def _scan_request(
     if inputs and len(gaps) == len(inputs) + (client_id is not None):
         remember(message, view, gaps)
     return view
+
+
+def _check_number(number: int, quick: bool) -> None:
+    if quick:
+        raise SlowError
+    if number > MAX_FIELDS:
+        raise _UnusualError
 
 
 def _scan_tensor(

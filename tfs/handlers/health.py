@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from tfs.core.call import Call, StreamCall
 from tfs.core.errors import NotFound, ResourceExhausted, ServingError
-from tfs.handlers.messages import parse
+from tfs.handlers.messages import QUESTION_BYTES, parse
 from tfs.proto.grpc.health.v1 import health_pb2 as pb
 
 LIVENESS: Final = "tfs.live"
@@ -58,7 +58,7 @@ class HealthHandler:
     def check(self, call: Call) -> None:
         """Replies with the status now; an unknown name is NOT_FOUND."""
         try:
-            service = parse(pb.HealthCheckRequest, call.message).service
+            service = parse(pb.HealthCheckRequest, call.message, QUESTION_BYTES).service
             status = self._status(service)
             if status == pb.HealthCheckResponse.SERVICE_UNKNOWN:
                 raise NotFound(f"no service or model named {service!r}")
@@ -70,7 +70,7 @@ class HealthHandler:
     def watch(self, call: StreamCall) -> None:
         """Sends the status now and at every change, until the client goes away."""
         try:
-            service = parse(pb.HealthCheckRequest, call.message).service
+            service = parse(pb.HealthCheckRequest, call.message, QUESTION_BYTES).service
             if len(self._watchers) >= MAX_WATCHERS:
                 raise ResourceExhausted(f"{MAX_WATCHERS} health watches are open")
         except ServingError as error:

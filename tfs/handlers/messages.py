@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from tfs.core.errors import Code, InvalidArgument, ServingError
+from tfs.core.errors import Code, InvalidArgument, ResourceExhausted, ServingError
 from tfs.proto.tensorflow_serving.apis import status_pb2
 
 M = TypeVar("M", covariant=True)
@@ -18,13 +18,26 @@ class _MessageType(Protocol[M]):
     def FromString(self, s: bytes, /) -> M: ...
 
 
-def parse(message_type: _MessageType[M], message: bytes | memoryview) -> M:
+QUESTION_BYTES: Final = 1 << 20
+"""The longest request of those that only ask; they are parsed on the serving loop."""
+
+
+def parse(
+    message_type: _MessageType[M],
+    message: bytes | memoryview,
+    max_bytes: int | None = None,
+) -> M:
     """Returns the parsed request.
 
     Raises:
         InvalidArgument: The bytes are no such message.
+        ResourceExhausted: They are more than ``max_bytes``, where that is given.
 
     """
+    if max_bytes is not None and len(message) > max_bytes:
+        raise ResourceExhausted(
+            f"a request of {len(message)} bytes; this method takes {max_bytes}"
+        )
     try:
         return message_type.FromString(bytes(message))
     except DecodeError as error:

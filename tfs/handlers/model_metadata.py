@@ -8,7 +8,7 @@ from tfs.codec.model_spec import model_spec_of
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.handlers.lookup import ModelLookup
-from tfs.handlers.messages import parse
+from tfs.handlers.messages import QUESTION_BYTES, parse
 from tfs.handlers.signature_def import signature_def_map
 from tfs.proto.tensorflow_serving.apis import get_model_metadata_pb2 as pb
 
@@ -32,7 +32,7 @@ class ModelMetadataHandler:
             call.fail(error)
 
     def _answer(self, message: bytes | memoryview) -> bytes:
-        request = parse(pb.GetModelMetadataRequest, message)
+        request = parse(pb.GetModelMetadataRequest, message, QUESTION_BYTES)
         if not request.HasField("model_spec"):
             raise InvalidArgument("Missing ModelSpec")
         if not request.metadata_field:

@@ -9,7 +9,7 @@ from tfs.codec.model_spec import model_spec_of
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.core.servable_state import ServableState
-from tfs.handlers.messages import fill_status, parse
+from tfs.handlers.messages import QUESTION_BYTES, fill_status, parse
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2 as pb
 
 
@@ -42,7 +42,7 @@ class ModelStatusHandler:
             call.fail(error)
 
     def _answer(self, message: bytes | memoryview) -> bytes:
-        request = parse(pb.GetModelStatusRequest, message)
+        request = parse(pb.GetModelStatusRequest, message, QUESTION_BYTES)
         if not request.HasField("model_spec"):
             raise InvalidArgument("Missing ModelSpec")
         spec = model_spec_of(request.model_spec)
