@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,6 +96,26 @@ def pid_of(interpreter: ProcessInterpreter) -> int:
     pid = interpreter.pid
     assert pid is not None
     return pid
+
+
+def wait_for_successor(interpreter: ProcessInterpreter, pid: int | None) -> None:
+    """Waits until another worker than ``pid`` is ready."""
+    until(
+        # Both are read while the loop changes them: the one may be gone before the other.
+        lambda: (
+            interpreter.pid not in (None, pid)
+            and interpreter.state is WorkerState.READY
+        ),
+        "the next worker",
+    )
+
+
+def kill_worker(interpreter: ProcessInterpreter) -> None:
+    """Kills an interpreter's worker, and waits for the next one."""
+    pid = interpreter.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for_successor(interpreter, pid)
 
 
 def is_gone(pid: int) -> bool:

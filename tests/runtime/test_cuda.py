@@ -7,8 +7,6 @@ run on a GPU where there is one.
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +18,7 @@ import torch
 from tests.models import dlrm
 from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import ProcessHost, kill_worker, process_host, until
 from tests.runtime.zoo import Large, Scale
 from tfs.core.dtype import DTYPES
 from tfs.core.servable import Tensors
@@ -35,7 +33,6 @@ from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel
-from tfs.runtime.process.worker_state import WorkerState
 
 pytestmark = [
     pytest.mark.gpu,
@@ -228,17 +225,7 @@ class Workers:
 
     def kill(self, index: int) -> None:
         """Kills one's process, and waits for the next."""
-        interpreter = self.interpreters[index]
-        pid = interpreter.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        until(
-            lambda: (
-                interpreter.pid not in (None, pid)
-                and interpreter.state is WorkerState.READY
-            ),
-            "the next worker",
-        )
+        kill_worker(self.interpreters[index])
 
     def unload(self) -> None:
         for model in self.models:

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, is_gone, until
+from tests.runtime.process_host import ProcessHost, is_gone, until, wait_for_successor
 from tests.runtime.zoo import Heavy
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -30,11 +30,9 @@ from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_backend import ProcessBackend
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
-from tfs.runtime.process.worker_state import WorkerState
 
 pytestmark = pytest.mark.timeout(180)  # on a GPU each process has a context to make
 
@@ -167,17 +165,6 @@ def mapped_kb(pid: int | None, name: str) -> int:
     return sum(map(int, found))
 
 
-def replaced(interpreter: ProcessInterpreter, pid: int | None) -> None:
-    """Waits for the next worker."""
-    until(
-        lambda: (
-            interpreter.pid not in (None, pid)
-            and interpreter.state is WorkerState.READY
-        ),
-        "the next worker",
-    )
-
-
 def test_parameters_lie_on_the_device_once(
     host: ProcessHost, device: Device, shares: DeviceShares, tmp_path: Path
 ) -> None:
@@ -224,7 +211,7 @@ def test_a_version_that_writes_to_its_parameters_gets_copies(
     with caplog.at_level(logging.WARNING):
         ask(loaded.models[0], X, "write_parameter").outputs()
         for interpreter, pid in zip(loaded.interpreters, pids, strict=True):
-            replaced(interpreter, pid)
+            wait_for_successor(interpreter, pid)
     assert "it writes to its parameters" in caplog.text
     assert loaded.answers() == [expected, expected]
     loaded.assert_shared(0)
@@ -244,7 +231,7 @@ def test_a_worker_that_is_killed_leaves_the_others_what_they_share(
     pid, other = one.pid, two.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    replaced(one, pid)
+    wait_for_successor(one, pid)
     assert loaded.answers() == [expected, expected]
     assert loaded.assert_shared(1) == before
     assert (two.pid, shares.keeper_pid(device.name)) == (other, keeper)
@@ -261,13 +248,13 @@ def test_workers_end_with_their_keeper_and_come_back_with_another(
     assert keeper is not None
     os.kill(keeper, signal.SIGKILL)
     for interpreter, pid in zip(loaded.interpreters, pids, strict=True):
-        replaced(interpreter, pid)
+        wait_for_successor(interpreter, pid)
     assert loaded.answers() == [expected, expected]
     loaded.assert_shared(1)
     assert shares.keeper_pid(device.name) not in (None, keeper)
 
 
-def test_a_keeper_that_dies_too_often_is_not_replaced(
+def test_a_keeper_that_dies_too_often_is_not_wait_for_successor(
     host: ProcessHost, device: Device, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Workers have copies of their own then, and the log says why."""
@@ -286,7 +273,7 @@ def test_a_keeper_that_dies_too_often_is_not_replaced(
     with caplog.at_level(logging.WARNING):
         os.kill(keeper, signal.SIGKILL)
         for interpreter, pid in zip(loaded.interpreters, pids, strict=True):
-            replaced(interpreter, pid)
+            wait_for_successor(interpreter, pid)
     assert loaded.answers() == [expected, expected]
     loaded.assert_shared(0)
     assert shares.keeper_pid(device.name) is None
@@ -510,7 +497,7 @@ def test_a_keeper_that_dies_while_a_version_is_loaded_spoils_no_load(
         until(lambda: shares.keeper_pid(device.name) != keeper, "its end to be noticed")
         (tmp_path / "go").touch()
         model = loading.result()
-    replaced(interpreter, pid)
+    wait_for_successor(interpreter, pid)
     assert values(ask(model, X).outputs()["y"]) == expected
     assert shares.keeper_pid(device.name) not in (None, keeper)
 

@@ -12,16 +12,14 @@ import pytest
 
 from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, values
-from tests.runtime.process_host import ProcessHost, process_host, until
+from tests.runtime.process_host import ProcessHost, kill_worker, process_host, until
 from tests.runtime.zoo import Scale
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process import spare_worker
 from tfs.runtime.process.process_backend import ProcessBackend
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.worker_link import WorkerLink
-from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
 
@@ -41,20 +39,6 @@ def warm(spare: SpareWorker) -> int:
     return spare.pid
 
 
-def crashed(interpreter: ProcessInterpreter) -> None:
-    pid = interpreter.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    until(
-        # Both are read while the loop changes them: the one may be gone before the other.
-        lambda: (
-            interpreter.pid not in (None, pid)
-            and interpreter.state is WorkerState.READY
-        ),
-        "the next worker",
-    )
-
-
 def test_a_crashed_worker_is_replaced_by_the_spare(
     host: ProcessHost, spare: SpareWorker, tmp_path: Path
 ) -> None:
@@ -62,7 +46,7 @@ def test_a_crashed_worker_is_replaced_by_the_spare(
     interpreter = host.interpreter(spare=spare)
     model = interpreter.load(package(tmp_path, Scale()))
     pid = warm(spare)
-    crashed(interpreter)
+    kill_worker(interpreter)
     assert interpreter.pid == pid
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     assert warm(spare) != pid
@@ -77,7 +61,7 @@ def test_without_a_warm_spare_a_worker_is_forked(
     pid = warm(spare)
     os.kill(pid, signal.SIGKILL)
     until(lambda: spare.pid is None, "that its death is noticed")
-    crashed(interpreter)
+    kill_worker(interpreter)
     assert interpreter.pid != pid
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
     warm(spare)

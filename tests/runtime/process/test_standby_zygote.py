@@ -11,10 +11,15 @@ import pytest
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, values
-from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
+from tests.runtime.process_host import (
+    ProcessHost,
+    is_gone,
+    kill_worker,
+    process_host,
+    until,
+)
 from tests.runtime.zoo import Scale
 from tfs.runtime.process import zygote_client
-from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
 
@@ -43,19 +48,11 @@ def test_a_standby_takes_the_place_of_a_zygote_that_was_killed(
     for _ in range(2):
         standby, zygote, worker = standby_of(host), host.zygote.pid, interpreter.pid
         assert zygote is not None
-        assert worker is not None
         os.kill(zygote, signal.SIGKILL)
         until(lambda pid=standby: host.zygote.pid == pid, "the change")  # type: ignore[misc]
         assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
         assert interpreter.pid == worker
-        os.kill(worker, signal.SIGKILL)
-        until(
-            lambda pid=worker: (  # type: ignore[misc]
-                interpreter.pid not in (None, pid)
-                and interpreter.state is WorkerState.READY
-            ),
-            "the next worker",
-        )
+        kill_worker(interpreter)
         assert interpreter.forked_by == standby
         assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     assert standby_of(host) != host.zygote.pid
