@@ -11,7 +11,9 @@ import threading
 import types
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -159,6 +161,32 @@ def unsavable() -> nn.Module:
     for name, value in (("lock", threading.Lock()), ("held", held), ("library", json)):
         setattr(module, name, value)
     return module
+
+
+def test_object_of_a_library_is_to_be_left_out_whole() -> None:
+    """What it keeps inside is not the author's to change, but for what he put there."""
+    module = nn.Linear(2, 2)
+    for name, value in (
+        ("pool", ThreadPoolExecutor(1)),
+        ("chosen", SimpleNamespace(act=lambda x: x)),
+    ):
+        setattr(module, name, value)
+    unsaved = {
+        each.path: each.advice for each in explain(module, PackageRules()).unsaved
+    }
+    assert list(unsaved) == ["model.pool", "model.chosen.act"]
+    assert "leave pool out of what model saves" in unsaved["model.pool"]
+
+
+@pytest.mark.parametrize("form", ["program", "module"])
+def test_program_of_torch_export_is_told_how_it_is_served(
+    tmp_path: Path, form: str
+) -> None:
+    """It is a version but for its place; what was made from it cannot be saved again."""
+    program = torch.export.export(nn.Linear(2, 2), (torch.rand(3, 2),))
+    given = cast(nn.Module, program if form == "program" else program.module())
+    with pytest.raises(InvalidArgument, match=r"torch\.export\.save\(program"):
+        save(given, torch.rand(3, 2), tmp_path)
 
 
 @pytest.mark.parametrize("rule", ["intern", "mock"])

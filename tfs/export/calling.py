@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import nn
@@ -26,6 +26,14 @@ from tfs.runtime.guest.nested_values import Form, leaves, parts_of
 log = logging.getLogger(__name__)
 
 
+OF_PROGRAMS: Final = (
+    "is a graph already: torch.export.save(program, BASE/VERSION/model.pt2) makes a "
+    "version of it; or save the module that it was made from, with "
+    "platform='torch_export'"
+)
+"""What to do with what torch.export gave, in messages."""
+
+
 @contextlib.contextmanager
 def evaluation(module: nn.Module) -> Iterator[None]:
     """Puts the module into evaluation mode for the block, then back as it was.
@@ -39,7 +47,13 @@ def evaluation(module: nn.Module) -> Iterator[None]:
             "event=module_in_training_mode module=%s exported in evaluation mode",
             type(module).__name__,
         )
-    module.eval()
+    try:
+        module.eval()
+    except NotImplementedError as error:
+        raise InvalidArgument(
+            f"{type(module).__name__} has no evaluation mode. A module that "
+            f"torch.export made {OF_PROGRAMS}"
+        ) from error
     try:
         yield
     finally:

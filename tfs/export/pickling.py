@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.package._mangling import is_mangled
 
-from tfs.export.dependency_report import Unsaved
+from tfs.export.dependency_report import Action, Unsaved
+from tfs.export.module_origin import default_action
 
 _MOST_DEPTH: Final = 12
 _MOST_SHOWN: Final = 8
@@ -83,12 +84,25 @@ def _failing(
         return
     is_found = False
     if depth < _MOST_DEPTH:
+        is_theirs = _is_of_a_library(value)
         for name, part in _parts(path, value):
             for each in _failing(name, part, seen, depth + 1):
+                if is_theirs and not isinstance(each[1], types.FunctionType | type):
+                    continue  # a lock of a thread pool: the pool is to be left out
                 is_found = True
                 yield each
     if not is_found:
         yield path, value, error
+
+
+def _is_of_a_library(value: object) -> bool:
+    """Whether a value is an object whose attributes are not the author's to change."""
+    if isinstance(value, nn.Module | Mapping | list | tuple | set | frozenset):
+        return False
+    if isinstance(value, functools.partial | types.MethodType):
+        return False
+    name = type(value).__module__
+    return name != "__main__" and default_action(name)[0] is not Action.INTERNED
 
 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:

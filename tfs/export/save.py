@@ -15,7 +15,7 @@ from torch.package.importer import Importer
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.calling import evaluation
+from tfs.export.calling import OF_PROGRAMS, evaluation
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive
 from tfs.export.examples import place_examples
@@ -133,6 +133,8 @@ def save(
 
     """
     base = os.fspath(base_path)
+    if isinstance(module, torch.export.ExportedProgram):
+        raise InvalidArgument(f"an ExportedProgram {OF_PROGRAMS}")
     if not isinstance(module, nn.Module):
         raise InvalidArgument(
             f"{type(module).__name__} is no nn.Module; tfs.export.save_python takes a "
