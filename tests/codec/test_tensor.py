@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from tests.codec.samples import (
+    FIELDS,
     SMALL_VIEWS,
     VIEWS,
     content_proto,
@@ -18,7 +19,7 @@ from tfs.codec.tensor import (
     write_tensor,
 )
 from tfs.core import dtype as dtypes
-from tfs.core.dtype import BOOL, FLOAT32, INT8, INT32, STRING
+from tfs.core.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, STRING, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
@@ -216,3 +217,22 @@ def test_a_memoryview_is_written_like_bytes() -> None:
         if view.dtype is not STRING:
             window = TensorView(view.dtype, view.shape, memoryview(view.data))  # type: ignore[arg-type]
             assert write_tensor(window) == write_tensor(view)
+
+
+@pytest.mark.parametrize("dtype", [INT8, dtypes.UINT64, BOOL, FLOAT16])
+def test_many_numbers_are_read_as_few(dtype: DType) -> None:
+    """They are taken in portions; each keeps its low bits, the last is repeated."""
+    num = 40_000
+    one = next(view for view in SMALL_VIEWS if view.dtype is dtype)
+    proto = typed_proto(one)
+    field = getattr(proto, FIELDS[dtype][1])
+    small = list(field)
+    field.extend(small * (num // 6))
+    if dtype is INT8:
+        field.append(300)  # 44 in the low bits
+    proto.tensor_shape.dim[0].size = len(field) + 1
+    assert isinstance(one.data, bytes)
+    last = b"\x2c" if dtype is INT8 else one.data[-dtype.item_bytes :]
+    added = 2 if dtype is INT8 else 1
+    expected = one.data * (num // 6 + 1) + last * added
+    assert tensor_view_of(proto).data == expected
