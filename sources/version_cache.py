@@ -32,10 +32,11 @@ from sources.storage_path import StoragePath
 from tfs.core.errors import (
     DataLoss,
     FailedPrecondition,
+    InvalidArgument,
     ResourceExhausted,
     Unavailable,
 )
-from tfs.core.version_directory import MANIFEST, TEMPORARY_PREFIX, Manifest
+from tfs.core.version_directory import MANIFEST, TEMPORARY_PREFIX, FileEntry, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class VersionCache:
         self._remote = remote
         self._blobs = Path(options.root, "blobs")
         self._versions = Path(options.root, "versions")
-        # Guards _in_use, _order, _num_uses, _most_bytes, _busy, _reserved_bytes and the removal of files; leaf, never
+        # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes and the removal of files; leaf, never
         # held while bytes are copied.
         self._lock = threading.Lock()
         self._in_use: dict[str, int] = {}
@@ -98,6 +99,9 @@ class VersionCache:
         self._reserved_bytes = 0
         self._order: dict[str, int] = {}  # by key: when it was last used
         self._num_uses = 0
+        self._whole: set[str] = (
+            set()
+        )  # copies that were looked at, or made, since start
         # No less than the blobs take; counted when that might be too much: to look at
         # every blob for every copy took most of the time of thousands.
         self._most_bytes: int | None = None
@@ -174,7 +178,7 @@ class VersionCache:
             path = self._versions / key
             self._use(key)
             try:
-                if not path.is_dir():
+                if not self._has_copy(path, manifest_bytes):
                     self._make(version.path, path, manifest_bytes)
                 os.utime(path)  # for the order of eviction after a restart
             except BaseException:
@@ -195,6 +199,25 @@ class VersionCache:
 
     # -- copying -----------------------------------------------------------------
 
+    def _has_copy(self, path: Path, manifest_bytes: bytes | None) -> bool:
+        """Whether the version is here; a copy that was cut off since goes.
+
+        Looked at once per process: a crash of the machine may leave files without their
+        bytes. What was changed and kept its size is found by whoever loads it.
+        """
+        with self._lock:
+            if not path.is_dir():
+                return False
+            if path.name in self._whole:
+                return True
+            if manifest_bytes is not None and not _is_whole(path, manifest_bytes):
+                log.warning("event=cache_copy_damaged version=%s", path.name)
+                _remove(path)
+                self._drop_orphans_locked()
+                return False
+            self._whole.add(path.name)
+            return True
+
     def _read_manifest(self, url: str) -> bytes | None:
         try:
             return self._remote.read(f"{url}/{MANIFEST}")
@@ -205,23 +228,24 @@ class VersionCache:
         """Copies the version next to its place and renames it into it."""
         if manifest_bytes is None:
             sizes = self._remote.file_sizes(url)
-            digests: dict[str, str] = dict.fromkeys(sizes, "")
+            entries = {name: FileEntry(size, "") for name, size in sizes.items()}
             reserved_bytes = sum(sizes.values())
         else:
             manifest = Manifest.from_json(manifest_bytes.decode(errors="replace"), url)
-            digests = {name: entry.sha256 for name, entry in manifest.files.items()}
+            entries = dict(manifest.files)
             # By digest: files with the same bytes are stored once.
             missing = {
                 entry.sha256: entry.size_bytes
                 for entry in manifest.files.values()
-                if not (self._blobs / entry.sha256).exists()
+                if not self._has_blob(entry)
             }
             reserved_bytes = sum(missing.values())
-        self._reserve(reserved_bytes, tuple(digests.values()), url)
+        digests = tuple(entry.sha256 for entry in entries.values())
+        self._reserve(reserved_bytes, digests, url)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._versions))
         try:
-            for name, digest in digests.items():
-                blob = self._blob(f"{url}/{name}", digest)
+            for name, entry in entries.items():
+                blob = self._blob(f"{url}/{name}", entry)
                 target = temporary / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.link(blob, target)
@@ -230,18 +254,26 @@ class VersionCache:
             os.chmod(temporary, 0o755)
             with contextlib.suppress(FileExistsError):
                 os.rename(temporary, path)
+            with self._lock:
+                self._whole.add(path.name)
         except OSError:
             if not path.is_dir():  # another thread was first
                 raise
         finally:
             with self._lock:
                 self._reserved_bytes -= reserved_bytes
-                self._busy -= Counter(digests.values())
+                self._busy -= Counter(digests)
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _blob(self, url: str, digest: str) -> Path:
-        """Returns the file with the URL's bytes; ``digest`` is what they must have."""
-        if digest and (self._blobs / digest).exists():
+    def _has_blob(self, entry: FileEntry) -> bool:
+        """Whether a file's bytes are here, all of them."""
+        path = self._blobs / entry.sha256
+        return path.exists() and _size_bytes(path) == entry.size_bytes
+
+    def _blob(self, url: str, entry: FileEntry) -> Path:
+        """Returns the file with the URL's bytes, whose digest, if known, is checked."""
+        digest = entry.sha256
+        if digest and self._has_blob(entry):
             return self._blobs / digest
         fd, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=self._blobs)
         temporary = Path(name)
@@ -331,6 +363,22 @@ class VersionCache:
             with contextlib.suppress(FileNotFoundError):
                 if blob.stat().st_nlink == 1:
                     blob.unlink()
+
+
+def _is_whole(path: Path, manifest_bytes: bytes) -> bool:
+    """Whether a copy has this manifest, and all files of it in their sizes."""
+    try:
+        if (path / MANIFEST).read_bytes() != manifest_bytes:
+            return False
+        manifest = Manifest.from_json(
+            manifest_bytes.decode(errors="replace"), str(path)
+        )
+    except (OSError, InvalidArgument):
+        return False
+    return all(
+        _size_bytes(path / name) == entry.size_bytes
+        for name, entry in manifest.files.items()
+    )
 
 
 def _remove(path: Path) -> None:

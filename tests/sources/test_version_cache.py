@@ -128,6 +128,25 @@ def test_copies_survive_a_restart(tmp_path: Path, remote: FakeRemote) -> None:
     second.close()
 
 
+@pytest.mark.parametrize("damaged", ["model.pt", "servable.json"])
+def test_a_copy_that_a_crash_cut_off_is_made_anew(
+    tmp_path: Path, remote: FakeRemote, damaged: str
+) -> None:
+    """After a restart a file without its bytes is no reason to refuse the version."""
+    options = VersionCacheOptions(str(tmp_path / "cache"))
+    version = remote.publish("s3://b/m/1", model_pt=b"12345", table_csv=b"")
+    first = VersionCache(options, remote)
+    file = Path(first.fetch(version).path, damaged)
+    first.close()
+    file.chmod(0o600)
+    file.write_bytes(b"")  # also of the blob that it is linked to
+    again = VersionCache(options, remote)
+    path = again.fetch(version).path
+    verify_files(path, read_manifest(path))
+    assert again.fetch(version).path == path
+    again.close()
+
+
 def test_equal_content_is_stored_once(cache: VersionCache, remote: FakeRemote) -> None:
     """Versions share files with the same bytes; equal versions share everything."""
     a = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"one", words_txt=b"shared"))
