@@ -87,12 +87,19 @@ def _failing(
         is_theirs = _is_of_a_library(value)
         for name, part in _parts(path, value):
             for each in _failing(name, part, seen, depth + 1):
-                if is_theirs and not isinstance(each[1], types.FunctionType | type):
+                if is_theirs and not _is_written_by_the_author(each[1]):
                     continue  # a lock of a thread pool: the pool is to be left out
                 is_found = True
                 yield each
     if not is_found:
         yield path, value, error
+
+
+def _is_written_by_the_author(value: object) -> bool:
+    if not isinstance(value, types.FunctionType | type):
+        return False
+    name = value.__module__ or ""
+    return name == "__main__" or default_action(name)[0] is Action.INTERNED
 
 
 def _is_of_a_library(value: object) -> bool:
