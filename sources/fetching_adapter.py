@@ -19,7 +19,7 @@ from sources.remote_storage import is_remote, local_path
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import ServingError, serving_error
+from tfs.core.errors import ResourceExhausted, ServingError, serving_error
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersionsCallback, Outlet
@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 
 _LONG_S: Final = 0.005  # to tell the target of a servable
 _REST: Final = 3  # times as long as that
+
+# Between tries of a copy that failed: one of gigabytes that is damaged in the store would
+# be taken over and over. Sources repeat themselves every half a minute.
+_FIRST_PAUSE_S: Final = 15.0
+_LAST_PAUSE_S: Final = 900.0
 
 Run = Callable[[str, Callable[[], None]], object]
 """Takes a URL and what copies from there; runs it, soon or now, on any thread.
@@ -40,6 +45,19 @@ Outcome = StoragePath | ServingError
 
 
 @dataclass(slots=True)
+class _Failures:
+    """How often a copy failed, and when another try may come, by the clock."""
+
+    num: int = 0
+    rests_until_s: float = 0.0
+
+    def note(self, now_s: float) -> None:
+        """Counts another one."""
+        self.rests_until_s = now_s + min(_FIRST_PAUSE_S * 2.0**self.num, _LAST_PAUSE_S)
+        self.num += 1
+
+
+@dataclass(slots=True)
 class _Stream:
     """One servable's versions. Guarded by the adapter's lock."""
 
@@ -48,6 +66,7 @@ class _Stream:
     pending: set[StoragePath] = field(default_factory=set)
     emitted: Versions = ()
     retired: list[StoragePath] = field(default_factory=list)
+    failures: dict[StoragePath, _Failures] = field(default_factory=dict)
     is_stale: bool = False  # whether a copy has ended that the target was not told of
     rests_until_s: float = 0.0
 
@@ -56,7 +75,8 @@ class FetchingSourceAdapter:
     """Replaces remote paths by local copies of them. Thread-safe.
 
     A copy that fails is an error of its version, which shows in the status, and is
-    tried again when the source repeats itself. Copies of versions that are not
+    tried again when the source repeats itself, after pauses that double up to a quarter
+    of an hour. Copies of versions that are not
     aspired any more stay in use until their servable's next change: the manager may
     still serve them until the next version is loaded. So a bounded cache needs room
     for three versions of a model that is being swapped.
@@ -102,10 +122,13 @@ class FetchingSourceAdapter:
                 path = data.payload
                 if path is None or not is_remote(path.path) or path in stream.pending:
                     continue
-                if not isinstance(stream.outcomes.get(path), StoragePath):
+                if self._may_fetch(stream, path):
                     stream.outcomes.pop(path, None)
                     stream.pending.add(path)
                     missing.append((data.id, path))
+            kept = {data.payload for data in aspired.versions}
+            for path in [each for each in stream.failures if each not in kept]:
+                del stream.failures[path]
             self._due[aspired.name] = None
         self._tell(waits=True)
         for servable_id, path in missing:
@@ -113,6 +136,13 @@ class FetchingSourceAdapter:
                 self._run(path.path, functools.partial(self._fetch, servable_id, path))
             except RuntimeError:  # shutting down
                 log.info("event=fetch_refused version=%s", servable_id.slashed)
+
+    def _may_fetch(self, stream: _Stream, path: StoragePath) -> bool:
+        """Whether a version is to be copied now: it is not here, and does not rest."""
+        if isinstance(stream.outcomes.get(path), StoragePath):
+            return False
+        failures = stream.failures.get(path)
+        return failures is None or self._clock.now() >= failures.rests_until_s
 
     def _fetch(self, servable_id: ServableId, path: StoragePath) -> None:
         outcome: Outcome
@@ -131,6 +161,10 @@ class FetchingSourceAdapter:
                 return
             stream.pending.discard(path)
             stream.outcomes[path] = outcome
+            if isinstance(outcome, StoragePath):
+                stream.failures.pop(path, None)
+            elif not isinstance(outcome, ResourceExhausted):  # which copied nothing
+                stream.failures.setdefault(path, _Failures()).note(self._clock.now())
             stream.is_stale = True
             if not stream.pending or self._clock.now() >= stream.rests_until_s:
                 self._due[servable_id.name] = None

@@ -52,8 +52,9 @@ class World:
         options = VersionCacheOptions(str(self.tmp_path), self.max_bytes)
         self.cache = VersionCache(options, self.remote)
         self.executor = HeldExecutor()
+        self.clock = FakeClock()
         self.adapter = FetchingSourceAdapter(
-            self.cache, lambda _, copy: self.executor.submit(copy)
+            self.cache, lambda _, copy: self.executor.submit(copy), self.clock
         )
         self.target: RecordingTarget[StoragePath] = RecordingTarget()
         self.adapter.set_aspired_versions_callback(
@@ -174,7 +175,7 @@ def test_local_paths_and_errors_pass_at_once(w: World) -> None:
 
 
 def test_a_failed_copy_is_its_versions_error(w: World) -> None:
-    """The error shows, the other versions are served, the next repeat tries again."""
+    """The error shows, the other versions are served, a later repeat tries again."""
     one, two = w.publish(1), w.publish(2)
     good = w.remote.files["s3://b/m/2/model.pt"]
     w.remote.files["s3://b/m/2/model.pt"] = b"damaged"
@@ -183,9 +184,31 @@ def test_a_failed_copy_is_its_versions_error(w: World) -> None:
     assert w.last() == ["1", "2 DATA_LOSS"]
     w.remote.files["s3://b/m/2/model.pt"] = good
     w.aspire(one, two)
+    assert w.executor.held == []
+    w.clock.advance(30)
+    w.aspire(one, two)
     assert w.last() == ["1", "2 DATA_LOSS"]
     w.executor.run()
     assert w.last() == ["1", "2"]
+
+
+def test_what_is_damaged_in_the_store_is_copied_ever_less_often(w: World) -> None:
+    """Gigabytes that cannot be right need not be taken twice a minute."""
+    two = w.publish(2)
+    w.remote.files["s3://b/m/2/model.pt"] = b"damaged"
+    tried_at_s = []
+    for now_s in range(0, 3600, 30):
+        w.aspire(two)
+        if w.executor.held:
+            tried_at_s.append(now_s)
+        w.executor.run()
+        assert w.last() == ["2 DATA_LOSS"]
+        w.clock.advance(30)
+    assert tried_at_s == [0, 30, 60, 120, 240, 480, 960, 1860, 2760]
+    # Written again it is another payload.
+    w.aspire(w.publish(2, b"mended").with_payload(StoragePath("s3://b/m/2", "new")))
+    w.executor.run()
+    assert w.last() == ["2"]
 
 
 def test_a_version_given_up_while_it_is_copied_is_not_told(w: World) -> None:
