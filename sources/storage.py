@@ -14,8 +14,9 @@ class Contents:
     Attributes:
         names: Its files and folders, top level only.
         fingerprint: Differs whenever a file was added, removed, renamed, resized
-            or written again, or can be read now and could not before; ``__pycache__`` does not count, because importing a
-            version's code must not look like a change of the version.
+            or written again, or can be read now and could not before; ``__pycache__``
+            does not count, because importing a version's code must not look like a
+            change of the version.
         newest_change_s: When anything in it last changed, seconds since the epoch
             by the clock of the storage; None if the storage cannot tell.
         is_barred: Whether a file in it may not be read.

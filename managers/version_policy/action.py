@@ -4,8 +4,9 @@ A policy is a pure function of the versions of *one* servable. It must not depen
 their order. It answers with everything that may begin now, in the order to begin it:
 what it would answer one by one if each had begun before it was asked again. (TensorFlow
 Serving's policies answer the first; asked once per action, two thousand versions of one
-servable took two thousand times two thousand looks.) Some versions may appear twice: the one that serves and, of a higher
-generation, the one made from changed files that is to replace it.
+servable took two thousand times two thousand looks.) Some versions may appear twice:
+the one that serves and, of a higher generation, the one made from changed files that is
+to replace it.
 
 (TensorFlow Serving: core/aspired_version_policy.h.)
 """

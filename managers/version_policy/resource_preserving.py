@@ -1,7 +1,8 @@
 """Unloads the old version first: never two where one is aspired.
 
-Costs availability: between the two nothing serves. For models of which two do not
-fit into memory. If the new one fails for good, the old one comes back. (TensorFlow Serving: core/resource_preserving_policy.h.)
+Costs availability: between the two nothing serves. For models of which two do not fit
+into memory. If the new one fails for good, the old one comes back. (TensorFlow Serving:
+core/resource_preserving_policy.h.)
 """
 
 from __future__ import annotations

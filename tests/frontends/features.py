@@ -295,8 +295,9 @@ silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arg
 says (`grpc.keepalive_time_ms=...`).
 
 TLS is 1.2 or 1.3, with `h2` agreed by ALPN. In express a handshake costs 0.4 to 2 ms of CPU,
-on a thread of its own: a wave of new clients delays no request. A Unix socket is never encrypted, as in TensorFlow
-Serving: the permissions of the file (0660) and of its directory protect it.
+on a thread of its own: a wave of new clients delays no request. A Unix socket is never
+encrypted, as in TensorFlow Serving: the permissions of the file (0660) and of its directory
+protect it.
 
 A call that reaches grpcio in the instant the server ends may be told CANCELLED by that
 library before it has reached any handler; through express it is UNAVAILABLE, as every call

@@ -756,8 +756,10 @@ def test_a_request_that_does_not_match_runs_anyway(at: Fixture) -> None:
 
 
 def test_signatures_have_queues_of_their_own() -> None:
-    """batching_session_test: MultipleSignatures, TensorSignatureFromSignatureDef; tfrt_saved_model_with_batching_test:
-    MultipleFunctions.
+    """Requests of two signatures never meet.
+
+    batching_session_test: MultipleSignatures, TensorSignatureFromSignatureDef;
+    tfrt_saved_model_with_batching_test: MultipleFunctions.
     """
     inner = Sums()
     inner.signatures["other"] = signature_of()

@@ -11,8 +11,8 @@ from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_e
 class SplitTask:
     """The rest of a task of which parts were taken; ends it when all parts ended.
 
-    Confined to the queue's thread. Stands in the queue in the task's place, and is its own ``cancel``: once a part
-    has failed, the rest is of no use.
+    Confined to the queue's thread. Stands in the queue in the task's place, and is its
+    own ``cancel``: once a part has failed, the rest is of no use.
     """
 
     __slots__ = (

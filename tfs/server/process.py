@@ -1,8 +1,8 @@
 """The server process: starts everything in order, waits for a signal, drains.
 
 Order of start: loop, transports (the ports open at once, health says NOT_SERVING),
-manager and source, then torch, which takes longest. Order of end: health NOT_SERVING, transports drain, source and
-manager unload, interpreters, loop.
+manager and source, then torch, which takes longest. Order of end: health NOT_SERVING,
+transports drain, source and manager unload, interpreters, loop.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ def run_server(
     """Serves until SIGTERM or SIGINT; returns the exit code.
 
     SIGHUP has it look at its config file and base paths now; where that is ignored
-    (nohup), it stays so. 0 after a complete drain, 1 if something was still running at its deadline. A
-    second signal ends the process at once. ``zygote`` runs already; the caller closes
-    it.
+    (nohup), it stays so. A second SIGTERM or SIGINT ends the process at once. ``zygote``
+    runs already; the caller closes it.
+
+    Returns:
+        0 after a complete drain, 1 if something was still running at its deadline.
 
     Raises:
         ServingError: The config is wrong or a port is taken; nothing was served.

@@ -2,8 +2,8 @@
 
 Requirements are complete and pinned, and installed without dependencies: a package that
 asked for an older numpy, or for CUDA, changes nothing. An environment is made anew when
-its requirements or this Python change. `PIP_*` variables and pip's configuration hold as everywhere,
-`TORCH_INDEX` is an index of torch's CPU builds, as in the Makefile.
+its requirements or this Python change. `PIP_*` variables and pip's configuration hold
+as everywhere, `TORCH_INDEX` is an index of torch's CPU builds, as in the Makefile.
 """
 
 from __future__ import annotations

@@ -317,7 +317,8 @@ def run_zygote(
 
     A standby is as its maker was; a branch has a platform's imports behind it, and a
     template a version loaded, as the user that its workers are: loading runs what a
-    version holds. It ends if that starts threads, which forks would lack. It stays in its maker's process group, which nobody ends.
+    version holds. It ends if that starts threads, which forks would lack. It stays in
+    its maker's process group, which nobody ends.
     """
     close_all_but({0, 1, 2, host.life_fd, *fds})
     if "template" in request:
