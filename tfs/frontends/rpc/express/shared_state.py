@@ -92,6 +92,8 @@ class SharedState:
         dirty: Run at the end of the round, once: sessions that have output.
         late: Run behind those: sessions that had more than one round takes.
         starved: Sessions that wait for the receive budget, the longest waiting first.
+        is_contested: Whether any of them had an upload to finish when timeouts were last
+            looked at.
         favoured: The one of them, or lately of them, that may use the reserve.
         unfinished: Run in the next round: sessions that had too much for this one.
         wants_round: Whether the next round should come at once.
@@ -113,6 +115,7 @@ class SharedState:
     dirty: list[Callable[[], None]] = field(default_factory=list)
     late: list[Callable[[], None]] = field(default_factory=list)
     starved: dict[StarvedSession, None] = field(default_factory=dict)
+    is_contested: bool = False
     favoured: StarvedSession | None = None
     unfinished: list[Callable[[], None]] = field(default_factory=list)
     wants_round: bool = False

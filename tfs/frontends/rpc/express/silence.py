@@ -166,7 +166,7 @@ class Silence:
         """
         before = self._paces
         connection = session.connection
-        if not self._shared.starved or connection.is_starved:
+        if not self._shared.is_contested or connection.is_starved:
             before.clear()
             return
         options = self._options

@@ -355,7 +355,9 @@ class ExpressTransport:
             # What is free is not returned yet, and should not be while more comes.
             self._shared.on_large_message()
         now_s = self._now()
-        self._shared.turns.look(now_s)
+        shared = self._shared
+        shared.turns.look(now_s)
+        shared.is_contested = any(each.wants_favour for each in shared.starved)
         for handshake in list(self._handshakes):
             if now_s - handshake.opened_s > self._options.handshake_timeout_s:
                 self._shared.counters.timeouts += 1
