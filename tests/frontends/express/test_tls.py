@@ -437,6 +437,23 @@ def test_plain_http_is_answered_in_plain_text(rig: Rig) -> None:
     assert rig.transport.counters.failed_handshakes == 2
 
 
+def test_a_grpc_client_without_tls_is_named_in_the_log_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All it can be told is that the socket is closed; its operator reads why."""
+    for piece in (HELLO, HELLO[:5], b"nonsense"):
+        client = RawClient(rig.path)
+        rig.clients.append(client)
+        client.send(piece)
+        rig.settle()
+        client.read()
+        assert client.is_closed
+    assert rig.transport.counters.failed_handshakes == 3
+    (record,) = [r for r in caplog.records if "client_without_tls" in r.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "secure channel" in record.getMessage()
+
+
 def test_strangers_are_told_why(tmp_path: Path, made: Certificates) -> None:
     """The alert reaches a client without a certificate before the socket closes."""
     with running(tmp_path, tls=made.tls(mutual=True)) as rig:

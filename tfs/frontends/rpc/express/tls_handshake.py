@@ -16,6 +16,7 @@ from typing import Final
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
+from tfs.frontends.rpc.express.frames import PREFACE
 from tfs.frontends.rpc.express.response import PLAIN_HTTP_ANSWER
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
@@ -33,6 +34,7 @@ class TlsHandshake:
         peer: Who it seems to be, before it has shown a certificate.
         opened_s: When it was accepted.
         is_busy: Whether it waits for us and not for its client.
+        is_plain_grpc: Whether it was closed because its client speaks gRPC without TLS.
         unsent: The last bytes of the handshake, which the kernel did not take yet.
 
     Args:
@@ -51,6 +53,7 @@ class TlsHandshake:
         "_stream",
         "client",
         "is_busy",
+        "is_plain_grpc",
         "opened_s",
         "peer",
         "unsent",
@@ -77,6 +80,7 @@ class TlsHandshake:
         self.peer = peer
         self.opened_s = loop.clock.now()
         self.is_busy = False
+        self.is_plain_grpc = False
         self.unsent = b""
         loop.watch(client.fileno(), self.on_ready)
 
@@ -103,6 +107,10 @@ class TlsHandshake:
             return
         if self._stream is None and _is_plain_http(data):
             self._send(PLAIN_HTTP_ANSWER)
+            self.close()
+            return
+        if self._stream is None and PREFACE.startswith(data[: len(PREFACE)]):
+            self.is_plain_grpc = True
             self.close()
             return
         # Its next bytes wait in the kernel until these are done with.
@@ -180,8 +188,10 @@ class TlsHandshake:
 def _is_plain_http(data: bytes) -> bool:
     """Tells whether a client speaks HTTP/1 in plain text, whom an alert tells nothing.
 
-    A gRPC client in plain text is not answered: it would take a line of HTTP/1 for
-    another protocol's, and a GOAWAY for a reason to connect again at once.
+    A gRPC client in plain text is not answered: it says "Socket closed" then, and tries
+    again ever later, as with grpcio's servers. A line of HTTP/1, or a GOAWAY by itself,
+    it takes for another protocol; after SETTINGS and GOAWAY, which are what HTTP/2 has
+    for this, grpcio connects again at once, 300 times a second, and tells nobody why.
     """
     method, blank, _ = data[:16].partition(b" ")
     return bool(blank) and method.isalpha() and method.isupper() and method != b"PRI"

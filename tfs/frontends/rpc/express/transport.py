@@ -45,6 +45,7 @@ _ACCEPTS_PER_ROUND: Final = 64
 _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MIN_GRANT_BYTES: Final = 16_384
+_MAX_PLAIN_HOSTS: Final = 1024
 _OUT_OF_FILES: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 )
@@ -91,6 +92,7 @@ class ExpressTransport:
         self._sessions: set[Session] = set()
         self._handshakes: dict[TlsHandshake, None] = {}  # the oldest first
         self._methods: dict[Listener, MethodTable] = {}
+        self._plain_hosts: set[str] = set()  # whose clients were seen to speak no TLS
         self._is_sweeping = False
         self._is_draining = False
         self._is_closed = False
@@ -273,6 +275,23 @@ class ExpressTransport:
     def _on_handshake_failed(self, handshake: TlsHandshake) -> None:
         self._shared.counters.failed_handshakes += 1
         del self._handshakes[handshake]
+        if handshake.is_plain_grpc:
+            self._tell_of_plain_client(handshake.peer)
+
+    def _tell_of_plain_client(self, peer: Peer) -> None:
+        """Logs, once per host, what its client cannot be told."""
+        host = peer.address.rpartition(":")[0]
+        if host not in self._plain_hosts:
+            if len(self._plain_hosts) >= _MAX_PLAIN_HOSTS:
+                self._plain_hosts.clear()
+            self._plain_hosts.add(host)
+            log.warning(
+                "event=client_without_tls listener=%s peer=%s note=%r",
+                peer.listener,
+                peer.address,
+                "this listener takes gRPC within TLS only; the client, which sees a "
+                "closed socket, needs a secure channel",
+            )
 
     def _pause(
         self, listener: Listener, listening: socket.socket, error: OSError
