@@ -316,7 +316,7 @@ def _answer_now(
     num_rows = plan.num_rows
     outcome = servable.compute_now(
         plan.signature_name,
-        functools.partial(plan.joined, elements),
+        lambda: plan.joined(elements),  # quicker than a partial
         num * num_rows,
         num,
     )

@@ -57,6 +57,7 @@ class SendingHalf:
             resets it.
         streams: The live streams by id.
         num_answered: Requests answered in full, and messages streamed.
+        blocked: The streams whose answers wait for windows or their turn, by id.
         queued_bytes: Answers held back by flow control.
 
     Args:
@@ -66,13 +67,13 @@ class SendingHalf:
     """
 
     __slots__ = (
-        "_blocked",
         "_max_message_bytes",
         "_now_s",
         "_peer",
         "_resets",
         "_send_window",
         "_sent_chunks",
+        "blocked",
         "has_large_output",
         "num_answered",
         "out",
@@ -90,21 +91,21 @@ class SendingHalf:
         self._now_s = now_s
         self._peer = PeerSettings()
         self._send_window = frames.DEFAULT_WINDOW
-        self._blocked: dict[int, Stream] = {}
+        self.blocked: dict[int, Stream] = {}
         self._sent_chunks = 0
         self._resets: OrderedDict[int, None] = OrderedDict()  # the streams we reset
 
     @property
     def has_sendable(self) -> bool:
         """Whether :meth:`fill` would produce DATA now."""
-        if not self._blocked or self._send_window <= 0:
+        if not self.blocked or self._send_window <= 0:
             return False
-        return any(stream.send_window > 0 for stream in self._blocked.values())
+        return any(stream.send_window > 0 for stream in self.blocked.values())
 
     @property
     def has_output(self) -> bool:
         """Whether there is anything to write or to :meth:`fill` from."""
-        return bool(self.out or self._blocked)
+        return bool(self.out or self.blocked)
 
     # -- answers ----------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class SendingHalf:
             total <= self._send_window
             and total <= stream.send_window
             and total <= self._peer.max_frame_size
-            and not self._blocked
+            and not self.blocked
         ):
             self._send_window -= total
             out = self.out
@@ -160,7 +161,7 @@ class SendingHalf:
                 and total <= self._send_window
                 and total <= stream.send_window
                 and stream.state is REQUESTED
-                and not self._blocked
+                and not self.blocked
             ):
                 self._send_window -= total
                 out.append(_small_reply(stream.id, message))
@@ -213,7 +214,7 @@ class SendingHalf:
             outbox = stream.outbox = Outbox()
         if not outbox:
             stream.progress_s = self._now_s
-            self._blocked[stream.id] = stream
+            self.blocked[stream.id] = stream
         for part in parts:
             outbox.add(part)
             self.queued_bytes += len(part)
@@ -255,7 +256,7 @@ class SendingHalf:
 
         Streams take turns, so that a large answer does not hold up the others.
         """
-        blocked = self._blocked
+        blocked = self.blocked
         largest_frame = min(self._peer.max_frame_size, _LARGEST_FRAME)
         while blocked and max_bytes > 0 and self._send_window > 0:
             progressed = False
@@ -329,7 +330,7 @@ class SendingHalf:
         if self.streams.pop(stream.id, None) is None:
             return
         if stream.outbox is not None:
-            self._blocked.pop(stream.id, None)
+            self.blocked.pop(stream.id, None)
             self.queued_bytes -= stream.outbox.size_bytes
             stream.outbox = None
 

@@ -166,7 +166,9 @@ class Session(SocketOutput):
             if turns.last is not None and now_s - self._busy_s > BUSY_S:
                 turns.share(now_s)
             turns.last = self
-        if not self.is_dirty and (connection.has_output or connection.is_closed):
+        if not self.is_dirty and (
+            connection.out or connection.blocked or connection.is_closed
+        ):
             self.mark_dirty()
         if connection.is_starved:
             shared.starved[self] = None
@@ -294,13 +296,13 @@ class Session(SocketOutput):
         self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
     ) -> None:
         """Finishes calls of this session, each with its message."""
-        streams = []
-        replies = []
+        streams = [call.stream for call in calls if not call.is_finished]
+        if len(streams) < len(calls):
+            for call, message in zip(calls, messages, strict=True):
+                call.reply(message)
+            return
         held_bytes = 0
-        for call, message in zip(calls, messages, strict=True):
-            if call.is_finished:
-                self.on_late_finish(call)
-                continue
+        for call in calls:
             call.is_finished = True
             bucket = call.bucket
             if bucket is not None:
@@ -310,10 +312,8 @@ class Session(SocketOutput):
             held_bytes += stream.held_bytes
             stream.held_bytes = 0
             stream.owner = None
-            streams.append(stream)
-            replies.append(message)
         self._shared.budget.used_bytes -= held_bytes
-        self.connection.send_replies(streams, replies)
+        self.connection.send_replies(streams, messages)
         if not self.is_dirty:
             self.is_dirty = True
             self._shared.dirty.append(self.flush)

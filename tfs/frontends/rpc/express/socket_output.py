@@ -95,7 +95,7 @@ class SocketOutput(abc.ABC):
             self._watch()
             return
         num_left = self._shared.turns.current.num_written_bytes
-        has_sendable = connection.has_sendable
+        has_sendable = bool(connection.blocked) and connection.has_sendable
         while num_left > 0:
             if has_sendable:
                 connection.fill(min(num_left, _FILL_BYTES))

@@ -7,7 +7,10 @@ round were scheduled and what they answered at once is known.
 Rejected, for clients whose requests come one by one, 16 in flight by grpcio.aio: to
 leave the few of a round for 0.1 ms until more have come saves a twentieth of their
 processor time; to let rounds begin 0.3 ms apart saves a sixth of it, but where that
-distance follows from what is seen of a client, its rate falls by as much.
+distance follows from what is seen of a client, its rate falls by as much. To sleep for
+another 0.09 ms after each sleep, once a few requests were seen to be followed by more,
+saves a tenth of it at no cost with 16 in flight, nothing with 12, and takes 11 % of the
+rate with 8 and 6 % with 24.
 """
 
 from __future__ import annotations
