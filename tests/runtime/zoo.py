@@ -305,6 +305,19 @@ class ExitsWhenLoaded(torch.nn.Module):
         return x
 
 
+class WaitsForFile(torch.nn.Module):
+    """Leaves a file in a folder, and answers when there is another."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _leave_file(self.folder)
+        _wait_for_files(self.folder, 2)
+        return x
+
+
 class MeetsWhenLoaded(torch.nn.Module):
     """Leaves a file when it is unpickled; after the first, waits until there are 3."""
 

@@ -41,6 +41,7 @@ def test_flags_of_workers_reach_the_process(loop: ServingLoop, tmp_path: Path) -
         loop,
         InterpretersOptions(1, worker=worker_options(flags)),
         on_slow=lambda _, __: None,
+        on_hang=lambda _, __: None,
         on_quarantine=lambda _, __: None,
     )
     model = interpreters.of(Backend.PROCESS).load(package(tmp_path, Scale()))

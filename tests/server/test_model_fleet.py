@@ -92,3 +92,14 @@ def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> N
     slow = ("left the serving loop: a call took 12.3 ms", 7)
     assert noting.manager.notes[-1] == slow
     assert noting.published(ManagerState.AVAILABLE, "runs in front: x") == [slow]
+
+
+def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
+    """Beside what was said of the version, which is what is left of it."""
+    noting.fleet._keep_note(ID, "runs in dlmopen: x", 7)
+    noting.fleet._note_hang(ID, "a call hangs")
+    noting.loop.step()
+    assert noting.manager.notes[-1] == ("runs in dlmopen: x; a call hangs", 7)
+    noting.fleet._note_hang(ID, "")
+    noting.loop.step()
+    assert noting.manager.notes[-1] == ("runs in dlmopen: x", 7)

@@ -61,7 +61,8 @@ class InterpreterManager:
             "dlmopen" no more than are likely to have room.
         backend: "process"; "dlmopen" for private CPythons in this process; or
             "inline", where interpreters share the GIL.
-        options: For processes.
+        options: For processes; of private CPythons, how long a call may keep others
+            waiting before they are refused (``load_timeout_s``).
 
     It and all that it makes belong to the process it was made in: a forked one makes its
     own.
@@ -95,7 +96,12 @@ class InterpreterManager:
         self._private: list[DlmopenInterpreter] = []
         if backend == "dlmopen":
             dlmopen_probe.require(num)
-            self._private = [DlmopenInterpreter(f"dlmopen-{i}") for i in range(num)]
+            # As long as one waits for a process.
+            timeout_s = (options or ProcessOptions()).load_timeout_s
+            self._private = [
+                DlmopenInterpreter(f"dlmopen-{i}", call_timeout_s=timeout_s)
+                for i in range(num)
+            ]
             channels += self._private
         elif backend == "inline":
             channels += [InlineSessionChannel(f"inline-{i}") for i in range(num)]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.interpreter import (
     InterpreterModel,
@@ -150,11 +151,17 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
         growth, self._growth = self._growth, None
         if growth is not None:
             growth.end()
+        failed: ServingError | None = None
         try:
             for _, model in self._members:
-                model.unload()
+                try:
+                    model.unload()
+                except ServingError as error:  # it hangs; not so the others
+                    failed = error
         finally:
             self._on_unload()
+        if failed is not None:
+            raise failed
 
 
 def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:

@@ -27,6 +27,8 @@ class InProcessInterpreters:
         max_queued: Calls that may wait for one interpreter.
         call_timeout_s: When a call in a private Python counts as hung.
         on_slow: Called on the loop when a front model took too long.
+        on_hang: Called on any thread with a version whose call hangs in a private
+            Python and what to say of it, and with an empty text when it has ended.
 
     """
 
@@ -39,6 +41,7 @@ class InProcessInterpreters:
         max_queued: int,
         call_timeout_s: float,
         on_slow: Callable[[ServableId, float], None],
+        on_hang: Callable[[ServableId, str], None],
     ) -> None:
         clock = loop.clock
         self._front = InlineInterpreter(
@@ -58,6 +61,7 @@ class InProcessInterpreters:
             max_queued=max_queued,
             clock=clock,
             call_timeout_s=call_timeout_s,
+            on_hang=on_hang,
         )
 
     def of(self, backend: Backend, num_private_pythons: int) -> Interpreter:

@@ -65,6 +65,8 @@ class Interpreters:
         loop: The serving loop: front models run on it, and it talks to processes.
         options: See there.
         on_slow: Called on the loop when a front model took too long.
+        on_hang: Called on any thread with a version whose call hangs in a private
+            Python and what to say of it, and with an empty text when it has ended.
         on_quarantine: Called on the loop when a version crashed once too often.
         zygote: Runs already; only where there are processes.
         is_urgent: Whether loads need not make way for what serves.
@@ -77,6 +79,7 @@ class Interpreters:
         options: InterpretersOptions,
         *,
         on_slow: Callable[[ServableId, float], None],
+        on_hang: Callable[[ServableId, str], None],
         on_quarantine: Callable[[ServableId, str], None],
         zygote: ZygoteProcess | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
@@ -84,6 +87,7 @@ class Interpreters:
         self._loop = loop
         self._options = options
         self._on_slow = on_slow
+        self._on_hang = on_hang
         self._processes: ProcessBackend | None = None
         if ProcessBackend.is_available():
             self._processes = ProcessBackend(
@@ -174,6 +178,7 @@ class Interpreters:
                 max_queued=options.max_queued,
                 call_timeout_s=options.call_timeout_s,
                 on_slow=self._on_slow,
+                on_hang=self._on_hang,
             )
             with self._lock:
                 self._in_process = made

@@ -93,6 +93,7 @@ class ModelFleet:
                 shares_gpu_weights=options.share_gpu_weights,
             ),
             on_slow=self._note_slow,
+            on_hang=self._note_hang,
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.is_lending,
             zygote=zygote,
@@ -134,6 +135,7 @@ class ModelFleet:
         # Guards the notes of the versions there are; leaf.
         self._noting = threading.Lock()
         self._notes: dict[ServableId, tuple[str, int | None]] = {}
+        self._before_hangs: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
         self._load_pool = options.num_load_threads
         # Wakes the thread that measures what was postponed; guards the flags.
@@ -246,6 +248,7 @@ class ModelFleet:
         with self._noting:
             if state.manager_state is ManagerState.END:
                 self._notes.pop(state.id, None)
+                self._before_hangs.pop(state.id, None)
             kept = self._notes.get(state.id)
         # Contents that replace others under the same id come without their note.
         is_available = state.manager_state is ManagerState.AVAILABLE
@@ -277,6 +280,17 @@ class ModelFleet:
         with self._noting:
             _, resident_bytes = self._notes.get(servable_id, ("", None))
         self._keep_note(servable_id, note, resident_bytes)
+
+    def _note_hang(self, servable_id: ServableId, text: str) -> None:
+        """Has a version's state say what hangs, and what it said before when it ends."""
+        with self._noting:
+            before = self._notes.get(servable_id, ("", None))
+            if text:
+                self._before_hangs.setdefault(servable_id, before)
+                note = f"{before[0]}; {text}" if before[0] else text
+            else:
+                note = self._before_hangs.pop(servable_id, before)[0]
+        self._keep_note(servable_id, note, before[1])
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         error = FailedPrecondition(f"quarantined: it {reason}; deploy another version")

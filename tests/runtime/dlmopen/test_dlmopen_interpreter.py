@@ -21,7 +21,8 @@ from tests.runtime.packaged import (
     signature,
     values,
 )
-from tests.runtime.zoo import Scale, Shout, Weighted
+from tests.runtime.process_host import until
+from tests.runtime.zoo import Scale, Shout, WaitsForFile, Weighted
 from tfs.core.dtype import STRING
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.core.tensor_view import TensorView
@@ -33,6 +34,7 @@ from tfs.runtime.interpreter_manager import InterpreterManager
 
 pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
 
+X_ANSWER = {"y": floats((1, 2))}
 X = {"x": floats((1, 2))}
 
 
@@ -61,6 +63,35 @@ def test_a_caller_may_call_on_its_own_thread(
     loaded.unload()
     with pytest.raises(Unavailable, match="scale/1"):
         loaded.call("serving_default", X)
+
+
+def test_a_caller_does_not_wait_behind_a_call_that_hangs(tmp_path: Path) -> None:
+    """It is told what hangs; versions that are loaded meanwhile go elsewhere."""
+    needs_dlmopen()
+    backend = DlmopenBackend(2, call_timeout_s=0.2)
+    folder = tmp_path / "calls"
+    only = {"serving_default": signature()}
+    source = package(tmp_path, WaitsForFile(str(folder)), only, name="waits")
+    waits = backend.group(1).load(source)
+    interpreter, model = waits.members[0]
+    other = interpreter.load(package(tmp_path, Scale()))
+    answers: list[object] = []
+    caller = threading.Thread(
+        target=lambda: answers.append(model.call("serving_default", X))
+    )
+    caller.start()
+    until(folder.exists, "the call")
+    with pytest.raises(FailedPrecondition, match=r"one of waits/1 has been running"):
+        other.call("serving_default", X)
+    assert interpreter.is_hung
+    found = backend.group().load(source).members
+    assert interpreter not in [each for each, _ in found]
+    (folder / "another").touch()
+    caller.join(WAIT_S)
+    assert answers == [X_ANSWER]
+    assert not interpreter.is_hung
+    assert values(other.call("serving_default", X)["y"]) == [[2, 4]]
+    backend.close(time.monotonic() + WAIT_S)
 
 
 def test_threads_come_and_go(interpreter: DlmopenInterpreter, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale
-from tfs.core.errors import FailedPrecondition
+from tfs.core.errors import FailedPrecondition, Internal
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
@@ -58,9 +58,20 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def interpreter(clock: FakeClock) -> Iterator[InlineInterpreter]:
+def told() -> list[tuple[str, str]]:
+    """What was said of hanging calls: the version and the text."""
+    return []
+
+
+@pytest.fixture
+def interpreter(
+    clock: FakeClock, told: list[tuple[str, str]]
+) -> Iterator[InlineInterpreter]:
     interpreter = InlineInterpreter(
-        clock=clock, load_model=Gate, call_timeout_s=TIMEOUT_S
+        clock=clock,
+        load_model=Gate,
+        call_timeout_s=TIMEOUT_S,
+        on_hang=lambda who, text: told.append((who.slashed, text)),
     )
     interpreter.start()
     yield interpreter
@@ -134,4 +145,69 @@ def test_a_group_prefers_interpreters_where_nothing_hangs(
     first = cast("InlineInterpreter", private)
     spread = SpreadModel([(first, hanging), (other, well)])
     assert values(ask(spread, X).outputs()["y"]) == [[2, 4]]
+    other.close()
+
+
+def test_whoever_reports_is_told_of_a_hang_and_of_its_end(
+    interpreter: InlineInterpreter,
+    clock: FakeClock,
+    told: list[tuple[str, str]],
+    tmp_path: Path,
+) -> None:
+    """Once each, whoever looks how often."""
+    model = interpreter.load(package(tmp_path, Scale()))
+    gate = model.guest
+    assert isinstance(gate, Gate)
+    hanging = ask(model, X)
+    assert gate.entered.wait(WAIT_S)
+    clock.advance(TIMEOUT_S + 1)
+    for _ in range(3):
+        ask(model, X).error()
+    assert [who for who, _ in told] == ["scale/1"]
+    assert "hangs in interpreter inline-0" in told[0][1]
+    gate.opened.set()
+    hanging.outputs()
+    until(lambda: len(told) == 2, "the end of it")
+    assert told[1] == ("scale/1", "")
+
+
+def test_unloading_another_version_does_not_wait_for_a_call_that_hangs(
+    interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
+) -> None:
+    """It says that the memory is not free yet; it is when the call ends after all."""
+    source = package(tmp_path, Scale())
+    hanging, idle = interpreter.load(source), interpreter.load(source)
+    gate, idle_gate = hanging.guest, idle.guest
+    assert isinstance(gate, Gate)
+    assert isinstance(idle_gate, Gate)
+    call = ask(hanging, X)
+    assert gate.entered.wait(WAIT_S)
+    clock.advance(TIMEOUT_S + 1)
+    with pytest.raises(Internal, match=r"cannot be unloaded.*when that ends"):
+        idle.unload()
+    assert not idle_gate.opened.is_set()
+    gate.opened.set()
+    call.outputs()
+    assert idle_gate.opened.wait(WAIT_S)
+
+
+def test_a_group_unloads_where_it_can(
+    interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
+) -> None:
+    """That one interpreter hangs keeps the others from nothing; who asked is told."""
+    other = InlineInterpreter("other", load_model=Gate)
+    other.start()
+    source = package(tmp_path, Scale())
+    hanging, well = interpreter.load(source), other.load(source)
+    gate, other_gate = hanging.guest, well.guest
+    assert isinstance(gate, Gate)
+    assert isinstance(other_gate, Gate)
+    ask(hanging, X)
+    assert gate.entered.wait(WAIT_S)
+    clock.advance(TIMEOUT_S + 1)
+    spread = SpreadModel([(interpreter, hanging), (other, well)])
+    with pytest.raises(Internal, match="cannot be unloaded"):
+        spread.unload()
+    assert other_gate.opened.is_set()
+    gate.opened.set()
     other.close()

@@ -13,6 +13,7 @@ from tfs.core.clock import Clock
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.spread_model import SpreadModel, summed
@@ -26,6 +27,7 @@ class DlmopenBackend:
         max_queued: Calls that may wait for one.
         clock: Deadlines go by it.
         call_timeout_s: When a call counts as hung, and its interpreter takes no more.
+        on_hang: Told when one does, and when no longer.
 
     """
 
@@ -36,6 +38,7 @@ class DlmopenBackend:
         max_queued: int = 256,
         clock: Clock | None = None,
         call_timeout_s: float | None = None,
+        on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._interpreters = tuple(
             DlmopenInterpreter(
@@ -43,14 +46,21 @@ class DlmopenBackend:
                 max_queued=max_queued,
                 clock=clock,
                 call_timeout_s=call_timeout_s,
+                on_hang=on_hang,
             )
             for index in range(num_interpreters)
         )
 
     def group(self, num_interpreters: int = 0) -> DlmopenGroup:
-        """Returns the interpreters for one version: so many, or all there are."""
-        num = min(num_interpreters, len(self._interpreters)) or len(self._interpreters)
-        by_load = sorted(self._interpreters, key=lambda each: each.stats().num_models)
+        """Returns the interpreters for one version: so many, or all there are.
+
+        None where a call hangs, if there are others: a load may never end there.
+        """
+        sound = [each for each in self._interpreters if not each.is_hung]
+        by_load = sorted(
+            sound or self._interpreters, key=lambda each: each.stats().num_models
+        )
+        num = min(num_interpreters, len(by_load)) or len(by_load)
         return DlmopenGroup(by_load[:num], len(self._interpreters))
 
     def close(self, deadline_s: float | None = None) -> None:

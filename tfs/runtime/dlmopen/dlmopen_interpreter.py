@@ -20,11 +20,13 @@ from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_namespace
+from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.dlmopen.namespace_model import NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.shared_tensors import describe_value, value_at
 from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
 from tfs.runtime.model_source import ModelSource
@@ -116,6 +118,7 @@ class DlmopenInterpreter:
         clock: Deadlines go by it.
         call_timeout_s: When a call counts as hung: it goes on, and others are refused
             with the reason. None waits.
+        on_hang: Told when one of the thread's does, and when no longer.
 
     """
 
@@ -126,6 +129,7 @@ class DlmopenInterpreter:
         max_queued: int = 256,
         clock: Clock | None = None,
         call_timeout_s: float | None = None,
+        on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._name = name
         # Queue, deadlines and unloading are those of a thread of this process; what
@@ -137,10 +141,11 @@ class DlmopenInterpreter:
             load_model=self._load_model,
             takes_several=False,
             call_timeout_s=call_timeout_s,
+            on_hang=on_hang,
         )
         # Held while anything but a load runs in the namespace. Rank: after the
         # thread's locks; no callback runs under it.
-        self._calling = threading.Lock()
+        self._calling = CallTurn(name, call_timeout_s)
         # Guards the fields below; held while a namespace opens. Rank: before
         # _calling.
         self._lock = threading.Lock()
@@ -154,8 +159,8 @@ class DlmopenInterpreter:
 
     @property
     def num_unanswered(self) -> int:
-        """Whether anything is called there: one at most."""
-        return int(self._calling.locked())
+        """Whether anything is called there, one at most; where that hangs, many."""
+        return _MANY if self._calling.is_hung else int(self._calling.is_taken)
 
     @property
     def survives_fork(self) -> bool:
@@ -168,9 +173,14 @@ class DlmopenInterpreter:
         return self._num_closings
 
     @property
+    def is_hung(self) -> bool:
+        """Whether a call hangs there, so that it takes no others."""
+        return self._thread.is_hung or self._calling.is_hung
+
+    @property
     def num_pending(self) -> int:
         """Tasks that wait or run; where one hangs, more than anywhere else."""
-        return _MANY if self._thread.is_hung else self._thread.num_pending
+        return _MANY if self.is_hung else self._thread.num_pending
 
     def start(self) -> None:
         self._thread.start()
@@ -210,13 +220,13 @@ class DlmopenInterpreter:
             namespace = self._namespace
             if namespace is None:
                 return
-            if not self._calling.acquire(blocking=False):
+            if not self._calling.try_take("the end of sessions"):
                 log.warning("event=interpreter_hangs interpreter=%s", self._name)
                 return
             try:
                 namespace.call(("end_sessions",))
             finally:
-                self._calling.release()
+                self._calling.end()
             self._num_closings += 1
             if not self._thread.stats().num_models:
                 self._namespace = None
@@ -226,10 +236,13 @@ class DlmopenInterpreter:
         self, request: bytes, fds: tuple[int, ...] = ()
     ) -> tuple[bytes, list[int]]:
         namespace = self._ready()
-        with self._calling:
+        self._calling.take("a session")
+        try:
             reply: tuple[bytes, list[int]] = namespace.call(
                 ("session", request, list(fds))
             )
+        finally:
+            self._calling.end()
         return reply
 
     def run(
@@ -244,8 +257,11 @@ class DlmopenInterpreter:
             describe_value(args, kept),
             describe_value(kwargs, kept),
         )
-        with self._calling:
+        self._calling.take("a session")
+        try:
             return value_at(namespace.call(request))
+        finally:
+            self._calling.end()
 
     def _load_model(self, source: ModelSource, files: VersionFiles) -> GuestModel:
         namespace = self._ready()

@@ -6,13 +6,13 @@ import ctypes
 import itertools
 import logging
 import pickle
-import threading
 from collections.abc import Mapping
 from typing import Final
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import Buffer, TensorView
+from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
@@ -49,13 +49,14 @@ class NamespaceModel:
     def __init__(
         self,
         namespace: Namespace,
-        calling: threading.Lock,
+        calling: CallTurn,
         source: ModelSource,
         files: VersionFiles,
     ) -> None:
         self._namespace = namespace
         self._calling = calling
         self._source = source
+        self._who = source.id.slashed
         self._model_id = next(_ids)
         self._told_of_writes = False
         self._written_pages = 0
@@ -74,7 +75,8 @@ class NamespaceModel:
             (name, (DTYPE_CODES[view.dtype], view.shape, _data(view.data, exports)))
             for name, view in inputs.items()
         ]
-        with self._calling:
+        self._calling.take(self._who)
+        try:
             outputs, ns, pages = self._namespace.call(
                 ("call", self._model_id, signature_name, num_rows, described)
             )
@@ -91,6 +93,8 @@ class NamespaceModel:
                 views[name] = TensorView(dtype, shape, data)
             if total_bytes > RELEASE_BYTES:
                 self._namespace.call(("release",))
+        finally:
+            self._calling.end()
         del exports
         self.last_call_s = ns / 1e9
         if pages and not self._told_of_writes:
@@ -115,10 +119,13 @@ class NamespaceModel:
             )
             for name, view in inputs.items()
         }
-        with self._calling:
+        self._calling.take(self._who)
+        try:
             scaling: float | None = self._namespace.call(
                 ("scale", self._model_id, signature_name, pickle.dumps(own), duration_s)
             )
+        finally:
+            self._calling.end()
         return scaling
 
     def num_written_pages(self) -> int:
@@ -127,15 +134,15 @@ class NamespaceModel:
 
     def close(self) -> None:
         """Drops the model there, behind the call that runs; idempotent."""
-        with self._calling:
+        try:
+            self._calling.take(self._who)
             try:
                 self._namespace.call(("unload", self._model_id))
-            except ServingError as error:
-                log.warning(
-                    "event=unload_failed servable=%s error=%s",
-                    self._source.id.slashed,
-                    error,
-                )
+            finally:
+                self._calling.end()
+        except ServingError as error:
+            log.warning("event=unload_failed servable=%s error=%s", self._who, error)
+        self._calling.forget(self._who)
 
     def _tell_of_writes(self, num_pages: int) -> None:
         self._told_of_writes = True

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
-_HANG_FACTOR: Final = 10.0
+HANG_FACTOR: Final = 10.0
+
+OnHang: TypeAlias = Callable[[ServableId, str], None]
 
 
 class HangWatch:
@@ -26,10 +28,19 @@ class HangWatch:
         timeout_s: A call hangs when it takes longer, and ten times as long as any of
             its version before.
         now: The time in seconds.
+        on_hang: Told the version whose call hangs and what of it, once somebody noticed,
+            and an empty text when that has ended after all. On any thread.
 
     """
 
-    def __init__(self, name: str, timeout_s: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        timeout_s: float,
+        now: Callable[[], float],
+        on_hang: OnHang = lambda _servable, _text: None,
+    ) -> None:
+        self._on_hang = on_hang
         self._name = name
         self._timeout_s = timeout_s
         self._now = now
@@ -58,6 +69,7 @@ class HangWatch:
                 servable.slashed,
                 call_s,
             )
+            self._on_hang(servable, "")
 
     def forget(self, servable: ServableId) -> None:
         """Drops what is known of a version that is unloaded."""
@@ -71,7 +83,7 @@ class HangWatch:
         servable, begun_s = running
         call_s = self._now() - begun_s
         longest_s = self._longest_s.get(servable, 0.0)
-        if call_s <= max(self._timeout_s, _HANG_FACTOR * longest_s):
+        if call_s <= max(self._timeout_s, HANG_FACTOR * longest_s):
             return None
         if not self._was_told:
             self._was_told = True
@@ -81,6 +93,8 @@ class HangWatch:
                 servable.slashed,
                 call_s,
             )
+            text = f"a call hangs in interpreter {self._name}, which takes no others"
+            self._on_hang(servable, text)
         return FailedPrecondition(
             f"interpreter {self._name} takes no calls: one of {servable.slashed} has "
             f"been running there for {call_s:.0f} s and cannot be ended. Restart the "

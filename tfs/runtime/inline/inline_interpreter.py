@@ -39,7 +39,7 @@ from tfs.runtime.guest.guest_model import (
 )
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.inline.hang_watch import HangWatch
+from tfs.runtime.inline.hang_watch import HangWatch, OnHang
 from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.inline.thread_use import SlowCalls, ThreadUse, read_thread_use
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
@@ -134,6 +134,7 @@ class _Unload:
     def __init__(self, model: InlineModel) -> None:
         self.model = model
         self.done = threading.Event()
+        self.is_given_up = False  # the interpreter's lock guards it
 
 
 _Item: TypeAlias = "tuple[InlineModel, InferenceTask] | _Unload"
@@ -159,6 +160,7 @@ class InlineInterpreter:
             them; else it gets one at a time.
         call_timeout_s: When a call on the thread counts as hung (:class:`HangWatch`):
             what waits behind it, and what comes, is refused then. None waits.
+        on_hang: Told of that, see there.
 
     """
 
@@ -173,6 +175,7 @@ class InlineInterpreter:
         load_model: Callable[[ModelSource, VersionFiles], GuestModel] | None = None,
         takes_several: bool = True,
         call_timeout_s: float | None = None,
+        on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._name = name
         self._load_model = load_model or load_guest_model
@@ -182,7 +185,7 @@ class InlineInterpreter:
         self._now = self._clock.now
         self._hangs: HangWatch | None = None
         if call_timeout_s is not None:
-            self._hangs = HangWatch(name, call_timeout_s, self._now)
+            self._hangs = HangWatch(name, call_timeout_s, self._now, on_hang)
         self._front_loop = front_loop
         self._on_slow = on_slow
         # Held while a model runs, by the thread or by the loop (which never waits for
@@ -384,8 +387,11 @@ class InlineInterpreter:
                 self._wake.notify()
         for task in refused:
             finish(task, unloaded(model.source.id))
-        if not ended and not request.done.wait(_UNLOAD_WAIT_S):
-            raise _cannot_be_unloaded(model)
+        if not ended and not request.done.wait(0.0 if self.is_hung else _UNLOAD_WAIT_S):
+            with self._lock:
+                request.is_given_up = not request.done.is_set()
+            if request.is_given_up:
+                raise _cannot_be_unloaded(model)
         _drop(model)
 
     def _unload_threads(self, model: InlineModel, threads: RequestThreads) -> None:
@@ -489,7 +495,11 @@ class InlineInterpreter:
                     if isinstance(item, _Unload):
                         if self._hangs is not None:
                             self._hangs.forget(item.model.source.id)
-                        item.done.set()
+                        with self._lock:
+                            item.done.set()
+                            is_given_up = item.is_given_up
+                        if is_given_up:  # whoever unloaded it could not wait
+                            _drop(item.model)
                         outcome = None
                     else:
                         outcome = self._execute_watched(*item)
@@ -565,8 +575,8 @@ def _infer_for_good() -> None:
 
 def _cannot_be_unloaded(model: InlineModel) -> Internal:
     return Internal(
-        f"{model.source.id.slashed} cannot be unloaded: a call has been "
-        f"running for more than {_UNLOAD_WAIT_S:.0f} s"
+        f"{model.source.id.slashed} cannot be unloaded: a call has been running in its "
+        "interpreter for too long; its memory is free when that ends"
     )
 
 
