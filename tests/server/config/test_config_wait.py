@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfs.core.errors import DataLoss
+from tfs.core.errors import Cancelled, DataLoss
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.config_wait import error_of, failure_of, failure_of_change
@@ -128,3 +128,14 @@ def test_a_change_is_over_when_nothing_more_comes_of_it(
 ) -> None:
     """What was served before says nothing of a change; what fails of it is told."""
     assert failure_of_change(states, [], stale, is_current=is_current) == expected
+
+
+def test_a_load_that_was_given_up_is_no_failure() -> None:
+    """A model that comes back while its former load still runs is loaded after that."""
+    given_up = ServableState(
+        ServableId("digits", 1), ManagerState.END, Cancelled("not wanted")
+    )
+    assert failure_of([given_up], []) is None
+    assert failure_of_change([given_up, SERVES], []) == ""
+    assert failure_of([given_up], ["no version"]) == "{no version}"
+    assert failure_of([given_up, ENDED], []) == BLAME

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from tfs.core.errors import DeadlineExceeded, ServingError, Unknown
+from tfs.core.errors import Cancelled, DeadlineExceeded, ServingError, Unknown
 from tfs.core.servable_state import ManagerState, ServableState
 
 _MAX_NAMED: Final = 10
@@ -49,7 +49,7 @@ def failure_of(
     if late:
         newest = max(late, key=lambda state: state.id.version)
         return f"{{{newest.id} does not come to an end: {newest.note}}}"
-    failed = [state for state in states if state.error is not None]
+    failed = [state for state in states if _has_failed(state)]
     fresh = [state for state in failed if state not in stale]
     if fresh:
         return _newest(fresh)
@@ -78,13 +78,19 @@ def failure_of_change(
     failed = [
         state
         for state in states
-        if state.error is not None
+        if _has_failed(state)
         and not any(state.error is error for error in known)
         and state.manager_state in (ManagerState.AVAILABLE, ManagerState.END)
     ]
     if failed:
         return _newest(failed)
     return failure_of(states, problems, stale)
+
+
+def _has_failed(state: ServableState) -> bool:
+    # What was given up failed by nobody's fault: whoever wants it by now has it loaded
+    # anew, once its former load has ended.
+    return state.error is not None and not isinstance(state.error, Cancelled)
 
 
 def _is_on_its_way(state: ServableState) -> bool:
