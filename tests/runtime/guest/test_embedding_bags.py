@@ -5,15 +5,26 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
 
 from tests.runtime.guest.bits import bits
+from tfs.core.dtype import INT64
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import read_manifest
+from tfs.export import save
 from tfs.runtime.guest import embedding_bags
-from tfs.runtime.guest.embedding_bags import quicken_bags
+from tfs.runtime.guest.embedding_bags import quicken_bag_nodes, quicken_bags
+from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.torch_tensor import to_view
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.model_source import ModelSource
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SETTINGS = (
@@ -167,3 +178,68 @@ def test_quickened_bag_pickles_scripts_traces_and_exports() -> None:
     exported = torch.export.export(quick, (indices,))
     operators = [str(node.target) for node in exported.graph.nodes]
     assert "aten.embedding_bag.padding_idx" in operators
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:5], ids=str)
+def test_exported_program_looks_up_quickly_with_the_same_bits(
+    settings: dict[str, Any], quickly: list[tuple[object, ...]]
+) -> None:
+    """A program's operator is replaced with all of its arguments."""
+    indices = torch.randint(0, 50, (4, 3))
+    model = nn.Sequential(bag(**settings))
+    program = torch.export.export(model, (indices,)).module()
+    assert isinstance(program, torch.fx.GraphModule)
+    with torch.inference_mode():
+        expected = program(indices)
+        quicken_bag_nodes(program)
+        given = program(indices)
+    assert bits(given) == bits(expected)
+    assert len(quickly) == ("padding_idx" not in settings)
+
+
+def test_program_that_takes_more_than_the_rows_is_left_alone() -> None:
+    """What the operator returns beside them is the same from torch's own only."""
+
+    class Sizes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, 4))
+
+        def forward(self, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+            rows, _, sizes, _ = torch.embedding_bag(self.weight, indices, offsets)
+            return rows / sizes[:, None]
+
+    indices, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2])
+    program = torch.export.export(Sizes(), (indices, offsets)).module()
+    assert isinstance(program, torch.fx.GraphModule)
+    code = program.code
+    quicken_bag_nodes(program)
+    assert program.code == code
+
+
+@pytest.mark.parametrize("platform", ["torch_package", "torch_export"])
+def test_loaded_version_looks_up_quickly(
+    platform: Literal["torch_package", "torch_export"],
+    tmp_path: Path,
+    quickly: list[tuple[object, ...]],
+) -> None:
+    """Packages and programs do so without their author's doing, to the same bits."""
+    module = bag(mode="sum")
+    indices = torch.randint(0, 50, (4, 3))
+    path = save(module, indices, tmp_path, platform=platform)
+    manifest = read_manifest(str(path))
+    source = ModelSource(
+        ServableId("bag", 1), str(path), platform, manifest.entry, manifest.signatures
+    )
+    files = VersionFiles.stage(source)
+    guest = load_guest_model(source, files)
+    files.close()
+    (name,) = manifest.signatures[DEFAULT_SIGNATURE].inputs
+    view = TensorView(INT64, tuple(indices.shape), indices.numpy().tobytes())
+    quickly.clear()
+    with torch.inference_mode():
+        (output,) = guest.call(DEFAULT_SIGNATURE, {name: view}).values()
+        expected = module(indices)
+    guest.close()
+    assert len(quickly) == 1
+    assert output == to_view(expected)

@@ -9,6 +9,7 @@ DLRM with 26 tables takes; every bit is the same.
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable
 from typing import Final
@@ -31,6 +32,8 @@ _operator: Final[Callable[..., tuple[torch.Tensor, ...]] | None] = getattr(
     torch, "_embedding_bag_forward_only", None
 )
 
+_THEIR_OPERATOR: Final = torch.ops.aten.embedding_bag.padding_idx
+
 # What says where bags begin, by the shape of their indices. Nobody but the operator
 # gets to see it. Each change is one dict operation.
 _offsets: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
@@ -48,6 +51,74 @@ def quicken_bags(model: torch.nn.Module) -> None:
         if type(module) is torch.nn.EmbeddingBag and not has_own_forward(module):
             # Bound, so that a copy of the module looks up by its own settings.
             vars(module)["forward"] = types.MethodType(forward, module)
+
+
+def quicken_bag_nodes(program: torch.fx.GraphModule) -> None:
+    """Has a program's bags looked up by :func:`embedding_bag`.
+
+    But for those of which it takes more than the rows: the rest is for gradients, and
+    not the same.
+    """
+    nodes = [
+        node
+        for node in program.graph.find_nodes(op="call_function", target=_THEIR_OPERATOR)
+        if all(_is_rows(user) or not user.users for user in node.users)
+    ]
+    if _operator is None or not nodes:
+        return
+    for node in nodes:
+        node.target = embedding_bag
+    program.recompile()
+
+
+def _is_rows(part: torch.fx.Node) -> bool:
+    return part.target is operator.getitem and part.args[1:] == (0,)
+
+
+def embedding_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Returns what torch's operator of that name does, the rows first: same bits."""
+    if (
+        _operator is None
+        or scale_grad_by_freq
+        or sparse
+        or per_sample_weights is not None
+        or include_last_offset
+        or padding_idx is not None
+        or not is_plain_call(indices)
+    ):
+        plainly: tuple[torch.Tensor, ...] = _THEIR_OPERATOR(
+            weight,
+            indices,
+            offsets,
+            scale_grad_by_freq,
+            mode,
+            sparse,
+            per_sample_weights,
+            include_last_offset,
+            padding_idx,
+        )
+        return plainly
+    return _operator(
+        weight,
+        indices.contiguous(),
+        offsets.contiguous(),
+        False,
+        mode,
+        False,
+        None,
+        False,
+        -1,
+    )
 
 
 def forward(

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.embedding_bags import quicken_bag_nodes
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
@@ -169,6 +170,7 @@ def _load_program(
     module = program.module()
     if isinstance(module, torch.fx.GraphModule):
         quicken_graph(module)
+        quicken_bag_nodes(module)
     return _by_name(source, module, in_spec, names)
 
 
