@@ -113,6 +113,7 @@ _LIMITS: Final = [
     for name in dir(resource)
     if name.startswith("RLIMIT_") and name != "RLIMIT_DATA"
 ]
+_MAPS_BYTES: Final = 1 << 16
 _rounding: Callable[[], int] = getattr(ctypes.CDLL(None), "fegetround", lambda: 0)
 
 
@@ -296,7 +297,7 @@ def _started_processes() -> tuple[int, bool]:
 
 
 def _mapped_files() -> set[str]:
-    with open("/proc/self/maps", "rb") as file:
+    with open("/proc/self/maps", "rb", buffering=_MAPS_BYTES) as file:
         lines = [line.split(maxsplit=5) for line in file]
     return {
         os.fsdecode(line[5].rstrip())

@@ -6,6 +6,7 @@ the same code with other weights, the worker of the one before will do: it drops
 model and looks whether it is as it was before it had one (``guest/clean_slate.py``). Only
 if it is, it waits here; whatever it finds changed, it ends as ever.
 
+    waiting   for another that cleans up             -> cleaning, ended
     cleaning  drops its model, and looks             -> parked, ended
     parked    has nothing, waits for the next        -> taken, ended
     taken     is an interpreter's, as any worker
@@ -16,6 +17,7 @@ if it is, it waits here; whatever it finds changed, it ends as ever.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _MOST_PARKED: Final = 4  # more only where a version has more
 _MOST_USES: Final = 64  # of a process: what each leaves may be too little to see
-_CLEANING_S: Final = 10.0
+_CLEANING_S: Final = 5.0
 _AGE_S: Final = 30.0
 
 
@@ -62,7 +64,10 @@ def same_code_of(source: ModelSource) -> SameCode | None:
 class _Parked:
     code: SameCode
     link: WorkerLink
-    until_s: float
+    conversation: WorkerConversation
+    model_id: int
+    until_s: float = math.inf
+    is_asked: bool = False
     is_clean: bool = False
 
 
@@ -107,22 +112,14 @@ class ParkedWorkers:
         is_worn = link.num_uses >= _MOST_USES
         if self._closed or is_worn or len(self._parked) >= self._most:
             return False
-        now_s = self._loop.clock.now()
-        parked = _Parked(code, link, now_s + _CLEANING_S)
-        self._parked.append(parked)
         conversation = WorkerConversation(
             link, lambda _: None, lambda _: self._end(parked)
         )
+        parked = _Parked(code, link, conversation, model_id)
+        self._parked.append(parked)
         self._loop.watch(link.pidfd, lambda _: self._end(parked))
         self._loop.watch(link.control.fileno(), lambda _: conversation.read())
-        conversation.send(
-            "rest",
-            {"model": model_id},
-            (),
-            lambda reply: self._take_word(parked, reply),
-            background=True,
-        )
-        self._arm()
+        self._clean_next()
         return True
 
     def take(self, code: SameCode) -> WorkerLink | None:
@@ -130,11 +127,11 @@ class ParkedWorkers:
 
         The caller owns it.
         """
-        for parked in self._parked:
+        for parked in list(self._parked):
             if parked.code == code and parked.is_clean:
                 if has_ended(parked.link.pidfd):
                     self._end(parked)
-                    return None
+                    continue
                 self._forget(parked)
                 self.num_reused += 1
                 log.info(
@@ -151,6 +148,25 @@ class ParkedWorkers:
         self._closed = True
         for parked in list(self._parked):
             self._end(parked)
+
+    def _clean_next(self) -> None:
+        """Has one clean up that has not yet; the others of a version wait for it.
+
+        Together they would keep as many cores from answering at once.
+        """
+        waiting = [each for each in self._parked if not each.is_asked]
+        if waiting and all(each.is_clean for each in self._parked if each.is_asked):
+            parked = waiting[0]
+            parked.is_asked = True
+            parked.until_s = self._loop.clock.now() + _CLEANING_S
+            parked.conversation.send(
+                "rest",
+                {"model": parked.model_id},
+                (),
+                lambda reply: self._take_word(parked, reply),
+                background=True,
+            )
+        self._arm()
 
     def _take_word(self, parked: _Parked, reply: WorkerReply | None) -> None:
         """Takes what a worker found out about itself."""
@@ -169,14 +185,18 @@ class ParkedWorkers:
             return
         parked.is_clean = True
         parked.until_s = self._loop.clock.now() + _AGE_S
+        self._clean_next()
 
     def _arm(self) -> None:
-        if self._timer is None and self._parked:
-            when_s = min(each.until_s for each in self._parked)
+        """Has the next one that is late looked at in time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        when_s = min((each.until_s for each in self._parked), default=math.inf)
+        if when_s < math.inf:
             self._timer = self._loop.call_at(when_s, self._end_old)
 
     def _end_old(self) -> None:
-        self._timer = None
         now_s = self._loop.clock.now()
         for parked in list(self._parked):
             if parked.until_s <= now_s:
@@ -187,11 +207,11 @@ class ParkedWorkers:
         self._parked.remove(parked)
         self._loop.unwatch(parked.link.pidfd)
         self._loop.unwatch(parked.link.control.fileno())
-        if not self._parked and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._arm()
 
     def _end(self, parked: _Parked) -> None:
         if parked in self._parked:
             self._forget(parked)
             parked.link.close()
+            if not self._closed:
+                self._clean_next()
