@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.codec.examples import Values, an_example, rows
+from tfs.codec import wire
 from tfs.codec.decode_options import DecodeOptions
 from tfs.codec.example import ExampleInput, tensors_of_examples
 from tfs.core import dtype as dtypes
@@ -306,3 +307,18 @@ def test_examples_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert tensors["x"].shape == (100, 2)
     assert most_alive <= 2
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_example_of_more_features_than_anybody_means_is_refused(depth: int) -> None:
+    """Before objects are made of them; a large one of few is fine."""
+    parts = b"".join(
+        wire.delimited(1, wire.delimited(1, b"%014d" % index) + b"\x12\x00")
+        for index in range(70_000)
+    )
+    many = wire.delimited(1, parts) if depth == 2 else parts
+    with pytest.raises(ResourceExhausted, match="example 0: more than 65536 features"):
+        tensors_of_examples(ExampleInput((many,)), fixed(FLOAT32, (2,)))
+    large = an_example({"f": [1.0, 2.0], "other": [bytes(2 << 20)]}).SerializeToString()
+    tensors = tensors_of_examples(ExampleInput((large,)), fixed(FLOAT32, (2,)))
+    assert tensors["x"].shape == (1, 2)

@@ -7,6 +7,10 @@ from typing import Final
 
 from tfs.core.errors import ResourceExhausted
 
+MAX_FIELDS: Final = 65_536
+"""Nobody means more inputs and outputs, or features of one Example. Objects of them would
+take many times what they take on the wire, and their parser stops all threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:

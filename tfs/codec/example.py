@@ -6,6 +6,7 @@ never copied per Example unless the tensors need it, and then the copies are bud
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,12 @@ from typing import Any, Final, TypeAlias, cast
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions, FillBudget
+from tfs.codec.decode_options import (
+    DEFAULT_OPTIONS,
+    MAX_FIELDS,
+    DecodeOptions,
+    FillBudget,
+)
 from tfs.codec.example_input import (
     QUICK_EXAMPLE_BYTES,
     ExampleInput,
@@ -23,7 +29,7 @@ from tfs.codec.example_input import (
 )
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.signature import FREE, FeatureKind, FeatureSpec, Signature
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow.core.example import example_pb2, feature_pb2
@@ -37,6 +43,8 @@ __all__ = [
 ]
 
 EMPTY: Final = "Input is empty."
+_LARGE_EXAMPLE_BYTES: Final = 1 << 20  # smaller ones are parsed in milliseconds anyway
+_FEATURES: Final = 1  # Example.features
 
 
 def tensors_of_examples(
@@ -52,7 +60,8 @@ def tensors_of_examples(
     Raises:
         InvalidArgument: ``Input is empty.``; an Example that is malformed or does not
             fit the features, by its index; a signature that takes no Examples.
-        ResourceExhausted: Padding takes more than ``max_tensor_bytes``.
+        ResourceExhausted: Padding takes more than ``max_tensor_bytes``, or an Example
+            has more than ``MAX_FIELDS`` features.
 
     """
     if not rows.examples:
@@ -264,10 +273,24 @@ _FeatureMap: TypeAlias = Mapping[str, feature_pb2.Feature]
 
 
 def _features(serialized: bytes, what: str) -> _FeatureMap:
+    if len(serialized) > _LARGE_EXAMPLE_BYTES and _has_too_many(serialized):
+        raise ResourceExhausted(f"{what}: more than {MAX_FIELDS} features")
     try:
         return example_pb2.Example.FromString(serialized).features.feature
     except DecodeError as error:
         raise InvalidArgument(f"{what}: could not be parsed as tf.Example") from error
+
+
+def _has_too_many(example: bytes) -> bool:
+    if wire.has_more_fields(example, 0, len(example), MAX_FIELDS):
+        return True
+    with contextlib.suppress(wire.MalformedError):  # for the parser to say
+        return any(
+            wire.has_more_fields(example, start, stop, MAX_FIELDS)
+            for number, kind, start, stop in wire.fields(example, 0, len(example))
+            if number == _FEATURES and kind == wire.DELIMITED
+        )
+    return False
 
 
 def _string_input(signature: Signature) -> str:

@@ -16,9 +16,14 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions, FillBudget
+from tfs.codec.decode_options import (
+    DEFAULT_OPTIONS,
+    MAX_FIELDS,
+    DecodeOptions,
+    FillBudget,
+)
 from tfs.codec.model_spec import model_spec_of
-from tfs.codec.predict_scan import MAX_FIELDS, SlowError, scan
+from tfs.codec.predict_scan import SlowError, scan
 from tfs.codec.predict_template import read_as_before
 from tfs.codec.predict_view import PredictRequestView
 from tfs.codec.tensor import tensor_view_of
@@ -86,8 +91,13 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
     if message and message[0] < _LEAST_TAG:
         # What zeros unpack from is refused before it is copied.
         raise InvalidArgument("cannot parse the PredictRequest: field number 0")
-    if len(message) > MAX_FIELDS:
-        _check_number_of_fields(message)
+    if len(message) > MAX_FIELDS and wire.has_more_fields(
+        message, 0, len(message), MAX_FIELDS
+    ):
+        raise ResourceExhausted(
+            f"a PredictRequest with more than {MAX_FIELDS} inputs, outputs and other "
+            "fields"
+        )
     try:
         request = predict_pb2.PredictRequest.FromString(bytes(message))
     except DecodeError as error:
@@ -112,22 +122,6 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
         tuple(request.output_filter),
         request.client_id if request.HasField("client_id") else None,
     )
-
-
-def _check_number_of_fields(message: Buffer) -> None:
-    """Refuses what has more fields than anybody means, before objects are made of them."""
-    number = 0
-    try:
-        for number, _ in enumerate(wire.fields(message, 0, len(message)), 1):
-            if number > MAX_FIELDS:
-                break
-    except wire.MalformedError:
-        return  # for the parser to say
-    if number > MAX_FIELDS:
-        raise ResourceExhausted(
-            f"a PredictRequest with more than {MAX_FIELDS} inputs, outputs and other "
-            "fields"
-        )
 
 
 def _parse_if_quick(

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from tfs.codec.decode_options import DecodeOptions, FillBudget
+from tfs.codec.decode_options import MAX_FIELDS, DecodeOptions, FillBudget
 from tfs.codec.model_spec import ModelSpec, read_model_spec
 from tfs.codec.predict_template import Gap, remember
 from tfs.codec.predict_view import PredictRequestView
@@ -40,9 +40,6 @@ class _UnusualError(Exception):
 
 
 _MAX_QUICK_FIELDS = 128
-MAX_FIELDS: Final = 65_536
-"""A request with more inputs, outputs and unknown fields than that is nobody's; objects of
-them would take many times what they take on the wire, and their parser stops all threads."""
 
 # Longer string tensors go to upb with the whole request: it walks strings in a third of
 # the time.

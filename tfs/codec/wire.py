@@ -118,6 +118,20 @@ def fields(
         raise MalformedError("the message is cut off") from None
 
 
+def has_more_fields(buffer: Buffer, start: int, stop: int, most: int) -> bool:
+    """Tells whether a message has more than ``most`` fields, looking at no more of them.
+
+    What is malformed has not: that is for a parser to say.
+    """
+    try:
+        for number, _ in enumerate(fields(buffer, start, stop), 1):
+            if number > most:
+                return True
+    except MalformedError:
+        pass
+    return False
+
+
 def varint(value: int) -> bytes:
     """Returns the varint of ``value``; a negative one takes ten bytes, as int64."""
     if value < 0:
