@@ -88,19 +88,7 @@ class SignatureQueues:
         # over, and of shapes that are asked for no more.
         self._inherited: dict[object, SharedQueue[InferenceTask]] = {}
         self._dropped: SharedQueue[InferenceTask] | None = None
-        masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
-        self._fillers: dict[str, bytes | None] = {}
-        for key, spec in signature.inputs.items():
-            if not _has_free_inner(spec):
-                continue
-            if measured.why_padding and (spec.pad is not None or key in masks):
-                continue  # then only equal lengths are joined
-            if spec.pad is not None:
-                self._fillers[key] = element(spec.dtype, spec.pad)
-            elif key in masks:
-                self._fillers[key] = element(spec.dtype, 0)
-            elif self._options.pads_variable_length:
-                self._fillers[key] = None
+        self._fillers = _fillers_of(signature, measured, options.pads_variable_length)
         # With sizes given by the signature all requests fit together, and looking at
         # their shapes again would only cost time.
         self._names = signature.inputs.keys()
@@ -388,6 +376,29 @@ class SignatureQueues:
             cancel=task.cancel,
             is_low=task.is_low,
         )
+
+
+def _fillers_of(
+    signature: Signature, measured: SignatureProfile, pads_variable_length: bool
+) -> dict[str, bytes | None]:
+    """Returns by input what fills shorter rows up; those left out are not filled.
+
+    None is the row's own first element.
+    """
+    masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
+    fillers: dict[str, bytes | None] = {}
+    for name, spec in signature.inputs.items():
+        if not _has_free_inner(spec):
+            continue
+        if measured.why_padding and (spec.pad is not None or name in masks):
+            continue  # then only equal lengths are joined
+        if spec.pad is not None:
+            fillers[name] = element(spec.dtype, spec.pad)
+        elif name in masks:
+            fillers[name] = element(spec.dtype, 0)
+        elif pads_variable_length:
+            fillers[name] = None
+    return fillers
 
 
 def _has_free_inner(spec: TensorSpec) -> bool:
