@@ -3,7 +3,12 @@
 docs/managers.md shows one in front of a manager.
 """
 
-from sources.adapter import UnarySourceAdapter
+from sources.adapter import (
+    ErrorInjectingSourceAdapter,
+    IdentitySourceAdapter,
+    PrefixStoragePathAdapter,
+    UnarySourceAdapter,
+)
 from sources.chain import SourceChain
 from sources.file_system import FileSystemSource
 from sources.file_system_options import FileSystemSourceOptions
@@ -17,10 +22,13 @@ from sources.version_policy import All, Latest, Specific
 __all__ = [
     "All",
     "DynamicSourceRouter",
+    "ErrorInjectingSourceAdapter",
     "FileSystemSource",
     "FileSystemSourceOptions",
+    "IdentitySourceAdapter",
     "Latest",
     "LoaderSourceAdapter",
+    "PrefixStoragePathAdapter",
     "ServableToMonitor",
     "SourceChain",
     "Specific",
