@@ -13,7 +13,13 @@ import torch
 
 from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
-from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
+from tests.runtime.process_host import (
+    ProcessHost,
+    is_gone,
+    kill_worker,
+    process_host,
+    until,
+)
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest import platform_imports
@@ -25,7 +31,6 @@ from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import MakeTemplate, ProcessPool
 from tfs.runtime.process.version_template import VersionTemplate
-from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
 
@@ -74,29 +79,9 @@ def test_workers_of_one_platform_share_its_imports(
     assert branch == host.zygote.branch_pid("torch_export")
     assert psutil.Process(branch).num_threads() == 1
     assert maker_of(two) == branch
-    pid = one.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    until(
-        lambda: one.pid not in (None, pid) and one.state is WorkerState.READY,
-        "the next worker",
-    )
+    kill_worker(one)
     assert maker_of(one) == branch
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
-
-
-def kill_worker(interpreter: ProcessInterpreter) -> None:
-    """Kills it, and waits for the next one."""
-    pid = interpreter.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    until(
-        lambda: (
-            interpreter.pid not in (None, pid)
-            and interpreter.state is WorkerState.READY
-        ),
-        "the next worker",
-    )
 
 
 @pytest.mark.parametrize("dies", ["branch", "zygote"])
@@ -164,16 +149,7 @@ def test_the_next_worker_has_what_its_template_loaded(
     process = psutil.Process(template.pid)
     assert process.num_threads() == 1
     for _ in range(2):
-        pid = one.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        until(
-            lambda pid=pid: (
-                one.pid not in (None, pid)  # type: ignore[misc]
-                and one.state is WorkerState.READY
-            ),
-            "the next worker",
-        )
+        kill_worker(one)
         assert maker_of(one) == template.pid
         assert values(ask(model.members[0][1], X).outputs()["y"]) == [[2, 4]]
         assert one.pid is not None
