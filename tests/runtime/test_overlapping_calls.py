@@ -40,6 +40,8 @@ class Servable:
             os.abort()
         if x[0, 1] == 3:
             threading.Event().wait()
+        if x[0, 1] == 4:
+            os.closerange(3, 1 << 16)
         return x * 2
 """
 
@@ -222,3 +224,17 @@ def test_a_pool_gives_such_a_model_one_interpreter(
     assert [each.pid is not None for each in interpreters] == [True, False]
     model.unload()
     assert pool.is_spent
+
+
+def test_a_thread_that_cannot_go_on_ends_its_worker(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Its caller would wait for as long as calls may take, and so would the next ones."""
+    interpreter = host.interpreter(ProcessOptions(call_timeout_s=1000.0))
+    model = interpreter.load(written(tmp_path, MEETING, 2))
+    error = ask(model, {"x": floats((1, 4))}).error()
+    assert isinstance(error, Internal)
+    assert "part/1" in error.message
+    (answer,) = asked(model, (1, 0))
+    assert values(answer.outputs()["y"]) == [[2, 0]]
+    assert interpreter.stats().num_restarts == 1

@@ -18,6 +18,8 @@ import torch
 from tests.runtime.process_host import is_gone, until
 from tests.runtime.zoo import Scale
 
+pytestmark = pytest.mark.timeout(300)  # many processes, some of which import torch
+
 ROOT = Path(__file__).resolve().parents[3]
 ROLES = (
     "zygote",
@@ -130,6 +132,7 @@ def test_only_the_servers_end_ends_the_others(family: Family) -> None:
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(900)
 def test_two_deaths_at_once_end_nobody_else(family: Family) -> None:
     """Each two of all kinds of processes."""
     for pair in itertools.combinations(ROLES, 2):

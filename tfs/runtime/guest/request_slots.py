@@ -8,8 +8,10 @@ a thread for each call; see :mod:`tfs.runtime.guest.slab`.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
@@ -19,6 +21,8 @@ from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.slab import REPLIES, STARTED, Slab
+
+_EXIT_STATUS: Final = 70  # as of a worker whose main thread cannot go on
 
 
 class RequestSlots:
@@ -79,6 +83,14 @@ class RequestSlots:
         self._channel.close()
 
     def _run(self) -> None:
+        try:
+            self._answer_calls()
+        except BaseException as error:  # a model may have closed all there is
+            # As on the main thread: a call that nobody answers would hang till its end.
+            print(f"process {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(_EXIT_STATUS)
+
+    def _answer_calls(self) -> None:
         slab, lock = self._slab, self._lock
         answerer = CallAnswerer(slab, self._models, self._forks, self._on_out_of_memory)
         with torch.inference_mode():
