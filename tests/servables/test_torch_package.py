@@ -28,6 +28,7 @@ from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
+from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
 from tfs.servables.profiler import Profiler
 from tfs.servables.torch_package import TorchPackage
@@ -168,6 +169,19 @@ def test_estimate_learns_from_what_was_measured_of_the_same_code(
     learned = TorchPackage().loader(paths[1], context).estimate_resources()
     assert learned[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 619 << 20
     assert second.estimate_resources()[Resource(MAIN, PEAK_RAM_BYTES, 0)] == 0
+
+
+def test_interpreters_are_told_what_runs_the_same_code(tmp_path: Path) -> None:
+    """Two versions that differ in their weights alone; unless nobody measures code."""
+    interpreter = FakeInterpreter()
+    for number in (1, 2):
+        path = save(DigitClassifier(), EXAMPLE, tmp_path, number)
+        for profiler in (Profiler(ProfileCache(), ProbeOptions(budget_s=0.0)), None):
+            context = LoadContext(lambda _: interpreter, profiler=profiler)
+            TorchPackage().loader(path, context).load(ID)
+    first, unknown, second, _ = (m.source.code_digest for m in interpreter.models)
+    assert first == second != ""
+    assert unknown == ""
 
 
 def test_archive_without_manifest_needs_signatures_beside_it(version: Path) -> None:
