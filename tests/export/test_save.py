@@ -709,6 +709,16 @@ def test_input_that_cannot_be_left_out_is_found_before_callers_do(
              dynamic={"heat": [0]})  # fmt: skip
 
 
+def test_operator_that_is_registered_once_is_refused_with_the_way_out(
+    tmp_path: Path,
+) -> None:
+    """Versions in one process could not have it each, and the archive not be tried."""
+    from tests.models.with_operator import Tripled
+
+    with pytest.raises(InvalidArgument, match=r"@torch\.library\.custom_op"):
+        save(Tripled(), torch.rand(2, 3), tmp_path)
+
+
 def test_base_path_may_be_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,11 @@ _OWN_FILE: Final = re.compile(r"'<torch_package_\d+>\.?([^']*)'")
 """A path made from the ``__file__`` of a packaged module, in an error's text."""
 
 _DIFFERENTIATES: Final = re.compile("requires?[_ ]grad|inference tensor", re.I)
+_REGISTERS: Final = re.compile("TORCH_LIBRARY|register an operator", re.I)
+_REGISTRATION_HINT: Final = (
+    "Operators belong to the process, in which the author's are registered already: "
+    "define them by @torch.library.custom_op, which may be done again"
+)
 _GRADIENT_HINT: Final = (
     "Servers call models in torch.inference_mode(): what needs gradients to predict "
     "belongs into 'with torch.inference_mode(False), torch.enable_grad():', with clones "
@@ -163,6 +168,8 @@ def _advice(platform: str, message: str) -> str:
     """Returns what to do about an error that only the loaded archive has."""
     if _DIFFERENTIATES.search(message):
         return f". {_GRADIENT_HINT}"
+    if _REGISTERS.search(message):
+        return f". {_REGISTRATION_HINT}"
     if platform != "torch_package":
         return ""
     own_file = _OWN_FILE.search(message)

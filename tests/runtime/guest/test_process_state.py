@@ -3,6 +3,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +56,23 @@ def test_a_setting_of_the_whole_process_is_told(
     finally:
         undo()
     assert state.changes() == ""
+
+
+def test_an_operator_of_the_models_own_is_told() -> None:
+    """Of two versions in one process the older one would call the newer one's."""
+    state = ProcessState()
+    new_library: Any = torch.library.Library  # untyped
+    library = new_library("tfs_process_state", "DEF")
+    library.define("scaled(Tensor x) -> Tensor")
+    assert state.changes() == "operators of torch (tfs_process_state::scaled)"
+    library._destroy()
+    state = ProcessState()
+    library = new_library("aten", "IMPL")
+    library.impl("_test_serialization_subcmul", lambda *_: None, "MPS")
+    try:
+        assert "aten::_test_serialization_subcmul" in state.changes()
+    finally:
+        library._destroy()
 
 
 def test_a_patched_function_is_told(

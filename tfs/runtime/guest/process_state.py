@@ -15,6 +15,11 @@ _PATCHABLE: Final[tuple[Any, ...]] = (
     torch.nn.Module,
     torch.nn.functional,
 )
+_TORCHS_OWN: Final = frozenset(
+    {"debugprims", "inductor", "prims", "quantized_decomposed", "rngprims", "torchao"}
+)
+"""Namespaces of operators that parts of torch fill when they are first imported."""
+
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGSEGV, signal.SIGCHLD)
 
 
@@ -27,6 +32,7 @@ class ProcessState:
 
     def __init__(self) -> None:
         self._settings = _settings()
+        self._operators = _operators()
         self._functions = [
             {
                 name: value
@@ -50,7 +56,25 @@ class ProcessState:
                 for name, value in functions.items()
                 if present.get(name) is not value
             ]
+        operators = sorted(_operators() - self._operators)
+        if operators:
+            found.append(f"operators of torch ({', '.join(operators[:3])})")
         return ", ".join(found)
+
+
+def _operators() -> set[str]:
+    """Returns what Python code has defined or replaced: ``lib::scaled``.
+
+    torch finds operators by name, whoever registered them last: of two versions in one
+    process the older one would call what the newer one brings.
+    """
+    library = torch.library
+    names = {
+        "::".join(name.replace("/", "::").split("::")[:2])
+        for registered in ("_defs", "_impls")
+        for name in getattr(library, registered, ())
+    }
+    return {name for name in names if name.partition("::")[0] not in _TORCHS_OWN}
 
 
 def _settings() -> dict[str, object]:
