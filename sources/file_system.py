@@ -408,7 +408,7 @@ class FileSystemSource:
         with self._turn:
             changed = repository.look()
             if not repository.is_open:  # else its end asks for the next
-                due_s = self._next_poll_s(now_s, has_events=repository.is_watched)
+                due_s = self._next_poll_s(now_s, has_events=repository.has_events)
                 with self._changed:
                     self._repository_time.end(now_s + _MIN_GAP_S, due_s)
         if changed:

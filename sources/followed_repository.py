@@ -48,7 +48,7 @@ class FollowedRepository:
         self._distant: DistantLook[RepositoryLook] | None = (
             None if storage is None else DistantLook(storage, on_taken)
         )
-        self.is_watched = False  # by the last look
+        self._is_watched = False  # by the last look
 
     @property
     def path(self) -> str:
@@ -75,7 +75,7 @@ class FollowedRepository:
             Whether ``models`` changed.
 
         """
-        self.is_watched = self._watched.ensure(self._repository.path)
+        self._is_watched = self._watched.ensure(self._repository.path)
         place = self._file_system.place(self._repository.path)
         if self._distant is None or not place:
             return self._take(self._repository.examine(self._file_system))
@@ -90,6 +90,11 @@ class FollowedRepository:
         return changed
 
     @property
+    def has_events(self) -> bool:
+        """Whether events tell when there is something new to see."""
+        return self._is_watched and not self._repository.is_blind
+
+    @property
     def models(self) -> Sequence[ServableToMonitor]:
         """What was found last."""
         return self._repository.models or ()
@@ -101,7 +106,7 @@ class FollowedRepository:
 
     def is_stale(self) -> bool:
         """Whether it was watched and is another directory by now."""
-        return self.is_watched and self._watched.is_stale(self._repository.path)
+        return self._is_watched and self._watched.is_stale(self._repository.path)
 
     def give_up_waiting(self) -> None:
         """Says so, once, if it does not answer."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from sources.scan import ServableToMonitor, why
 from sources.storage import FileSystem
 from sources.version_policy import name_versions
 
 log = logging.getLogger(__name__)
+
+_MAX_PROBLEMS: Final = 5  # told at once
 
 MakeServable = Callable[[str, str], ServableToMonitor]
 """Takes a model's name and base path: which policy and platform it gets."""
@@ -28,11 +31,13 @@ class RepositoryLook:
     Attributes:
         models: What lies there; None if it could not be listed.
         problem: Why not, if so; or what of it cannot be a model.
+        is_blind: Whether something could not be read: no event tells when it can be.
 
     """
 
     models: tuple[ServableToMonitor, ...] | None
     problem: str = ""
+    is_blind: bool = False
 
 
 @dataclass(slots=True)
@@ -47,6 +52,7 @@ class ModelRepository:
         models: Found last; None before the first successful look.
         problem: Why the last look failed or was not believed, or what it left out;
             empty if there is nothing to say.
+        is_blind: Whether the last look could not read everything.
 
     """
 
@@ -55,6 +61,7 @@ class ModelRepository:
     unload_when_empty: bool = False
     models: tuple[ServableToMonitor, ...] | None = None
     problem: str = ""
+    is_blind: bool = False
     _kept: frozenset[str] = field(default_factory=frozenset)
 
     def look(self, file_system: FileSystem) -> bool:
@@ -74,32 +81,39 @@ class ModelRepository:
         except Exception as error:  # a file system's fault must not stop the source
             log.exception("event=repository_look_failed path=%s", self.path)
             reason = str(error) or type(error).__name__
-        return RepositoryLook(
-            None, f"cannot list model repository {self.path}: {reason}"
-        )
+        problem = f"cannot list model repository {self.path}: {reason}"
+        return RepositoryLook(None, problem, is_blind=True)
 
     def _examine(self, file_system: FileSystem) -> RepositoryLook:
         root = self.path.rstrip("/") or "/"
         names = file_system.list_directories(self.path)
-        found, kept = list[ServableToMonitor](), self._kept
-        problem = ""
+        found, problems = list[ServableToMonitor](), list[str]()
+        is_blind = False
         for name in sorted(names):
             if name.startswith("."):
                 continue
             if not _is_text(name):
-                problem = (
-                    f"model repository {self.path}: {name!a} is no UTF-8 and so no "
-                    "name of a model; the others are served"
-                )
+                problems.append(f"{name!a} is no UTF-8 and so no name of a model")
                 continue
             base_path = f"{root.rstrip('/')}/{name}"
-            if name in kept or _holds_versions(file_system, base_path):
+            try:
+                is_model = name in self._kept or _holds_versions(file_system, base_path)
+            except OSError as error:
+                problems.append(f"cannot read {name}: {why(error)}")
+                is_model, is_blind = False, True
+            if is_model:
                 found.append(self.make(name, base_path))
-        return RepositoryLook(tuple(found), problem)
+        problem = ""
+        if problems:
+            listed = "; ".join(problems[:_MAX_PROBLEMS])
+            more = len(problems) - _MAX_PROBLEMS
+            listed += f" and {more} more" if more > 0 else ""
+            problem = f"model repository {self.path}: {listed}; the others are served"
+        return RepositoryLook(tuple(found), problem, is_blind)
 
     def take(self, look: RepositoryLook) -> bool:
         """Believes what a look showed; returns whether ``models`` changed."""
-        models = look.models
+        models, self.is_blind = look.models, look.is_blind
         if models is None:
             self.problem = look.problem
             return False
@@ -129,5 +143,5 @@ def _is_text(name: str) -> bool:
 def _holds_versions(file_system: FileSystem, base_path: str) -> bool:
     try:
         return bool(name_versions(file_system.list_directories(base_path)))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):  # it went meanwhile
         return False

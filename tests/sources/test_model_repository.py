@@ -99,13 +99,22 @@ def test_a_name_that_no_request_can_say_stops_no_other(files: FakeFileSystem) ->
 
 
 def test_an_unreadable_model_directory_is_left_out(files: FakeFileSystem) -> None:
-    """A directory nobody may read is not a model, and stops no other."""
+    """A directory nobody may read is not a model, says so, and stops no other."""
     files.write("/models/a/1/x")
     files.write("/models/b/1/x")
     files.break_path("/models/b", PermissionError(13, "Permission denied"))
     repository = ModelRepository("/models")
     assert repository.look(files)
     assert names(repository) == ["a"]
+    assert repository.is_blind
+    assert repository.problem == (
+        "model repository /models: cannot read b: Permission denied; the others are served"
+    )
+    files.break_path("/models/b", None)
+    assert repository.look(files)
+    assert names(repository) == ["a", "b"]
+    assert not repository.is_blind
+    assert repository.problem == ""
 
 
 def test_whatever_a_file_system_raises_is_told(files: FakeFileSystem) -> None:
