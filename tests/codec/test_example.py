@@ -273,7 +273,7 @@ def test_small_requests_cannot_become_huge_tensors(kind: str) -> None:
             {"scores": TensorSpec(FLOAT32, (-1, 2))},
         )
         given_rows = rows(*empty, context=context)
-    with pytest.raises(ResourceExhausted, match="to fill in"):
+    with pytest.raises(ResourceExhausted, match="bytes more than was sent"):
         tensors_of_examples(given_rows, signature, options)
 
 

@@ -13,6 +13,7 @@ from tests.codec.samples import (
     content_proto,
     typed_proto,
 )
+from tfs.codec.decode_options import FillBudget
 from tfs.codec.tensor import (
     fill_tensor_proto,
     tensor_view_of,
@@ -199,7 +200,7 @@ def test_a_huge_claim_with_little_payload_allocates_nothing(dtype: int) -> None:
     """Elements that were not sent come out of a budget, checked before they exist."""
     proto = tensor_pb2.TensorProto(dtype=dtype)  # type: ignore[arg-type]
     proto.tensor_shape.dim.add(size=1 << 40)
-    with pytest.raises(ResourceExhausted, match="to fill in"):
+    with pytest.raises(ResourceExhausted, match="bytes more than was sent"):
         tensor_view_of(proto)
 
 
@@ -236,3 +237,24 @@ def test_many_numbers_are_read_as_few(dtype: DType) -> None:
     added = 2 if dtype is INT8 else 1
     expected = one.data * (num // 6 + 1) + last * added
     assert tensor_view_of(proto).data == expected
+
+
+@pytest.mark.parametrize("as_content", [False, True])
+def test_millions_of_short_strings_are_bounded(as_content: bool) -> None:
+    """As objects they take twenty times what they take on the wire; long ones do not."""
+    budget = FillBudget(4 << 20)
+
+    def strings(num: int, size: int) -> tensor_pb2.TensorProto:
+        proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING)
+        proto.tensor_shape.dim.add(size=num)
+        if as_content:
+            proto.tensor_content = bytes([size]) * num + b"x" * size * num
+        else:
+            proto.string_val.extend([b"x" * size] * num)
+        return proto
+
+    with pytest.raises(ResourceExhausted, match="100000 strings apart takes"):
+        tensor_view_of(strings(100_000, 2), budget)
+    for num, size in ((16_000, 2), (100_000, 50)):
+        view = tensor_view_of(strings(num, size), FillBudget(4 << 20))
+        assert view.data == (b"x" * size,) * num

@@ -18,8 +18,8 @@ class DecodeOptions:
 
     Attributes:
         max_tensor_bytes: Most bytes that a request's tensors may take beyond what it
-            sent: shapes that claim more elements than there are values, and padding.
-            A string counts as eight.
+            sent: shapes that claim more elements than there are values, padding, and
+            strings too short to be worth an object. One filled in counts as eight.
         quick_bytes: Most bytes that are decoded value by value (varints, strings,
             unusual messages) where quickness was asked for; 20 ns per byte or less.
         quick_fill_bytes: Most bytes filled in where quickness was asked for.
@@ -58,6 +58,6 @@ class FillBudget:
         self.num_bytes += fill_bytes
         if self.num_bytes > self.limit_bytes:
             raise ResourceExhausted(
-                f"{what} leaves {fill_bytes} bytes to fill in; the limit for a request "
-                f"is {self.limit_bytes}, send the values"
+                f"{what} takes {fill_bytes} bytes more than was sent; the limit for a "
+                f"request is {self.limit_bytes}: send the values, or fewer at a time"
             )

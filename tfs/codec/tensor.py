@@ -32,6 +32,8 @@ MAX_DIMENSIONS: Final = 254
 
 _MAX_ELEMENTS: Final = (1 << 63) - 1
 _PORTION: Final = 16_384
+_MANY_STRINGS: Final = 16_384
+_STRING_BYTES: Final = 48  # what a short one takes at least
 
 
 def count_elements(shape: Sequence[int]) -> int:
@@ -79,7 +81,14 @@ def tensor_view_of(
     num_elements = count_elements(shape)
     if num_elements == 0:
         return TensorView(kind.dtype, shape, () if kind.dtype is STRING else b"")
-    if content := proto.tensor_content:
+    content = proto.tensor_content
+    if kind.dtype is STRING:
+        _check_strings(
+            min(num_elements, len(content) or len(proto.string_val)),
+            len(content) or proto.ByteSize(),
+            budget,
+        )
+    if content:
         return of_content(kind, shape, num_elements, content)
     if kind.dtype is STRING:
         values = tuple(proto.string_val[:num_elements])
@@ -260,6 +269,14 @@ def fill_tensor_proto(
 ) -> None:
     """Writes the tensor into an empty message; see :func:`write_tensor`."""
     proto.MergeFromString(write_tensor(view, as_tensor_content=as_tensor_content))
+
+
+def _check_strings(num: int, num_bytes: int, budget: FillBudget) -> None:
+    """Refuses strings that would take far more as objects than they took on the wire."""
+    if num > _MANY_STRINGS:
+        budget.take(
+            max(0, num * _STRING_BYTES - num_bytes), f"to tell {num} strings apart"
+        )
 
 
 def _typed_payload(proto: tensor_pb2.TensorProto, kind: WireType) -> bytes:
