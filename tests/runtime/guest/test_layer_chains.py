@@ -222,14 +222,41 @@ def test_chain_that_would_gain_nothing_is_left_alone() -> None:
     assert "forward" not in vars(model)
 
 
-def test_library_that_replaced_torchs_layers_keeps_its_own(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "place",
+    [
+        "torch.nn.Linear.forward",
+        "torch.nn.Conv2d._conv_forward",
+        "torch.nn.functional.relu",
+    ],
+)
+def test_library_that_replaced_what_is_torchs_keeps_its_own(
+    place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where torch's layers are not torch's any more, chains are left alone."""
-    monkeypatch.setattr(nn.Linear, "forward", lambda _, input: input)  # noqa: A006
+    monkeypatch.setattr(place, lambda *_: torch.zeros(1))
     model = nn.Sequential(nn.Linear(2, 2))
     quicken_chains(model)
     assert "forward" not in vars(model)
+
+
+def test_convolution_whose_borders_a_model_changed_keeps_them() -> None:
+    """A layer's own way to convolve is taken: models of images that tile have one."""
+    layer = nn.Conv2d(2, 3, 3, padding=1)
+    quick = nn.Sequential(layer)
+    quicken_chains(quick)
+
+    def around(
+        images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        wrapped = nn.functional.pad(images, (1, 1, 1, 1), mode="circular")
+        return nn.functional.conv2d(wrapped, weight, bias)
+
+    vars(layer)["_conv_forward"] = around
+    tensor = torch.randn(1, 2, 5, 5)
+    with torch.inference_mode():
+        expected = around(tensor, layer.weight, layer.bias)
+        assert bits(quick(tensor)) == bits(expected)
 
 
 def test_gradients_get_the_layers_that_the_model_wrote(runs: list[bool]) -> None:

@@ -26,6 +26,7 @@ _MOST_KEPT: Final = 256
 _MOST_ROWS_KEPT: Final = 1024
 
 _THEIR_FORWARD: Final = torch.nn.EmbeddingBag.forward
+_THEIR_FUNCTION: Final = functional.embedding_bag
 
 # Not a promise of torch's: where it is gone, bags are what they were.
 _operator: Final[Callable[..., tuple[torch.Tensor, ...]] | None] = getattr(
@@ -45,8 +46,12 @@ def quicken_bags(model: torch.nn.Module) -> None:
     Subclasses, and modules whose ``forward`` was replaced, stay what they are. A
     quickened module can be copied, pickled, scripted, traced and exported as before.
     """
-    if _operator is None or torch.nn.EmbeddingBag.forward is not _THEIR_FORWARD:
-        return
+    if (
+        _operator is None
+        or torch.nn.EmbeddingBag.forward is not _THEIR_FORWARD
+        or functional.embedding_bag is not _THEIR_FUNCTION
+    ):
+        return  # the model, or some library, has put its own in torch's place
     for module in torch.nn.Module.modules(model):
         if type(module) is torch.nn.EmbeddingBag and not has_own_forward(module):
             # Bound, so that a copy of the module looks up by its own settings.

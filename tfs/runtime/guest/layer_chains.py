@@ -37,8 +37,8 @@ def quicken_chains(model: nn.Module) -> None:
     replaced, stay what they are. A quickened module can be copied, pickled, scripted,
     traced and exported as before.
     """
-    if any(each.forward is not theirs for each, theirs in _THEIR_FORWARDS.items()):
-        return  # some library has put its own in torch's place
+    if any(getattr(owner, name) is not theirs for owner, name, theirs in _THEIRS):
+        return  # the model, or some library, has put its own in torch's place
     for module in nn.Module.modules(model):
         if (
             type(module) is nn.Sequential
@@ -122,7 +122,12 @@ def _run(
 def _convolve(state: _State, images: torch.Tensor) -> torch.Tensor | None:
     parameters = state["_parameters"]
     weight = parameters.get("weight")
-    if weight is None or "bias" not in parameters or state["padding_mode"] != "zeros":
+    if (
+        weight is None
+        or "bias" not in parameters
+        or state["padding_mode"] != "zeros"
+        or "_conv_forward" in state  # how models change what their borders are
+    ):
         return None
     return functional.conv2d(
         images,
@@ -197,3 +202,15 @@ _KINDS: Final[tuple[type[nn.Module], ...]] = (
     nn.Sequential,
 )
 _THEIR_FORWARDS: Final = {each: each.forward for each in _KINDS}
+_THEIRS: Final = tuple(
+    (owner, name, getattr(owner, name))
+    for owner, name in (
+        *((each, "forward") for each in _KINDS),
+        (nn.Module, "__call__"),
+        (nn.Conv2d, "_conv_forward"),
+        (functional, "batch_norm"),
+        (functional, "relu"),
+        (functional, "dropout"),
+    )
+)
+"""What is not gone through any more, and has to be torch's own for that."""
