@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.process_state import ProcessState
 from tfs.runtime.model_source import ModelSource
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_nothing_changed_is_nothing() -> None:
@@ -73,6 +77,28 @@ def test_an_operator_of_the_models_own_is_told() -> None:
         assert "aten::_test_serialization_subcmul" in state.changes()
     finally:
         library._destroy()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_what_parts_of_torch_register_is_no_change() -> None:
+    """Imported by a model, they are there for all others as well."""
+    program = (
+        "import torch\n"
+        "from tfs.runtime.guest.process_state import ProcessState\n"
+        "state = ProcessState()\n"
+        "import torch._dynamo, torch._inductor.compile_fx\n"
+        "print(repr(state.changes()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    assert "operators" not in done.stdout.splitlines()[-1]
 
 
 def test_a_patched_function_is_told(

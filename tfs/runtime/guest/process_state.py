@@ -16,8 +16,13 @@ _PATCHABLE: Final[tuple[Any, ...]] = (
     torch.nn.functional,
 )
 _TORCHS_OWN: Final = frozenset(
-    {"debugprims", "inductor", "prims", "quantized_decomposed", "rngprims", "torchao"}
-)
+    {
+        "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test",
+        "c10d_functional", "debugprims", "flex_lib", "fsdp", "inductor", "onnx",
+        "onnx_symbolic", "prims", "quantized_decomposed", "rngprims", "streams",
+        "symm_mem", "torchao",
+    }
+)  # fmt: skip
 """Namespaces of operators that parts of torch fill when they are first imported."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGSEGV, signal.SIGCHLD)
