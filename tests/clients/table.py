@@ -435,12 +435,14 @@ def _wrong_predicts() -> Iterator[Case]:
         change(tensor)
         yield wrong(name, bad, "x", _predict(x=tensor, y=y))
     whole = _predict(x=x, y=y).SerializeToString()
-    entry = whole[len(_predict().SerializeToString()) :]
+    crowd = _predict()
+    for index in range(66_000):
+        crowd.inputs[f"input{index}"].dtype = types_pb2.DT_FLOAT
     yield wrong(
-        "a hundred thousand fields",
+        "more inputs than anybody means",
         Code.RESOURCE_EXHAUSTED,
         "more than 65536 inputs, outputs and other fields",
-        _predict().SerializeToString() + entry * 50_000,
+        crowd,
     )
     yield wrong("a truncated message", bad, "", whole[:-3])
     yield wrong("noise", bad, "", b"\xff" * 40)
