@@ -17,6 +17,7 @@ from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.module_call import module_call
 from tfs.runtime.guest.nested_values import called_by_name
 from tfs.runtime.guest.torch_tensor import (
     TORCH_DTYPES,
@@ -321,6 +322,8 @@ def methods_of(source: ModelSource, target: object) -> dict[str, Function]:
         method = methods.get(name, "forward")
         # A module is called itself, so that its hooks run as in training.
         function = target if method == "forward" else getattr(target, method, None)
+        if isinstance(function, torch.nn.Module):
+            function = module_call(function)
         if not callable(function):
             raise InvalidArgument(
                 f"{source.id.slashed}: signature {name!r} needs a method {method!r}, "
