@@ -91,17 +91,16 @@ class VersionCache:
         self._remote = remote
         self._blobs = Path(options.root, "blobs")
         self._versions = Path(options.root, "versions")
-        # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes and the removal of files; leaf, never
-        # held while bytes are copied.
+        # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes
+        # and the removal of files; leaf, never held while bytes are copied.
         self._lock = threading.Lock()
         self._in_use: dict[str, int] = {}
         self._busy: Counter[str] = Counter()  # blobs that copies in progress need
         self._reserved_bytes = 0
         self._order: dict[str, int] = {}  # by key: when it was last used
         self._num_uses = 0
-        self._whole: set[str] = (
-            set()
-        )  # copies that were looked at, or made, since start
+        # Copies that were looked at, or made, since the start.
+        self._whole: set[str] = set()
         # No less than the blobs take; counted when that might be too much: to look at
         # every blob for every copy took most of the time of thousands.
         self._most_bytes: int | None = None
