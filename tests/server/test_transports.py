@@ -51,3 +51,13 @@ def test_the_receive_budget_has_a_least_size() -> None:
     """Too small a budget would let nobody send anything."""
     with pytest.raises(InvalidArgument, match="--max_receive_bytes"):
         ServerOptions(model_base_path="/m", max_receive_bytes=1000)
+
+
+def test_channel_arguments_are_not_ignored() -> None:
+    """Whoever names express and arguments of grpcio's learns that they do nothing."""
+    with pytest.raises(InvalidArgument, match="mean nothing to --grpc_transport=exp"):
+        ServerOptions(
+            model_base_path="/m",
+            grpc_transport=EXPRESS,
+            grpc_channel_arguments="grpc.max_connection_age_ms=1000",
+        )

@@ -252,7 +252,12 @@ class ServerOptions:
             "--tensorflow_session_parallelism and --tensorflow_intra_op_parallelism "
             "exclude each other.",
         )
-        parse_channel_arguments(self.grpc_channel_arguments)
+        arguments = parse_channel_arguments(self.grpc_channel_arguments)
+        _require(
+            not arguments or self.grpc_transport is not TransportKind.EXPRESS,
+            "--grpc_channel_arguments are grpcio's, and mean nothing to "
+            "--grpc_transport=express; leave out one of the two",
+        )
 
     @property
     def intra_op_threads(self) -> int:
