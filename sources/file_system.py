@@ -446,6 +446,14 @@ class FileSystemSource:
         """Looks at one servable, or takes the look that another thread has taken."""
         record = self._record_of(servable)
         self._begin(servable.name)
+        try:
+            self._look_at(servable, record)
+        except Exception as error:  # one base path must not stop the others
+            log.exception("event=look_failed servable=%s", servable.name)
+            problem = f"cannot look at {servable.base_path} of {servable.name}: {error}"
+            self._take(record, Look(servable, self._clock.now(), None, (problem,)))
+
+    def _look_at(self, servable: ServableToMonitor, record: ServableRecord) -> None:
         # Watched before it is read: what changes in between raises an event.
         record.is_watched = self._watched.ensure(servable.base_path)
         place = self._file_system.place(servable.base_path)

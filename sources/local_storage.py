@@ -167,7 +167,7 @@ def _first_link(at: str, left: str) -> tuple[str, str] | None:
         below = f"{at}/{name}"
         try:
             target = os.readlink(below)
-        except OSError:  # no link, or nothing at all
+        except (OSError, ValueError):  # no link, nothing at all, or no path
             at = below
             continue
         rest = "/".join([target, *names])

@@ -689,6 +689,32 @@ def test_a_settling_directory_is_looked_at_when_it_may_have_settled() -> None:
     assert w.target.versions("digits") == [1]
 
 
+class _Choosy(FakeFileSystem):
+    """Files, of which nobody can say where those called bad lie."""
+
+    def place(self, path: str) -> str:
+        if "bad" in path:
+            raise ValueError("no path")
+        return super().place(path)
+
+
+def test_a_path_that_nobody_can_place_is_its_servables_problem() -> None:
+    """The others are looked at in the same round, and it in the next one."""
+    clock = FakeClock()
+    files = _Choosy(clock)
+    source = FileSystemSource(
+        FileSystemSourceOptions((monitor("bad"), monitor("good")), poll_wait_s=5),
+        file_system=files,
+        clock=clock,
+    )
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    files.write("/models/good/1/servable.json")
+    assert source.step() == clock.now() + 5
+    assert target.versions("good") == [1]
+    assert source.problems() == {"bad": ("cannot look at /models/bad of bad: no path",)}
+
+
 def test_nothing_is_said_before_a_target_is_connected() -> None:
     """An unconnected source reads nothing and loses nothing."""
     clock = FakeClock()

@@ -192,3 +192,9 @@ def test_unknown_mounts_are_trusted() -> None:
     assert mount_type("", "/models") == ""
     assert LocalFileSystem(lambda: "").gives_events("/models")
     assert LocalFileSystem().gives_events("/proc")
+
+
+def test_what_is_no_path_has_no_place() -> None:
+    """Where something lies is asked before anybody says that it cannot lie anywhere."""
+    assert LocalFileSystem().place("/models/a\0b") == ""
+    assert LocalFileSystem().place("/" + "x" * 5000) == ""

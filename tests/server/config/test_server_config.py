@@ -205,3 +205,10 @@ def test_every_wrong_model_is_told() -> None:
     many = f"model_config_list {{ {' '.join(wrong)} }}"
     with pytest.raises(InvalidArgument, match="and 2 more models are wrong"):
         read_config_text(many, "test")
+
+
+def test_a_base_path_that_no_system_takes_is_refused() -> None:
+    """A zero byte would stop whoever looks for it."""
+    text = 'model_config_list { config { name: "a" base_path: "/m\\000n" } }'
+    with pytest.raises(InvalidArgument, match="model a: base_path holds a zero byte"):
+        read_config_text(text, "a test")

@@ -249,6 +249,8 @@ def _read_base_path(name: str, base_path: str) -> str:
             f"Expected model {name} to have an absolute path or URI; "
             f"got base_path()={base_path}"
         )
+    if "\0" in base_path:
+        raise InvalidArgument(f"model {name}: base_path holds a zero byte")
     return base_path
 
 
