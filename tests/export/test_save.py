@@ -719,6 +719,15 @@ def test_operator_that_is_registered_once_is_refused_with_the_way_out(
         save(Tripled(), torch.rand(2, 3), tmp_path)
 
 
+def test_parameters_that_were_never_used_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the example makes of them at random is nobody's training."""
+    save(nn.Sequential(nn.LazyLinear(2)), torch.rand(2, 3), tmp_path)
+    assert "event=lazy_parameters" in caplog.text
+    assert "parameters=0.weight,0.bias" in caplog.text
+
+
 def test_base_path_may_be_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

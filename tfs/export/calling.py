@@ -10,6 +10,7 @@ from typing import Final, cast
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.signature_options import ExampleInputs
@@ -46,6 +47,14 @@ def evaluation(module: nn.Module) -> Iterator[None]:
         log.warning(
             "event=module_in_training_mode module=%s exported in evaluation mode",
             type(module).__name__,
+        )
+    lazy = [name for name, each in module.named_parameters() if is_lazy(each)]
+    if lazy:
+        log.warning(
+            "event=lazy_parameters module=%s parameters=%s were never computed with: "
+            "the example sizes them, and their values are random",
+            type(module).__name__,
+            ",".join(lazy),
         )
     try:
         module.eval()
