@@ -60,9 +60,9 @@ class Versions:
         until(lambda: self.spare.pid is not None, "a spare")
         return self.load_now(source)
 
-    def load_now(self, source: ModelSource) -> ProcessModel:
+    def load_now(self, source: ModelSource, *, has_spare: bool = True) -> ProcessModel:
         """Loads it on whatever worker there is."""
-        return self._interpreter(uses_parked=True).load(source)
+        return self._interpreter(uses_parked=True, has_spare=has_spare).load(source)
 
     def load_twice(self) -> list[ProcessModel]:
         """Loads two versions, the second where it may be beside the first."""
@@ -87,13 +87,15 @@ class Versions:
         self.host.on_loop(self.parked.close)
         self.host.on_loop(self.spare.close)
 
-    def _interpreter(self, *, uses_parked: bool) -> ProcessInterpreter:
+    def _interpreter(
+        self, *, uses_parked: bool, has_spare: bool = True
+    ) -> ProcessInterpreter:
         host = self.host
         interpreter = ProcessInterpreter(
             f"process-{len(host.interpreters)}",
             host.loop,
             host.zygote,
-            spare=self.spare,
+            spare=self.spare if has_spare else None,
             parked=self.parked if uses_parked else None,
         )
         host.interpreters.append(interpreter)
@@ -179,6 +181,21 @@ def test_other_code_and_other_servables_get_another_process(
 def test_where_nobody_knows_the_code_workers_end(versions: Versions) -> None:
     """A version without a digest is not known to be like another."""
     model = versions.load(versions.source(code=""))
+    pid = versions.unload(model)
+    assert is_gone(pid)
+
+
+def test_workers_that_were_no_spares_end(versions: Versions) -> None:
+    """Nobody noted how they were before they had a model."""
+    model = versions.load_now(versions.source(), has_spare=False)
+    pid = versions.unload(model)
+    assert is_gone(pid)
+
+
+def test_workers_that_had_code_on_their_control_thread_end(versions: Versions) -> None:
+    """What it set there is not looked at: a version that was measured, for one."""
+    model = versions.load(versions.source())
+    assert model.two_thread_scaling("serving_default", X, 0.01) is not None
     pid = versions.unload(model)
     assert is_gone(pid)
 

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -60,14 +60,11 @@ from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.warm_up import warm_up
 from tfs.runtime.guest.watched_objects import WatchedObjects
 from tfs.runtime.guest.weights_lease import WeightsLease
+from tfs.runtime.guest.worker_ops import RUN_CODE
 from tfs.runtime.guest.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
     from tfs.runtime.guest.session_guest import SessionGuest
-
-
-_RUN_CODE: Final = frozenset({"load", "scale", "rehearse", "session"})
-"""What has a model's code run, on the thread that does it."""
 
 
 class Worker:
@@ -226,7 +223,7 @@ class Worker:
                     daemon=True,
                 ).start()
             else:
-                self._has_run_on_control |= request["op"] in _RUN_CODE
+                self._has_run_on_control |= request["op"] in RUN_CODE
                 self._serve(request, fds)
 
     def _serve_in_background(
@@ -240,10 +237,13 @@ class Worker:
         told: dict[str, object] = {"event": "warm"}
         try:
             warm_up(archive)
-            if watched is not None:
-                self._slate = CleanSlate(watched, self._on_main_thread)
         except Exception as error:
             told["fault"] = one_line(error)
+        if watched is not None:
+            # A worker of another user may not look at all that there is to see.
+            with contextlib.suppress(OSError):
+                self._slate = CleanSlate(watched, self._on_main_thread)
+        told["knows_itself"] = self._slate is not None
         # What warming took is not a model's.
         self._memory_limit = MemoryLimit(self._memory_limit.limit_bytes)
         self._tell(told)

@@ -303,7 +303,8 @@ def _watch() -> WatchedObjects | None:
     try:
         return WatchedObjects()
     except RuntimeError as error:
-        print(f"zygote {os.getpid()}: no worker has two versions: {error}", flush=True)
+        text = f"zygote {os.getpid()}: no worker has two versions: {error}"
+        print(text, file=sys.stderr, flush=True)
         return None
 
 

@@ -110,7 +110,9 @@ class ParkedWorkers:
 
         """
         is_worn = link.num_uses >= _MOST_USES
-        if self._closed or is_worn or len(self._parked) >= self._most:
+        if self._closed or is_worn or not link.knows_itself:
+            return False
+        if len(self._parked) >= self._most:
             return False
         conversation = WorkerConversation(
             link, lambda _: None, lambda _: self._end(parked)

@@ -134,6 +134,8 @@ class SpareWorker:
     def _on_event(self, event: WorkerReply) -> None:
         if event.fields.get("event") == "warm":
             self._is_warm = True
+            if self._link is not None:
+                self._link.knows_itself = event.fields.get("knows_itself") is True
             if (fault := event.fields.get("fault")) is not None:
                 log.warning("event=spare_worker_stays_cold why=%r", fault)
 

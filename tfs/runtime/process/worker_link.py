@@ -21,6 +21,7 @@ class WorkerLink:
 
     Attributes:
         num_uses: How many interpreters had it so far.
+        knows_itself: Whether it can tell if it is as it was before it had a model.
 
     """
 
@@ -34,6 +35,7 @@ class WorkerLink:
         self.pid = -1
         self.pidfd = -1
         self.num_uses = 0
+        self.knows_itself = False
         self._forked: Forked | None = None
         self._closed = False
 
