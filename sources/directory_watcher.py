@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 # the folder is watched instead of each of them.
 SHARED_FOLDER_FROM: Final = 8
 MAX_WATCHES: Final = 64
+# A watch is set for each directory below a root before anything else is looked at: of "/",
+# a typing error away, that took minutes and all the memory. Beyond this it is polled.
+MAX_DIRECTORIES: Final = 50_000
 
 # watchdog holds the first half of a rename back for half a second, to report both
 # halves as one, and with it every event behind. Publishing a version *is* a rename, and
@@ -112,6 +115,7 @@ class WatchdogWatcher:
         self._handler: _Handler | None = None
         self._root_by_path: dict[str, str] = {}
         self._watches: dict[str, tuple[ObservedWatch, int]] = {}
+        self._too_large: dict[str, int] = {}  # roots that are polled, with their inodes
 
     def start(self, on_change: OnChange) -> None:
         """Starts watchdog's threads."""
@@ -164,6 +168,16 @@ class WatchdogWatcher:
         if len(self._watches) >= MAX_WATCHES:
             return False
         real = os.path.realpath(root)
+        if self._too_large.get(root) == inode:
+            return False
+        if holds_more_directories(real, MAX_DIRECTORIES):
+            log.warning(
+                "event=not_watched path=%s polling_instead directories=%d+",
+                root,
+                MAX_DIRECTORIES,
+            )
+            self._too_large[root] = inode
+            return False
         handler.name_root(real, root)
         try:
             scheduled = observer.schedule(
@@ -182,6 +196,23 @@ class WatchdogWatcher:
         if self._observer is not None and not is_shared:
             with contextlib.suppress(KeyError):  # watchdog gave it up by itself
                 self._observer.unschedule(watch)
+
+
+def holds_more_directories(path: str, limit: int) -> bool:
+    """Whether more directories than that lie below ``path``; looks no further then.
+
+    Links are not followed; what cannot be read counts as empty.
+    """
+    num, pending = 0, [path]
+    while pending:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                    num += 1
+                    if num > limit:
+                        return True
+    return False
 
 
 def choose_roots(

@@ -26,6 +26,8 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
 )  # fmt: skip
 
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
+MAX_ENTRIES: Final = 100_000
+"""Of one version directory: a year's folder of a data set is none, whatever its name."""
 
 _BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 _MOUNTS_KEPT_S: Final = 1.0
@@ -79,16 +81,24 @@ class LocalFileSystem:
 
         The time is the inode's change time where that is later than the
         modification time: ``cp -p`` and ``rsync -t`` set the latter back.
+
+        Raises:
+            OSError: As always; also of a directory with more in it than a version has.
+
         """
         lines: list[str] = []
         top = frozenset(os.listdir(path))
         newest_s = _changed_s(os.stat(path))
-        is_barred = False
+        is_barred, num_entries = False, 0
         pending = [(path, "")]
         while pending:
             folder, prefix = pending.pop()
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    num_entries += 1
+                    if num_entries > MAX_ENTRIES:
+                        what = f"it holds more than {MAX_ENTRIES} files and folders"
+                        raise OSError(errno.EFBIG, what, path)
                     relative = prefix + entry.name
                     if _is_directory(entry):
                         if entry.name in IGNORED_FOLDERS:

@@ -124,6 +124,25 @@ def test_beyond_the_limit_nothing_is_watched(
         watcher.close()
 
 
+def test_a_tree_that_is_too_large_is_polled(
+    watcher: WatchdogWatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base path that is "/" by mistake costs no watch for every directory there is."""
+    monkeypatch.setattr(directory_watcher, "MAX_DIRECTORIES", 2)
+    large, small = tmp_path / "large", tmp_path / "small"
+    for folder in (large / "1", large / "1" / "2", large / "3", small / "1"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (small / "link").symlink_to(large)
+    watcher.start(lambda _: None)
+    try:
+        watcher.watch([str(large), str(small)])
+        assert not watcher.ensure(str(large))
+        assert watcher.ensure(str(small))
+        assert not watcher.is_current(str(large))
+    finally:
+        watcher.close()
+
+
 def test_a_watcher_that_never_started_watches_nothing(
     watcher: WatchdogWatcher, tmp_path: Path
 ) -> None:

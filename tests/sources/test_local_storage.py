@@ -198,3 +198,16 @@ def test_what_is_no_path_has_no_place() -> None:
     """Where something lies is asked before anybody says that it cannot lie anywhere."""
     assert LocalFileSystem().place("/models/a\0b") == ""
     assert LocalFileSystem().place("/" + "x" * 5000) == ""
+
+
+def test_what_holds_far_too_much_is_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A numbered folder of a data set must not be walked through at every look."""
+    monkeypatch.setattr(local_storage, "MAX_ENTRIES", 3)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    assert LocalFileSystem().contents(str(tmp_path)).names == {"a", "b", "c"}
+    (tmp_path / "a" / "x").write_text("")
+    with pytest.raises(OSError, match="more than 3 files and folders"):
+        LocalFileSystem().contents(str(tmp_path))
