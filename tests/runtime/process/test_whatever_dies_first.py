@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,7 @@ ROLES = (
     "worker",
     "graph worker",
 )
+PATIENCE_S = 120.0  # for imports of seconds on a machine that is loaded
 FAIL_CALLS = {"keeper", "worker", "graph worker"}
 """With whom calls end: with a keeper, those on workers whose weights it kept."""
 USER = {"branch": "template", "spare": "worker"}
@@ -52,10 +55,17 @@ class Family:
 
     def pids(self) -> dict[str, int]:
         """Returns the processes by role, once there is one of each."""
-        found = self.ask("pids")
-        assert isinstance(found, dict)
-        self.seen.update(found.values())
-        return found
+        limit_s = time.monotonic() + PATIENCE_S
+        pause = threading.Event()
+        while True:
+            found = self.ask("pids")
+            assert isinstance(found, dict)
+            self.seen.update(pid for pid in found.values() if pid is not None)
+            missing = [role for role, pid in found.items() if pid is None]
+            if not missing:
+                return found
+            assert time.monotonic() < limit_s, f"not in time: {missing}"
+            pause.wait(0.01)
 
     def kill(self, *roles: str) -> None:
         """Kills them, and checks that nobody else ends and that calls are answered."""
@@ -134,9 +144,14 @@ def test_only_the_servers_end_ends_the_others(family: Family) -> None:
 @pytest.mark.stress
 @pytest.mark.timeout(900)
 def test_two_deaths_at_once_end_nobody_else(family: Family) -> None:
-    """Each two of all kinds of processes."""
+    """Each two of all kinds, but for a keeper and its worker.
+
+    The next worker may be there before the keeper's death is noticed. It has copies of
+    its own then, as wherever there is no keeper, and nobody wants another.
+    """
     for pair in itertools.combinations(ROLES, 2):
-        family.kill(*pair)
+        if pair != ("keeper", "worker"):
+            family.kill(*pair)
     family.program.kill()
     family.assert_nothing_is_left()
 

@@ -23,7 +23,7 @@ from tfs.runtime.process.zygote_conversation import ZygoteConversation
 
 log = logging.getLogger(__name__)
 
-_MAX_FAILURES: Final = 2  # once it may have been the end of what was to fork it
+_MAX_FAILURES: Final = 2  # in a row; one may be the end of what was to fork it
 _PAUSE_S: Final = 1.0  # from the load, one's end, or that of who is to fork it
 
 
@@ -93,8 +93,11 @@ class VersionTemplate:
             self._start_later()
             return
         self._zygote_with_it = ZygoteConversation(
-            self._loop, forked, _nothing, self._note_end
+            self._loop, forked, self._note_ready, self._note_end
         )
+
+    def _note_ready(self) -> None:
+        self._num_failures = 0
 
     def _note_end(self, _why: str) -> bool:
         """Takes in that the process has ended; makes the next, if it did well."""
@@ -121,7 +124,3 @@ class VersionTemplate:
         if zygote is not None:
             zygote.close("the version is unloaded")
         self._files.close()
-
-
-def _nothing() -> None:
-    """Is done when it is ready: who wants a worker looks."""

@@ -197,8 +197,10 @@ class ZygoteConversation:
             control_channel.send(self._zygote.channel, body, request.fds)
         except BlockingIOError:
             request.on_done("the zygote does not keep up")
-        except OSError:
+        except ConnectionError:
             self._sent[token] = request  # answered with its end, which comes next
+        except OSError as error:
+            request.on_done(f"the zygote cannot be asked: {error.strerror}")
         else:
             self._sent[token] = request
 
