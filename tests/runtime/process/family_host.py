@@ -36,6 +36,7 @@ from tfs.runtime.process.worker_state import WorkerState
 X = {"x": floats((1, 2))}
 STUBBORN = {
     "serving_default": signature({"y": TensorSpec(INT64, (-1, 2))}),
+    "lasting": signature({"y": TensorSpec(INT64, (-1, 2))}),
     "stubborn": signature(),
     "bare": signature(),
 }

@@ -27,19 +27,20 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def die_after_parent(parent_pid: int) -> None:
-    """As :func:`die_with_parent`, a second later: for who leads a group.
+    """As :func:`die_with_parent`, 16 seconds later: for who leads a group.
 
-    ``end_group_with_pipe`` comes first, with what a model started: the kernel tells of a
-    thread's death before that process' last thread has closed its descriptors, and once
-    the leader is gone there is nobody left to know the group. This is for a leader that
+    ``end_group_with_pipe`` comes first, with what a model started. The kernel tells of a
+    thread's death before that process' last thread has given its memory back and then
+    closed its descriptors, which takes seconds where processors are short; and once the
+    leader is gone there is nobody left to know the group. So this is for a leader that
     has closed its own.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    # A handler that is no Python: it is called with the signal's number, 1, and the alarm
-    # goes off after so many seconds.
+    # A handler that is no Python: it is called with the signal's number, 16, and the alarm
+    # goes off after so many seconds. Nobody else has a use for this signal.
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    libc.signal(signal.SIGHUP, ctypes.cast(libc.alarm, ctypes.c_void_p))
-    _tell_at_parents_death(parent_pid, signal.SIGHUP)
+    libc.signal(signal.SIGSTKFLT, ctypes.cast(libc.alarm, ctypes.c_void_p))
+    _tell_at_parents_death(parent_pid, signal.SIGSTKFLT)
 
 
 def end_group_with_pipe(pipe_fd: int) -> None:

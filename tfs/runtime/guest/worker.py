@@ -15,6 +15,7 @@ import json
 import os
 import pickle
 import resource
+import signal
 import socket
 import threading
 import time
@@ -211,6 +212,9 @@ class Worker:
             except OSError:
                 message = None
             if message is None:
+                # With what the model started: nobody is left to know the group.
+                with contextlib.suppress(OSError):
+                    os.killpg(os.getpid(), signal.SIGKILL)
                 os._exit(0)
             body, fds = message
             # From the host, over a channel nobody else holds: pickle is safe here.
