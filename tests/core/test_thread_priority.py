@@ -13,6 +13,7 @@ import pytest
 
 from tfs.core import thread_priority
 from tfs.core.thread_priority import (
+    LONG_SLICE_S,
     LOWEST,
     SHORT_SLICE_S,
     answer_soon,
@@ -57,6 +58,12 @@ def slice_ns() -> int | None:
     return None
 
 
+def takes_slices() -> bool:
+    """Returns whether the system does what it is asked; older ones ignore it."""
+    release = tuple(map(int, platform.release().split(".")[:2]))
+    return release >= (6, 12)
+
+
 def test_a_thread_that_serves_gets_a_short_slice_and_keeps_its_priority() -> None:
     """It is let in sooner and takes no more; a machine that cannot do it changes nothing."""
 
@@ -67,8 +74,7 @@ def test_a_thread_that_serves_gets_a_short_slice_and_keeps_its_priority() -> Non
 
     before, slice_before_ns, after, agreed, slice_after_ns = on_a_thread(serve)
     assert after == before
-    release = tuple(map(int, platform.release().split(".")[:2]))
-    if agreed and slice_before_ns is not None and release >= (6, 12):
+    if agreed and slice_before_ns is not None and takes_slices():
         assert slice_after_ns == round(SHORT_SLICE_S * 1e9)
 
 
@@ -144,3 +150,16 @@ def test_a_thread_is_not_bound_to_the_core_of_who_started_it() -> None:
     maker.start()
     maker.join()
     assert found == [{min(allowed)}, allowed]
+
+
+def test_giving_way_takes_a_short_slice_back() -> None:
+    """Threads inherit the short slice of what serves, and would be let in like it."""
+
+    def load() -> tuple[bool, int | None]:
+        agreed = answer_soon()
+        give_way()
+        return agreed, slice_ns()
+
+    agreed, slice_after_ns = on_a_thread(load)
+    if agreed and slice_after_ns is not None and takes_slices():
+        assert slice_after_ns == round(LONG_SLICE_S * 1e9)
