@@ -33,6 +33,7 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.server.memory.garbage import freeze_imported
 from tfs.testing.fake_loader import FakeLoader, loaders
 
 NUM_NAMES = 100
@@ -244,6 +245,7 @@ def measure_swaps(report: Report, effort: Effort) -> None:
 
     The baseline is the longest without swaps: what the machine does to a busy thread.
     """
+    freeze_imported()  # as a server does
     quiet = look_up(effort.swap_duration_s, has_swaps=False)
     seen = look_up(effort.swap_duration_s, has_swaps=True)
     results_ok = seen.num_dead == 0 and seen.num > 0

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
@@ -32,6 +31,9 @@ def refuse_fixed(
         InvalidArgument: Names the inputs, their dimensions and sizes.
 
     """
+    # It imports a whole algebra system, which whoever exports a program has already.
+    from torch.fx.experimental.symbolic_shapes import is_concrete_int
+
     taken = {
         node.name: node.meta.get("val")
         for node in program.graph.nodes
