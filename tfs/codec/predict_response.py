@@ -116,20 +116,20 @@ def write_predict_replies(
         as_tensor_content: As of :func:`write_predict_reply`.
 
     """
+    row_key = None
     if len(outputs) == 1:
         ((name, view),) = outputs.items()
-        frame = _row_frames.get(
-            (
-                name,
-                view.dtype,
-                view.shape[1:],
-                num_rows,
-                version,
-                model_name,
-                signature_name,
-                as_tensor_content,
-            )
+        row_key = (
+            name,
+            view.dtype,
+            view.shape[1:],
+            num_rows,
+            version,
+            model_name,
+            signature_name,
+            as_tensor_content,
         )
+        frame = _row_frames.get(row_key)
         if frame is not None:
             head, spec, size = frame
             elements = view.data
@@ -163,22 +163,9 @@ def write_predict_replies(
     if num_bytes >= LARGE_BYTES:
         return None
     spec = spec_field(model_name, version, signature_name)
-    if len(fields) == 1:
+    if row_key is not None:
         head, _, size = fields[0]
-        _remember(
-            _row_frames,
-            (
-                name,
-                view.dtype,
-                view.shape[1:],
-                num_rows,
-                version,
-                model_name,
-                signature_name,
-                as_tensor_content,
-            ),
-            (head, spec, size),
-        )
+        _remember(_row_frames, row_key, (head, spec, size))
     replies = []
     for index in range(num_replies):
         parts: list[Buffer] = []

@@ -60,3 +60,18 @@ def test_a_damaged_message_is_an_error(
     ends[0].send(packet)
     with pytest.raises(OSError, match="damaged"):
         control_channel.receive(ends[1])
+
+
+def test_what_waits_is_read_up_to_the_end(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """A reader gets what lies there and no more, and hears of the end once."""
+    ours, theirs = ends
+    ours.setblocking(False)
+    control_channel.send(theirs, b"one")
+    control_channel.send(theirs, b"two")
+    assert list(control_channel.waiting(ours)) == [(b"one", []), (b"two", [])]
+    assert list(control_channel.waiting(ours)) == []
+    control_channel.send(theirs, b"three")
+    theirs.close()
+    assert list(control_channel.waiting(ours)) == [(b"three", []), None]

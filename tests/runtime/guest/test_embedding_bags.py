@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.runtime.guest.bits import bits
+from tests.runtime.guest.module_copies import copies_of
 from tfs.core.dtype import INT64
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
@@ -164,15 +163,7 @@ def test_quickened_bag_pickles_scripts_traces_and_exports() -> None:
     indices = torch.randint(0, 50, (4, 3))
     with torch.inference_mode():
         expected = plain(indices)
-        file = io.BytesIO()
-        torch.save(quick, file)
-        file.seek(0)
-        others = {
-            "pickled": pickle.loads(pickle.dumps(quick)),
-            "saved": torch.load(file, weights_only=False),
-            "scripted": torch.jit.script(quick),
-            "traced": torch.jit.trace(quick, indices),  # type: ignore[no-untyped-call]
-        }
+        others = copies_of(quick, indices)
         given = {name: bits(other(indices)) for name, other in others.items()}
     assert given == dict.fromkeys(others, bits(expected))
     exported = torch.export.export(quick, (indices,))

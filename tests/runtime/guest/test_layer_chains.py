@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.runtime.guest.bits import bits, images
+from tests.runtime.guest.module_copies import copies_of
 from tfs.runtime.guest.layer_chains import quicken_chains
 from tfs.runtime.guest.plain_call import is_plain_call
 
@@ -293,17 +292,9 @@ def test_quickened_chain_pickles_scripts_traces_and_exports() -> None:
     copied[0] = nn.Identity()  # type: ignore[operator]
     with torch.inference_mode():
         expected = plain(tensor)
-        file = io.BytesIO()
-        torch.save(quick, file)
-        file.seek(0)
-        others = {
-            "itself": quick,
-            "pickled": pickle.loads(pickle.dumps(quick)),
-            "saved": torch.load(file, weights_only=False),
-            "scripted": torch.jit.script(quick),
-            "traced": torch.jit.trace(quick, tensor),  # type: ignore[no-untyped-call]
-            "symbolic": torch.fx.symbolic_trace(quick),
-        }
+        others = copies_of(quick, tensor)
+        others["itself"] = quick
+        others["symbolic"] = torch.fx.symbolic_trace(quick)
         given = {name: bits(other(tensor)) for name, other in others.items()}
         mapped = torch.func.vmap(quick)(tensor[None])[0]
     assert given == dict.fromkeys(others, bits(expected))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.runtime.guest.bits import bits, images
+from tests.runtime.guest.module_copies import copies_of
 from tfs.core.dtype import FLOAT32
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
@@ -149,16 +148,8 @@ def test_quickened_module_pickles_scripts_traces_and_exports() -> None:
     tensor = torch.randn(2, 16, 32, 32)
     with torch.inference_mode():
         expected = plain(tensor)
-        file = io.BytesIO()
-        torch.save(quick, file)
-        file.seek(0)
-        others = {
-            "pickled": pickle.loads(pickle.dumps(quick)),
-            "saved": torch.load(file, weights_only=False),
-            "scripted": torch.jit.script(quick),
-            "traced": torch.jit.trace(quick, tensor),  # type: ignore[no-untyped-call]
-            "mapped": lambda each: torch.func.vmap(quick)(each[None])[0],
-        }
+        others = copies_of(quick, tensor)
+        others["mapped"] = lambda each: torch.func.vmap(quick)(each[None])[0]
         given = {name: bits(other(tensor)) for name, other in others.items()}
     exported = torch.export.export(quick, (tensor,))
     operators = [str(node.target) for node in exported.graph.nodes]

@@ -10,6 +10,7 @@ import array
 import os
 import socket
 import struct
+from collections.abc import Iterator
 
 from tfs.runtime.guest.sealed_file import new_memfd
 
@@ -80,6 +81,23 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
         ), received
     finally:
         os.close(body_fd)
+
+
+def waiting(channel: socket.socket) -> Iterator[tuple[bytes, list[int]] | None]:
+    """Yields what lies in a non-blocking channel, each message when it is asked for.
+
+    None, as the last, says that the channel has ended or brought a damaged message.
+    """
+    while True:
+        try:
+            message = receive(channel)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = None
+        yield message
+        if message is None:
+            return
 
 
 def close_all(fds: list[int]) -> None:

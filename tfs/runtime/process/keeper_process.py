@@ -119,19 +119,17 @@ class KeeperProcess:
         return True
 
     def _read(self) -> None:
-        while not self._closed:
-            try:
-                message = control_channel.receive(self._channel)
-            except BlockingIOError:
-                return
-            except OSError:
-                message = None
+        if self._closed:
+            return
+        for message in control_channel.waiting(self._channel):
             if message is None:
                 self._end("its channel ended")
                 return
             body, fds = message
             control_channel.close_all(fds)
             self._on_dropped(json.loads(body)["dropped"])
+            if self._closed:
+                return
 
     def _end(self, why: str) -> None:
         if not self._closed:

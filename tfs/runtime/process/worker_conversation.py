@@ -101,18 +101,16 @@ class WorkerConversation:
 
     def read(self) -> None:
         """Hands out what the worker has said."""
-        while not self._over:
-            try:
-                message = control_channel.receive(self._link.control)
-            except BlockingIOError:
-                return
-            except OSError:
-                message = None
+        if self._over:
+            return
+        for message in control_channel.waiting(self._link.control):
             if message is None:
                 self._over = True
                 self._on_broken(None)  # it is dying; the zygote knows of what
+            else:
+                self._take(*message)
+            if self._over:
                 return
-            self._take(*message)
 
     def end(self) -> list[OnReply]:
         """Returns who still waits for an answer; none will come."""

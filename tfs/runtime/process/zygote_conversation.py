@@ -205,13 +205,9 @@ class ZygoteConversation:
             self._sent[token] = request
 
     def _on_readable(self, _events: int) -> None:
-        while not self.is_over:
-            try:
-                message = control_channel.receive(self._zygote.channel)
-            except BlockingIOError:
-                return
-            except OSError:
-                message = None
+        if self.is_over:
+            return
+        for message in control_channel.waiting(self._zygote.channel):
             if message is None:
                 self._end("its channel ended")
                 return
@@ -220,6 +216,8 @@ class ZygoteConversation:
                 self._on_message(json.loads(body), fds)
             finally:
                 control_channel.close_all(fds)
+            if self.is_over:
+                return
 
     def _on_message(self, message: Mapping[str, object], fds: list[int]) -> None:
         match message:
