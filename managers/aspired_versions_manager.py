@@ -25,13 +25,10 @@ from typing import Final, TypeAlias
 from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import PATIENCE_S, BasicManager, LoaderData
 from managers.driver import Driver
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES, HarnessState
 from managers.load_status import LoadStatus
-from managers.loader_harness import (
-    END_STATES,
-    HarnessSnapshot,
-    HarnessState,
-    LoaderHarness,
-)
+from managers.loader_harness import LoaderHarness
 from managers.memory import MemoryReleaser, release_to_system
 from managers.planning_pace import PlanningPace
 from managers.resource_tracker import ResourceTracker
@@ -152,7 +149,7 @@ class AspiredVersionsManager:
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
-        self._room = RoomCheck(self._basic)
+        self._room = RoomCheck(self._basic.preflight)
         self._stand_ins = StandIns()
         # Guards the fields below. Ranks after everything but the driver's: taken by
         # on_change and by sources, on any thread; nothing is called under it.
@@ -331,8 +328,7 @@ class AspiredVersionsManager:
                     self._reconcile(aspired)
                 if pending:
                     self._note_taken_in(num_aspired)
-                if self._basic.take_room_made():
-                    dirty.update(dict.fromkeys(self._room.waiting, True))
+                dirty.update(dict.fromkeys(self._room.take_waiting(), True))
                 now_s = self._clock.now()
                 urgent = [*pending, *(name for name in dirty if dirty[name])]
                 due = self._pace.take_due(dirty, urgent, now_s)
@@ -475,7 +471,7 @@ class AspiredVersionsManager:
         self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
     ) -> Sequence[Action]:
         """Leaves out loads of versions whose loader is at work already."""
-        asking = {v.generation for v in versions if self._basic.is_asking(v)}
+        asking = {v.generation for v in versions if self._basic.preflight.is_asking(v)}
         if not asking:
             return plan
         return [action for action in plan if action.generation not in asking]

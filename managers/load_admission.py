@@ -1,11 +1,17 @@
-"""Which loads may begin for the memory that there is, and which of them wait."""
+"""Which loads may begin for the memory that there is, and which of them wait.
+
+The decision phase of loads and unloads: short, one at a time, in the order of asking.
+What was decided is carried out beside others (LoadExecution, UnloadExecution), which come
+back here to say that it is over.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 
-from managers.loader_harness import HarnessState
+from managers.harness_state import HarnessState
 from managers.managed_version import ManagedVersion
 from managers.resource_tracker import ResourceTracker
 from tfs.core.errors import ResourceExhausted, ServingError
@@ -23,8 +29,7 @@ class LoadAdmission:
     Room may be promised to a load that is to come: what is unloaded for it is not for
     others, who wait until it was decided on.
 
-    Not thread-safe: its manager's lock guards it, but for ``correct`` and ``release``,
-    which belong to whoever moves that version on.
+    Thread-safe; never blocks.
 
     Args:
         tracker: What is reserved from; None lets every load through.
@@ -33,13 +38,25 @@ class LoadAdmission:
 
     def __init__(self, tracker: ResourceTracker | None) -> None:
         self._tracker = tracker
+        # Guards what follows, and of every version is_executing and is_refused. Makes
+        # one decision of asking where a load stands, reserving for it and giving it up.
+        # Ranks before a harness's and the tracker's, which are all that it takes.
+        self._lock = threading.Lock()
         self._deferred: deque[ManagedVersion] = deque()
         # By the version that it was promised to: what goes for it.
         self._promises: dict[ManagedVersion, Sequence[ManagedVersion]] = {}
-        self.num_executing = 0
+        self._num_executing = 0
+        self._may_have_made_room = False
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether there is anything to reserve from."""
+        return self._tracker is not None
+
+    @property
+    def num_executing(self) -> int:
         """Loads that were admitted and unloads, not ended yet."""
-        self.may_have_made_room = False
-        """Whether one ended, or who comes first left, since this was last set to False."""
+        return self._num_executing
 
     @property
     def num_deferred(self) -> int:
@@ -48,51 +65,74 @@ class LoadAdmission:
 
     def is_deferred(self, managed: ManagedVersion) -> bool:
         """Whether a load waits for memory."""
-        return managed in self._deferred
+        with self._lock:
+            return managed in self._deferred
+
+    def take_room_made(self) -> bool:
+        """Whether, since this was last called, there may have come to be room.
+
+        Something ended, or a load that others wait behind was decided on or given up.
+        """
+        with self._lock:
+            was_made, self._may_have_made_room = self._may_have_made_room, False
+            return was_made
+
+    # -- loads and unloads ---------------------------------------------------------------
 
     def admit(self, managed: ManagedVersion) -> bool:
         """Returns whether a load may go on; one that may not waits, or has failed."""
-        if managed.is_executing:  # taken off the queue by take_decided()
-            return True
-        if managed.harness.is_over:
+        with self._lock:
+            if managed.is_executing:  # taken off the queue by take_decided()
+                return True
+            if managed.harness.is_over:
+                return False
+            # Who was promised room waits behind nobody: others wait for just that.
+            is_promised = managed in self._promises
+            must_queue = (
+                self._deferred and not is_promised and self._can_ever_fit(managed)
+            )
+            if not must_queue and self._decide_locked(managed):
+                return managed.is_executing
+            if is_promised:
+                self._deferred.appendleft(managed)
+            else:
+                self._deferred.append(managed)
             return False
-        # Who was promised room waits behind nobody: others wait for just that.
-        is_promised = managed in self._promises
-        must_queue = self._deferred and not is_promised and self._can_ever_fit(managed)
-        if not must_queue and self._decide(managed):
-            return managed.is_executing
-        if is_promised:
-            self._deferred.appendleft(managed)
-        else:
-            self._deferred.append(managed)
-        return False
 
     def take_decided(self) -> list[ManagedVersion]:
         """Takes loads off the head of the queue: those that fit, and those refused."""
-        self._forget_promises()
-        decided = []
-        while self._deferred and self._decide(self._deferred[0]):
-            decided.append(self._deferred.popleft())
-            self.may_have_made_room = True
-        return decided
+        with self._lock:
+            self._forget_promises_locked()
+            decided = []
+            while self._deferred and self._decide_locked(self._deferred[0]):
+                decided.append(self._deferred.popleft())
+                self._may_have_made_room = True
+            return decided
 
-    def give_up(self, managed: ManagedVersion) -> None:
-        """Takes a load out of the queue if it waits there."""
-        if managed in self._deferred:
-            self._deferred.remove(managed)
-            self.may_have_made_room = True
+    def cancel(self, managed: ManagedVersion) -> bool:
+        """Gives a load up, as its harness does; returns whether that ended it."""
+        with (
+            self._lock
+        ):  # or it might be admitted in between, and nobody would end that
+            if not managed.harness.cancel():
+                return False
+            if managed in self._deferred:
+                self._deferred.remove(managed)
+                self._may_have_made_room = True
+            return True
 
-    def begin(self, managed: ManagedVersion) -> None:
-        """Counts a load or an unload as executing."""
-        managed.is_executing = True
-        self.num_executing += 1
+    def begin_unload(self, managed: ManagedVersion) -> None:
+        """Counts an unload as executing."""
+        with self._lock:
+            self._begin_locked(managed)
 
     def end(self, managed: ManagedVersion) -> None:
-        """Counts it no more; idempotent."""
-        if managed.is_executing:
-            managed.is_executing = False
-            self.num_executing -= 1
-            self.may_have_made_room = True
+        """Counts a load or an unload no more; idempotent."""
+        with self._lock:
+            if managed.is_executing:
+                managed.is_executing = False
+                self._num_executing -= 1
+                self._may_have_made_room = True
 
     def correct(self, managed: ManagedVersion, estimate: ResourceAllocation) -> None:
         """Reserves what a loaded version takes in the place of what was expected."""
@@ -100,55 +140,26 @@ class LoadAdmission:
             managed.reserved = self._tracker.replace(managed.reserved, estimate)
 
     def release(self, managed: ManagedVersion) -> None:
-        """Gives back what was reserved for a version; idempotent."""
+        """Gives back what was reserved for a version; idempotent.
+
+        Before ``end``, which says that there may be room.
+        """
         reserved, managed.reserved = managed.reserved, None
         if reserved is not None and self._tracker is not None:
             self._tracker.release(reserved)
 
-    @property
-    def has_limit(self) -> bool:
-        """Whether there is anything to reserve from."""
-        return self._tracker is not None
+    # -- before a load is asked for --------------------------------------------------------
 
-    def has_room(
-        self, managed: ManagedVersion, going: Sequence[ManagedVersion] = ()
-    ) -> bool:
-        """Whether a load would be let in now if ``going`` were unloaded.
+    def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> bool:
+        """Keeps room for a load that is to come, if it fits once ``going`` are gone.
 
         Not while others wait: they come first. What cannot be known counts as room.
         """
-        wanted = managed.harness.estimate
-        if wanted is None:
+        with self._lock:
+            if not self._has_room_locked(managed, going):
+                return False
+            self._promises[managed] = tuple(going)
             return True
-        try:
-            return not self._deferred and self._fits_with(managed, wanted, going)
-        except ServingError:
-            return True  # its load will tell
-
-    def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> bool:
-        """Keeps room for a load that is to come, if it fits once ``going`` are gone."""
-        if not self.has_room(managed, going):
-            return False
-        self._promises[managed] = tuple(going)
-        return True
-
-    def _fits_with(
-        self,
-        managed: ManagedVersion,
-        wanted: ResourceAllocation,
-        going: Sequence[ManagedVersion] = (),
-    ) -> bool:
-        """Whether a load fits once ``going`` are gone and all promises are kept."""
-        if self._tracker is None:
-            return True
-        self._forget_promises()
-        leaving = set(going)
-        for heir, elders in self._promises.items():
-            if heir is not managed:
-                wanted += heir.harness.estimate or ResourceAllocation()
-                leaving.update(elders)
-        freed = [each.reserved for each in leaving if each.reserved is not None]
-        return self._tracker.would_fit(wanted, freed)
 
     def refuse(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> None:
         """Fails a load for want of memory before it was asked for.
@@ -159,19 +170,53 @@ class LoadAdmission:
 
         """
         assert self._tracker is not None
-        wanted = managed.harness.estimate or ResourceAllocation()
-        managed.is_refused = self._can_ever_fit(managed)
-        managed.harness.fail(no_room(managed, wanted, self._tracker, going))
+        with self._lock:
+            self._refuse_locked(managed, self._tracker, going)
 
-    def _forget_promises(self) -> None:
+    # -- with the lock ---------------------------------------------------------------------
+
+    def _begin_locked(self, managed: ManagedVersion) -> None:
+        managed.is_executing = True
+        self._num_executing += 1
+
+    def _has_room_locked(
+        self, managed: ManagedVersion, going: Sequence[ManagedVersion]
+    ) -> bool:
+        wanted = managed.harness.estimate
+        if wanted is None:
+            return True
+        try:
+            return not self._deferred and self._fits_with_locked(managed, wanted, going)
+        except ServingError:
+            return True  # its load will tell
+
+    def _fits_with_locked(
+        self,
+        managed: ManagedVersion,
+        wanted: ResourceAllocation,
+        going: Sequence[ManagedVersion] = (),
+    ) -> bool:
+        """Whether a load fits once ``going`` are gone and all promises are kept."""
+        if self._tracker is None:
+            return True
+        self._forget_promises_locked()
+        leaving = set(going)
+        for heir, elders in self._promises.items():
+            if heir is not managed:
+                wanted += heir.harness.estimate or ResourceAllocation()
+                leaving.update(elders)
+        freed = [each.reserved for each in leaving if each.reserved is not None]
+        return self._tracker.would_fit(wanted, freed)
+
+    def _forget_promises_locked(self) -> None:
         """Drops promises to whom nobody wants any more, or was decided on."""
         states = (HarnessState.NEW, HarnessState.LOAD_REQUESTED)
         for heir in list(self._promises):
             if not heir.harness.is_aspired or heir.harness.state not in states:
                 del self._promises[heir]
-                self.may_have_made_room = True
+                self._may_have_made_room = True
 
-    def _decide(self, managed: ManagedVersion) -> bool:
+    def _decide_locked(self, managed: ManagedVersion) -> bool:
         """Reserves for a load and counts it as executing, or fails it.
 
         Returns False where it is to wait: neither was done.
@@ -179,25 +224,34 @@ class LoadAdmission:
         wanted = managed.harness.estimate or ResourceAllocation()
         if self._tracker is not None:
             try:
-                fits = self._fits_with(managed, wanted) and self._tracker.reserve(
-                    wanted
-                )
+                fits = self._fits_with_locked(
+                    managed, wanted
+                ) and self._tracker.reserve(wanted)
             except ServingError as error:
                 managed.harness.fail(error)
                 return True
             if not fits:
                 # Who was promised room waits for no promise: two would wait for ever.
-                is_awaited = self.num_executing or (
+                is_awaited = self._num_executing or (
                     self._promises and managed not in self._promises
                 )
                 if is_awaited and self._can_ever_fit(managed):
                     return False
-                managed.is_refused = self._can_ever_fit(managed)
-                managed.harness.fail(no_room(managed, wanted, self._tracker))
+                self._refuse_locked(managed, self._tracker)
                 return True
             managed.reserved = wanted
-        self.begin(managed)
+        self._begin_locked(managed)
         return True
+
+    def _refuse_locked(
+        self,
+        managed: ManagedVersion,
+        tracker: ResourceTracker,
+        going: Sequence[ManagedVersion] = (),
+    ) -> None:
+        wanted = managed.harness.estimate or ResourceAllocation()
+        managed.is_refused = self._can_ever_fit(managed)
+        managed.harness.fail(_no_room(managed, wanted, tracker, going))
 
     def _can_ever_fit(self, managed: ManagedVersion) -> bool:
         wanted = managed.harness.estimate or ResourceAllocation()
@@ -207,7 +261,7 @@ class LoadAdmission:
             return False
 
 
-def no_room(
+def _no_room(
     managed: ManagedVersion,
     wanted: ResourceAllocation,
     tracker: ResourceTracker,

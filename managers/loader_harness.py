@@ -1,6 +1,6 @@
-"""The life of one loader: a state machine, and the attempts to load it.
+"""The life of one loader: where it stands, and the attempts to load it.
 
-``TRANSITIONS`` is the whole machine; docs/lifecycle.md prints it. A harness only
+The states and the moves between them are ``managers.harness_state``. A harness only
 knows its loader: memory, pools, the serving map and events are the manager's.
 
 An attempt that fails does not keep its thread while it waits for the next one: the
@@ -16,10 +16,15 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Callable
 
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import (
+    COMING_STATES,
+    END_STATES,
+    TRANSITIONS,
+    HarnessState,
+)
 from managers.retry import RetryOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import (
@@ -34,50 +39,10 @@ from tfs.core.errors import (
 from tfs.core.loader import Loader, Renewable
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_data import ServableData
-from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
-
-
-class HarnessState(enum.Enum):
-    """Where a loader stands. Finer than, and not to be confused with, ManagerState."""
-
-    NEW = "new"
-    LOAD_REQUESTED = "load-requested"
-    LOAD_APPROVED = "load-approved"
-    LOADING = "loading"
-    READY = "ready"
-    UNLOAD_REQUESTED = "unload-requested"
-    QUIESCING = "quiescing"
-    QUIESCED = "quiesced"
-    UNLOADING = "unloading"
-    DISABLED = "disabled"
-    ERROR = "error"
-
-
 _S = HarnessState
-
-TRANSITIONS: Final[Mapping[HarnessState, frozenset[HarnessState]]] = {
-    _S.NEW: frozenset({_S.LOAD_REQUESTED, _S.ERROR}),
-    _S.LOAD_REQUESTED: frozenset({_S.LOAD_APPROVED, _S.ERROR}),
-    _S.LOAD_APPROVED: frozenset({_S.LOADING, _S.ERROR}),
-    _S.LOADING: frozenset({_S.READY, _S.ERROR}),
-    _S.READY: frozenset({_S.UNLOAD_REQUESTED, _S.ERROR}),
-    _S.UNLOAD_REQUESTED: frozenset({_S.QUIESCING, _S.ERROR}),
-    _S.QUIESCING: frozenset({_S.QUIESCED, _S.ERROR}),
-    _S.QUIESCED: frozenset({_S.UNLOADING, _S.ERROR}),
-    _S.UNLOADING: frozenset({_S.DISABLED, _S.ERROR}),
-    _S.DISABLED: frozenset(),
-    _S.ERROR: frozenset(),
-}
-"""From each state, the states it may go to."""
-
-_COMING: Final = frozenset({_S.LOAD_REQUESTED, _S.LOAD_APPROVED, _S.LOADING})
-
-END_STATES: Final = frozenset({_S.DISABLED, _S.ERROR})
-"""States that are never left; nothing is loaded in them."""
 
 
 class Progress(enum.Enum):
@@ -86,30 +51,6 @@ class Progress(enum.Enum):
     DONE = "done"
     AGAIN = "again"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class HarnessSnapshot:
-    """A harness at one moment. Immutable.
-
-    Attributes:
-        id: The version.
-        state: Where its loader stands.
-        error: Why it is in ERROR; None otherwise.
-        is_aspired: Whether the source wants it.
-        generation: Which of its harnesses.
-        may_return: Whether it was unloaded for others and can be loaded again.
-        is_late: Whether its loader takes so long that nobody waits for it any more.
-
-    """
-
-    id: ServableId
-    state: HarnessState
-    error: ServingError | None
-    is_aspired: bool
-    generation: int
-    may_return: bool = False
-    is_late: bool = False
 
 
 class LoaderHarness:
@@ -209,7 +150,7 @@ class LoaderHarness:
     @property
     def is_coming(self) -> bool:
         """Whether its load goes on and was not given up."""
-        return self._state in _COMING and not self._cancelled
+        return self._state in COMING_STATES and not self._cancelled
 
     @property
     def make_another(self) -> Callable[[], Loader[object]] | None:

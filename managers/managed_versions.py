@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 from managers.managed_version import ManagedVersion
 from tfs.core.servable_id import ServableId
 
@@ -9,56 +12,80 @@ from tfs.core.servable_id import ServableId
 class ManagedVersions:
     """A table of versions; finding one costs the same however many there are.
 
-    Not thread-safe: its manager's lock guards it.
+    Thread-safe.
     """
 
     def __init__(self) -> None:
+        # Guards the two below; leaf: nothing is called under it.
+        self._lock = threading.Lock()
         self._by_name: dict[str, dict[int, ManagedVersion]] = {}
         # Of one generation as a rule, of two while changed files replace what serves.
         self._by_id: dict[ServableId, list[ManagedVersion]] = {}
+        self._generations = itertools.count(1)
 
-    def add(self, managed: ManagedVersion) -> None:
-        """Takes a version in; of those with its number it is the newest."""
-        harness = managed.harness
-        self._by_name.setdefault(harness.id.name, {})[harness.generation] = managed
-        self._by_id.setdefault(harness.id, []).append(managed)
+    def next_generation(self) -> int:
+        """Returns a number for a harness, higher than all before."""
+        return next(self._generations)
 
-    def remove(self, managed: ManagedVersion) -> None:
-        """Forgets a version that is in the table."""
+    def add(self, managed: ManagedVersion, *, is_replacement: bool = True) -> bool:
+        """Takes a version in; of those with its number it is the newest.
+
+        Returns whether; a version that is no replacement is not put beside another.
+        """
         harness = managed.harness
-        stream = self._by_name[harness.id.name]
-        del stream[harness.generation]
-        if not stream:
-            del self._by_name[harness.id.name]
-        same = self._by_id[harness.id]
-        same.remove(managed)
-        if not same:
-            del self._by_id[harness.id]
+        with self._lock:
+            if not is_replacement and harness.id in self._by_id:
+                return False
+            self._by_name.setdefault(harness.id.name, {})[harness.generation] = managed
+            self._by_id.setdefault(harness.id, []).append(managed)
+            return True
+
+    def remove(self, managed: ManagedVersion) -> bool:
+        """Forgets a version if nothing of it is loaded or asked to; returns whether."""
+        harness = managed.harness
+        with self._lock:
+            same = self._by_id.get(harness.id, [])
+            if managed not in same or not harness.is_dormant:
+                return False
+            same.remove(managed)
+            if not same:
+                del self._by_id[harness.id]
+            stream = self._by_name[harness.id.name]
+            del stream[harness.generation]
+            if not stream:
+                del self._by_name[harness.id.name]
+            return True
 
     def names(self) -> list[str]:
         """Returns the names of all servables that have a version."""
-        return list(self._by_name)
+        with self._lock:
+            return list(self._by_name)
 
     def stream(self, name: str) -> list[ManagedVersion]:
         """Returns the versions of one servable, in the order they were added."""
-        return list(self._by_name.get(name, {}).values())
+        with self._lock:
+            return list(self._by_name.get(name, {}).values())
 
-    def of_id(self, servable_id: ServableId) -> list[ManagedVersion]:
-        """Returns the generations of one version, oldest first."""
-        return list(self._by_id.get(servable_id, ()))
+    def siblings(self, managed: ManagedVersion) -> list[ManagedVersion]:
+        """Returns the other generations of a version, oldest first."""
+        with self._lock:
+            same = list(self._by_id.get(managed.harness.id, ()))
+        return [each for each in same if each is not managed]
 
     def find(
         self, servable_id: ServableId, generation: int | None = None
     ) -> ManagedVersion | None:
         """Returns that generation of a version, or its newest; None without any."""
-        for managed in reversed(self._by_id.get(servable_id, ())):
-            if generation in (None, managed.harness.generation):
-                return managed
+        with self._lock:
+            for managed in reversed(self._by_id.get(servable_id, ())):
+                if generation in (None, managed.harness.generation):
+                    return managed
         return None
 
     def find_serving(self, servable_id: ServableId) -> ManagedVersion | None:
         """Returns the newest generation that requests can reach; None without any."""
-        for managed in reversed(self._by_id.get(servable_id, ())):
-            if managed.is_serving:
-                return managed
+        with self._lock:
+            for managed in reversed(self._by_id.get(servable_id, ())):
+                if managed.is_serving:
+                    return managed
         return None

@@ -37,13 +37,22 @@ class PatientPool:
         executor: Where they run.
         clock: Tells how long.
         patience_s: How long one may take before others go on without it.
+        on_late: Called by ``relieve``, once, with the version of a function that is
+            late from now on.
 
     """
 
-    def __init__(self, executor: Executor, clock: Clock, patience_s: float) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        clock: Clock,
+        patience_s: float,
+        on_late: Callable[[ManagedVersion], None],
+    ) -> None:
         self._executor = executor
         self._clock = clock
         self._patience_s = patience_s
+        self._on_late = on_late
         # Guards the fields below and the tasks; leaf but for the executor's.
         self._lock = threading.Lock()
         self._tasks: list[_Task] = []
@@ -91,14 +100,20 @@ class PatientPool:
             self._end(task)
             raise
 
-    def relieve(self) -> tuple[list[ManagedVersion], float | None]:
+    def relieve(self) -> float | None:
         """Makes up for the threads of what is late by now.
 
         Returns:
-            The versions whose functions were not late before, and when, by the clock,
-            another may be; None if nothing runs that is not late.
+            When, by the clock, something else may be late; None if nothing runs that
+            is not late already.
 
         """
+        late, next_s = self._take_late()
+        for managed in late:
+            self._on_late(managed)
+        return next_s
+
+    def _take_late(self) -> tuple[list[ManagedVersion], float | None]:
         late = list[ManagedVersion]()
         next_s: float | None = None
         with self._lock:

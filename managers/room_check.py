@@ -12,23 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from managers.basic_manager import BasicManager
-from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
+from managers.preflight import Preflight
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, age
 
 
 class RoomCheck:
-    """Holds plans back for memory, and brings refused versions back. Confined to one step.
+    """Holds plans back for memory, and brings refused versions back. Confined to one step."""
 
-    Attributes:
-        waiting: Servables to be planned anew whenever memory may have been given back,
-            those first that have waited longest.
+    def __init__(self, preflight: Preflight) -> None:
+        self._preflight = preflight
+        self._waiting: dict[str, None] = {}
 
-    """
+    def take_waiting(self) -> list[str]:
+        """Returns which servables to plan anew, because there may have come to be room.
 
-    def __init__(self, basic: BasicManager) -> None:
-        self._basic = basic
-        self.waiting: dict[str, None] = {}
+        Those first that have waited longest.
+        """
+        return list(self._waiting) if self._preflight.take_room_made() else []
 
     def plan(
         self, name: str, policy: TransitionPolicy, versions: Sequence[HarnessSnapshot]
@@ -40,32 +42,32 @@ class RoomCheck:
         known that an heir fits, and that nothing is wrong with it for good that can be
         told without loading it; others end, and what answers serves on.
         """
-        basic = self._basic
+        preflight = self._preflight
         if not versions:
-            self.waiting.pop(name, None)
+            self._waiting.pop(name, None)
             return ()
-        if not basic.has_memory_limit:
+        if not preflight.has_memory_limit:
             return self._hold_back(policy(versions), versions)
-        refused = [v for v in versions if v.is_aspired and basic.is_refused(v)]
+        refused = [v for v in versions if v.is_aspired and preflight.is_refused(v)]
         for each in refused:
             as_new = replace(each, state=HarnessState.NEW, error=None)
             rest = [v for v in versions if v is not each]
             going = _going(policy([*rest, as_new]), versions)
-            if basic.manage_again(each, going, "there is room for it now"):
+            if preflight.manage_again(each, going, "there is room for it now"):
                 return ()
         plan = policy(versions)
         fitting = self._hold_back(plan, versions)
         if refused or fitting is not plan:
-            self.waiting.setdefault(name)
+            self._waiting.setdefault(name)
         else:
-            self.waiting.pop(name, None)
+            self._waiting.pop(name, None)
         return fitting
 
     def _hold_back(
         self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
     ) -> Sequence[Action]:
         """Returns a plan, or nothing while it must not take the last version away."""
-        basic = self._basic
+        preflight = self._preflight
         if not any(action.kind is ActionKind.UNLOAD for action in plan):
             return plan
         going = _going(plan, versions)
@@ -74,16 +76,16 @@ class RoomCheck:
         if not (heirs and going) or len(going) < len(ready):
             return plan
         # All are asked at once, not one after the other.
-        was_asked = [basic.estimate_ahead(heir) for heir in heirs]
+        was_asked = [preflight.estimate(heir) for heir in heirs]
         if not all(was_asked):
             return ()
-        heirs = [heir for heir in heirs if not basic.end_if_flawed(heir)]
+        heirs = [heir for heir in heirs if not preflight.end_if_flawed(heir)]
         for heir in sorted(heirs, key=age, reverse=True):  # as they are loaded
-            if basic.promise_room(heir, going):
+            if preflight.promise_room(heir, going):
                 return plan
-        if not basic.num_executing:  # nobody else will make room soon
+        if not preflight.is_room_coming:  # nobody else will make room soon
             for heir in heirs:
-                basic.refuse(heir, going)
+                preflight.refuse(heir, going)
         return ()
 
 

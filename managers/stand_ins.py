@@ -12,7 +12,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from managers.loader_harness import HarnessSnapshot, HarnessState, LoaderHarness
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
+from managers.loader_harness import LoaderHarness
 from managers.version_policy.action import Action, age
 from tfs.core.errors import serving_error
 from tfs.core.loader import Loader

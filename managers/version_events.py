@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from managers.loader_harness import HarnessState
+from managers.harness_state import HarnessState
 from managers.managed_version import ManagedVersion
 from managers.serving_map import Handle, ServingMap
 from tfs.core.clock import Clock
@@ -40,8 +40,8 @@ class VersionEvents:
     Args:
         bus: Where they are published; None publishes nothing.
         clock: For the time of each state.
-        siblings: Returns the other harnesses of the same version; quick, takes the
-            manager's lock.
+        siblings: Returns the other harnesses of the same version; quick, takes no
+            lock but a leaf.
 
     """
 
@@ -55,7 +55,7 @@ class VersionEvents:
         self._clock = clock
         self._siblings = siblings
         # Orders what is published of one version when it has two harnesses, and guards
-        # what is noted of it. Held while publishing; ranks before the manager's and the
+        # ``published`` and ``handle`` of all. Held while publishing; ranks before the
         # bus's.
         self._publishing = threading.Lock()
 
@@ -66,16 +66,21 @@ class VersionEvents:
         for it any more; what replaces one that serves shows only as a note.
         """
         with self._publishing:
-            if managed.is_started or managed.is_serving:
+            if managed.published.is_started or managed.is_serving:
                 return
             elders = self._elders(managed)
             if not elders:
-                managed.is_started = True
+                managed.published.is_started = True
             is_over = managed.harness.is_over
             if not elders or not is_over:
                 self._publish_locked(managed, ManagerState.START)
             if is_over:
                 self._publish_locked(managed, ManagerState.END)
+
+    def start_heirs(self, managed: ManagedVersion) -> None:
+        """Lets those start that wait for a version which is gone, or nobody waits for."""
+        for heir in self._siblings(managed):
+            self.start(heir)
 
     def make_available(
         self, managed: ManagedVersion, handle: Handle, serving_map: ServingMap
@@ -96,25 +101,26 @@ class VersionEvents:
     ) -> None:
         """Adds what was found out to what is published; None leaves it as it is."""
         with self._publishing:
-            known = managed.note, managed.resident_bytes
+            published = managed.published
+            known = published.note, published.resident_bytes
             if note is not None:
-                managed.note = note
+                published.note = note
             if resident_bytes is not None:
-                managed.resident_bytes = resident_bytes
-            if known != (managed.note, managed.resident_bytes):
+                published.resident_bytes = resident_bytes
+            if known != (published.note, published.resident_bytes):
                 self._republish_locked(managed)
 
     def report_error(self, managed: ManagedVersion, error: ServingError | None) -> None:
         """Publishes that a version that serves has a fault; None mends it."""
         with self._publishing:
-            managed.fault = error
+            managed.published.fault = error
             self._republish_locked(managed)
 
     def end_standing_in(self, managed: ManagedVersion) -> None:
         """Publishes that a version is no stand-in of its own other contents any more."""
         with self._publishing:
-            if managed.heir_error is not None:
-                managed.heir_error = None
+            if managed.published.heir_error is not None:
+                managed.published.heir_error = None
                 self._republish_locked(managed)
 
     def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
@@ -140,16 +146,21 @@ class VersionEvents:
         heirs = [
             m for m in self._siblings(managed) if m.harness.generation > generation
         ]
-        if any(m.is_serving or (managed.is_abandoned and m.is_started) for m in heirs):
+        if any(
+            m.is_serving or (managed.is_abandoned and m.published.is_started)
+            for m in heirs
+        ):
             return
         elders = self._elders(managed)
         wall_s = self._clock.wall_s()
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
                 if elder.is_serving:
-                    self._bus.publish(elder.state_beside(managed, wall_s))
+                    self._bus.publish(
+                        elder.published.state_beside(managed.harness, wall_s)
+                    )
             return
-        self._bus.publish(managed.state(manager_state, wall_s))
+        self._bus.publish(managed.published.state(manager_state, wall_s))
 
     def _elders(self, managed: ManagedVersion) -> list[ManagedVersion]:
         generation = managed.harness.generation

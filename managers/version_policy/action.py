@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
 from tfs.core.servable_id import ServableId
 
 

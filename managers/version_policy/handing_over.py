@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
 from managers.version_policy.action import Action, TransitionPolicy
 
 Awaited: TypeAlias = Callable[[], Mapping[int, Collection[int]]]

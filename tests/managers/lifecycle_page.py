@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from managers.basic_manager import PATIENCE_S
-from managers.loader_harness import END_STATES, TRANSITIONS, HarnessState
+from managers.harness_state import END_STATES, TRANSITIONS, HarnessState
 from managers.retry import PERMANENT_CODES, RetryOptions
 from tests.managers.version_policy import (
     test_availability_preserving,
@@ -86,7 +86,7 @@ def lifecycle_page() -> str:
             "",
             "## States of a loader harness",
             "",
-            "The manager's own, finer bookkeeping (`managers/loader_harness.py`).",
+            "The manager's own, finer bookkeeping (`managers/harness_state.py`).",
             "Any other move raises and changes nothing.",
             "",
             "| state | meaning | goes to |",

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loader_harness import HarnessSnapshot, HarnessState
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.version_policy.action import Action, ActionKind

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from managers.basic_manager import BasicManager, LoaderData
-from managers.loader_harness import HarnessState
+from managers.harness_state import HarnessState
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions

@@ -7,13 +7,8 @@ import weakref
 
 import pytest
 
-from managers.loader_harness import (
-    END_STATES,
-    TRANSITIONS,
-    HarnessState,
-    LoaderHarness,
-    Progress,
-)
+from managers.harness_state import END_STATES, TRANSITIONS, HarnessState
+from managers.loader_harness import LoaderHarness, Progress
 from managers.retry import RetryOptions
 from tfs.core.errors import (
     Cancelled,

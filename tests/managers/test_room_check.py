@@ -7,7 +7,7 @@ import random
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loader_harness import HarnessState
+from managers.harness_state import HarnessState
 from managers.resource_tracker import ResourceTracker
 from managers.version_policy.resource_preserving import resource_preserving
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.loader_harness import HarnessSnapshot
+from managers.harness_snapshot import HarnessSnapshot
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
 from tests.managers.environment import POOLS, Environment, Pools

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from managers.loader_harness import HarnessState, LoaderHarness
+from managers.harness_state import HarnessState
+from managers.loader_harness import LoaderHarness
 from managers.managed_version import ManagedVersion
 from managers.retry import RetryOptions
 from managers.serving_map import ServingMap

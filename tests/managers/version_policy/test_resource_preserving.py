@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.loader_harness import END_STATES, HarnessSnapshot, HarnessState
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
 from tests.managers.version_policy.tables import answer, one_by_one, versions

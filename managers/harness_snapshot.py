@@ -1,0 +1,33 @@
+"""A loader harness at one moment: what is decided on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from managers.harness_state import HarnessState
+from tfs.core.errors import ServingError
+from tfs.core.servable_id import ServableId
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSnapshot:
+    """A harness at one moment. Immutable.
+
+    Attributes:
+        id: The version.
+        state: Where its loader stands.
+        error: Why it is in ERROR; None otherwise.
+        is_aspired: Whether the source wants it.
+        generation: Which of its harnesses.
+        may_return: Whether it was unloaded for others and can be loaded again.
+        is_late: Whether its loader takes so long that nobody waits for it any more.
+
+    """
+
+    id: ServableId
+    state: HarnessState
+    error: ServingError | None
+    is_aspired: bool
+    generation: int
+    may_return: bool = False
+    is_late: bool = False

@@ -1,0 +1,52 @@
+"""Where a loader stands: the state machine that a harness walks through.
+
+``TRANSITIONS`` is the whole machine; docs/lifecycle.md prints it.
+
+(TensorFlow Serving: core/loader_harness.h.)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class HarnessState(enum.Enum):
+    """Where a loader stands. Finer than, and not to be confused with, ManagerState."""
+
+    NEW = "new"
+    LOAD_REQUESTED = "load-requested"
+    LOAD_APPROVED = "load-approved"
+    LOADING = "loading"
+    READY = "ready"
+    UNLOAD_REQUESTED = "unload-requested"
+    QUIESCING = "quiescing"
+    QUIESCED = "quiesced"
+    UNLOADING = "unloading"
+    DISABLED = "disabled"
+    ERROR = "error"
+
+
+_S = HarnessState
+
+TRANSITIONS: Final[Mapping[HarnessState, frozenset[HarnessState]]] = {
+    _S.NEW: frozenset({_S.LOAD_REQUESTED, _S.ERROR}),
+    _S.LOAD_REQUESTED: frozenset({_S.LOAD_APPROVED, _S.ERROR}),
+    _S.LOAD_APPROVED: frozenset({_S.LOADING, _S.ERROR}),
+    _S.LOADING: frozenset({_S.READY, _S.ERROR}),
+    _S.READY: frozenset({_S.UNLOAD_REQUESTED, _S.ERROR}),
+    _S.UNLOAD_REQUESTED: frozenset({_S.QUIESCING, _S.ERROR}),
+    _S.QUIESCING: frozenset({_S.QUIESCED, _S.ERROR}),
+    _S.QUIESCED: frozenset({_S.UNLOADING, _S.ERROR}),
+    _S.UNLOADING: frozenset({_S.DISABLED, _S.ERROR}),
+    _S.DISABLED: frozenset(),
+    _S.ERROR: frozenset(),
+}
+"""From each state, the states it may go to."""
+
+COMING_STATES: Final = frozenset({_S.LOAD_REQUESTED, _S.LOAD_APPROVED, _S.LOADING})
+"""States of a load that was asked for and has not ended."""
+
+END_STATES: Final = frozenset({_S.DISABLED, _S.ERROR})
+"""States that are never left; nothing is loaded in them."""

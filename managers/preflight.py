@@ -1,0 +1,166 @@
+"""What is found out about versions, and promised to them, before a load is asked for.
+
+A policy that unloads first takes away what serves before anybody knows whether its heir
+loads. Much of that can be told without loading it: what it takes, whether that will fit,
+and whether its files are whole. RoomCheck asks, and decides with the answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
+from managers.load_admission import LoadAdmission
+from managers.load_execution import LoadExecution
+from managers.managed_version import ManagedVersion
+from managers.managed_versions import ManagedVersions
+from managers.version_events import VersionEvents
+
+
+class Preflight:
+    """Acts on NEW versions, and on those refused for want of memory. Never blocks.
+
+    Confined to one caller at a time, who is the only one to ask for loads. Versions are
+    named by snapshots of them; what is not managed any more has nothing done to it.
+
+    Args:
+        versions: All that are managed.
+        admission: Decides about memory.
+        loads: Runs what has to be asked of a loader, and ends what will not load.
+        events: Where what happens is published.
+        on_change: Called with a name when one of its versions has an answer.
+
+    """
+
+    def __init__(
+        self,
+        versions: ManagedVersions,
+        admission: LoadAdmission,
+        loads: LoadExecution,
+        events: VersionEvents,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._versions = versions
+        self._admission = admission
+        self._loads = loads
+        self._events = events
+        self._on_change = on_change
+        # Guards is_asking and was_asked of every version; leaf.
+        self._lock = threading.Lock()
+
+    @property
+    def has_memory_limit(self) -> bool:
+        """Whether loads reserve memory."""
+        return self._admission.has_limit
+
+    @property
+    def is_room_coming(self) -> bool:
+        """Whether something loads or unloads: there may be more room after it."""
+        return self._admission.num_executing > 0
+
+    def take_room_made(self) -> bool:
+        """Whether there may have come to be room since this was last called."""
+        return self._admission.take_room_made()
+
+    def is_refused(self, version: HarnessSnapshot) -> bool:
+        """Whether a version ended only because others held the memory."""
+        managed = self._find(version)
+        return managed is not None and managed.is_refused
+
+    def is_asking(self, version: HarnessSnapshot) -> bool:
+        """Whether a version is being asked what it takes: it cannot be loaded yet."""
+        managed = self._find(version)
+        return managed is not None and managed.is_asking
+
+    def estimate(self, version: HarnessSnapshot) -> bool:
+        """Has a NEW version say what it takes; returns whether it has.
+
+        Asks on the load pool, once; ``on_change`` follows. What goes wrong is left for
+        its load to tell, but for what is wrong for good.
+        """
+        managed = self._find(version)
+        if managed is None:
+            return True
+        with self._lock:
+            if managed.was_asked or managed.is_asking:
+                return managed.was_asked
+            managed.is_asking = True
+
+        def ask() -> None:
+            managed.harness.estimate_ahead()
+            with self._lock:
+                managed.is_asking, managed.was_asked = False, True
+
+        self._loads.submit(managed, ask, on_closed=lambda: None)
+        return managed.was_asked
+
+    def end_if_flawed(self, version: HarnessSnapshot) -> bool:
+        """Ends a NEW version of which something is wrong for good; returns whether."""
+        managed = self._find_new(version)
+        flaw = None if managed is None else managed.harness.flaw
+        if managed is None or flaw is None:
+            return False
+        managed.harness.fail(flaw)
+        self._loads.end(managed)
+        return True
+
+    def promise_room(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot]
+    ) -> bool:
+        """Keeps memory for a NEW version, if it fits once ``going`` are unloaded.
+
+        By what it said last; of one that has said nothing, it does. Until its load was
+        decided on or it is not aspired any more, other loads wait. Returns whether.
+        """
+        managed = self._find(version)
+        return managed is not None and self._admission.promise(
+            managed, self._find_all(going)
+        )
+
+    def refuse(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot]
+    ) -> None:
+        """Ends a NEW version that would not fit even if ``going`` were unloaded."""
+        managed = self._find_new(version)
+        if managed is not None:
+            self._admission.refuse(managed, self._find_all(going))
+            self._loads.end(managed)
+
+    def manage_again(
+        self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot], why: str
+    ) -> bool:
+        """Begins the life of a refused version anew, if it fits without ``going``.
+
+        Publishes START, and keeps the room for it as ``promise_room`` does. Returns
+        whether; else nothing changed.
+        """
+        refused = self._find(version)
+        if refused is None or not refused.is_refused:
+            return False
+        wanted = refused.reason
+        harness = refused.harness.renewed(
+            self._versions.next_generation(), "; ".join(filter(None, (wanted, why)))
+        )
+        harness.estimate = refused.harness.estimate
+        managed = ManagedVersion(harness, wanted)
+        if not self._admission.promise(managed, self._find_all(going)):
+            return False
+        self._versions.remove(refused)
+        self._versions.add(managed)
+        self._events.start(managed)
+        self._on_change(version.id.name)
+        return True
+
+    def _find(self, version: HarnessSnapshot) -> ManagedVersion | None:
+        return self._versions.find(version.id, version.generation)
+
+    def _find_new(self, version: HarnessSnapshot) -> ManagedVersion | None:
+        managed = self._find(version)
+        if managed is None or managed.harness.state is not HarnessState.NEW:
+            return None
+        return managed
+
+    def _find_all(self, versions: Sequence[HarnessSnapshot]) -> list[ManagedVersion]:
+        return [each for v in versions if (each := self._find(v)) is not None]

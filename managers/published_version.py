@@ -1,0 +1,92 @@
+"""What is known of a version outside: what was found out about it, and since when."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from managers.harness_state import END_STATES
+from managers.loader_harness import LoaderHarness
+from tfs.core.errors import ServingError
+from tfs.core.servable_state import ManagerState, ServableState
+
+_MOVING: Final = (ManagerState.START, ManagerState.LOADING, ManagerState.UNLOADING)
+_LATE: Final = (
+    "it takes very long, and nobody waits for it any more: does its storage answer?"
+)
+
+
+class PublishedVersion:
+    """Makes the states of one harness, as they are published. VersionEvents guards it.
+
+    Attributes:
+        fault: What an interpreter reported of it; None while it is well.
+        heir_error: Why the contents that were to replace it failed, for which it was
+            unloaded and came back; None as a rule.
+        note: What was found out about it.
+        resident_bytes: Memory measured for it; None before.
+        is_started: Whether its START was published.
+
+    """
+
+    __slots__ = (
+        "_entered",
+        "_harness",
+        "_since_s",
+        "fault",
+        "heir_error",
+        "is_started",
+        "note",
+        "resident_bytes",
+    )
+
+    def __init__(self, harness: LoaderHarness) -> None:
+        self._harness = harness
+        self.fault: ServingError | None = None
+        self.heir_error: ServingError | None = None
+        self.note = ""
+        self.resident_bytes: int | None = None
+        self.is_started = False
+        # The state that was asked for last, and when it was first.
+        self._entered = (ManagerState.START, 0.0)
+        # When it first became AVAILABLE, seconds since the epoch.
+        self._since_s: float | None = None
+
+    def state(self, manager_state: ManagerState, wall_s: float) -> ServableState:
+        """Returns what to publish of it when it enters a state now."""
+        harness = self._harness
+        is_available = manager_state is ManagerState.AVAILABLE
+        if self._entered[0] is not manager_state or not self._entered[1]:
+            self._entered = manager_state, wall_s
+        since_s = self._entered[1]  # published again when something is noted
+        if is_available:
+            since_s = self._since_s = self._since_s or wall_s
+        is_late = harness.is_late and manager_state in _MOVING
+        error = harness.snapshot().error
+        if is_available:
+            error = self.fault or self.heir_error
+        return ServableState(
+            id=harness.id,
+            manager_state=manager_state,
+            error=error,
+            reason=harness.reason,
+            since_s=since_s,
+            resident_bytes=self.resident_bytes,
+            note=_LATE if is_late else self.note,
+            is_late=is_late,
+        )
+
+    def state_beside(self, heir: LoaderHarness, wall_s: float) -> ServableState:
+        """Returns what to publish while it serves and ``heir`` is to replace it."""
+        now = heir.snapshot()
+        note = f"changed; {now.state.value}; what was loaded before serves"
+        return ServableState(
+            id=self._harness.id,
+            manager_state=ManagerState.AVAILABLE,
+            error=now.error or self.fault,
+            reason=heir.reason,
+            since_s=self._since_s or wall_s,
+            resident_bytes=self.resident_bytes,
+            note=note,
+            is_late=heir.is_late,
+            is_changing=now.state not in END_STATES,
+        )

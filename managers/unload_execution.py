@@ -1,0 +1,159 @@
+"""Carries unloads out: withdraws a version, waits for its pins, destroys it on a pool.
+
+A version that is still pinned keeps no thread. The servable is destroyed on the pool,
+never on the thread of the request that released the last pin; then the memory is given
+back to the system, and only then is the unload over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from managers.harness_state import HarnessState
+from managers.load_admission import LoadAdmission
+from managers.managed_version import ManagedVersion
+from managers.memory import MemoryReleaser
+from managers.patient_pool import PatientPool
+from managers.serving_map import ServingMap, retire
+from managers.version_events import VersionEvents
+from tfs.core.clock import Clock
+from tfs.core.right_of_way import make_way
+from tfs.core.servable_handle import FIRST_RECHECK_S, LAST_RECHECK_S
+from tfs.core.servable_state import ManagerState
+
+log = logging.getLogger(__name__)
+
+
+class _QuiescingVersion:
+    """A retired version that was still pinned when last looked at."""
+
+    __slots__ = ("_recheck_s", "managed", "recheck_at_s")
+
+    def __init__(self, managed: ManagedVersion, now_s: float) -> None:
+        self.managed = managed
+        self._recheck_s = FIRST_RECHECK_S
+        self.recheck_at_s = now_s + self._recheck_s
+
+    def is_drained(self, now_s: float) -> bool:
+        """Tells whether nothing pins it any more; if something does, looks later."""
+        handle = self.managed.handle
+        if handle is None or not handle.num_pins:
+            return True
+        if now_s >= self.recheck_at_s:
+            self._recheck_s = min(2 * self._recheck_s, LAST_RECHECK_S)
+            self.recheck_at_s = now_s + self._recheck_s
+        return False
+
+
+class UnloadExecution:
+    """Unloads versions whose harness was asked to. Thread-safe.
+
+    Args:
+        pool: Runs the loaders' unloading.
+        clock: Tells when to look at pins again.
+        admission: Told when an unload is over.
+        events: Where what happens is published.
+        serving_map: Where loaded versions are.
+        releaser: Gives memory back; None does not.
+        on_change: Called with a name when one of its versions moved on, or may not be
+            pinned any more; on any thread, also a request's.
+
+    """
+
+    def __init__(
+        self,
+        pool: PatientPool,
+        clock: Clock,
+        *,
+        admission: LoadAdmission,
+        events: VersionEvents,
+        serving_map: ServingMap,
+        releaser: MemoryReleaser | None,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._admission = admission
+        self._events = events
+        self._serving_map = serving_map
+        self._releaser = releaser
+        self._on_change = on_change
+        # Guards the field below; leaf.
+        self._lock = threading.Lock()
+        self._quiescing: list[_QuiescingVersion] = []
+
+    def begin(self, managed: ManagedVersion) -> None:
+        """Takes a version out of service, and destroys it once nothing pins it."""
+        harness, handle = managed.harness, managed.handle
+        assert handle is not None
+        harness.transition(HarnessState.QUIESCING)
+        self._events.publish(managed, ManagerState.UNLOADING)
+        name = harness.id.name
+        if retire(self._serving_map, handle, lambda: self._on_change(name)):
+            self.destroy(managed)
+            return
+        log.info(
+            "event=waiting_for_pins servable=%s num_pins=%d",
+            harness.id.slashed,
+            handle.num_pins,
+        )
+        with self._lock:
+            self._quiescing.append(_QuiescingVersion(managed, self._clock.now()))
+        self._on_change(name)
+
+    def take_drained(self, now_s: float) -> list[ManagedVersion]:
+        """Takes out the versions that nothing pins any more."""
+        drained, pinned = list[ManagedVersion](), list[_QuiescingVersion]()
+        with self._lock:
+            for each in self._quiescing:
+                if each.is_drained(now_s):
+                    drained.append(each.managed)
+                else:
+                    pinned.append(each)
+            self._quiescing = pinned
+        return drained
+
+    def next_s(self) -> float | None:
+        """Returns when, by the clock, to look at pins again; None if there are none."""
+        with self._lock:
+            return min((each.recheck_at_s for each in self._quiescing), default=None)
+
+    def destroy(self, managed: ManagedVersion) -> None:
+        """Destroys a version that nothing pins, as soon as a thread is free."""
+        managed.harness.transition(HarnessState.QUIESCED)
+        try:
+            self._pool.submit(managed, lambda: self._run(managed))
+        except RuntimeError:
+            self._run(managed)  # closing: nobody else will
+
+    def release_memory(self, now_s: float) -> float | None:
+        """Gives memory back that is owed; returns when, if it is not time yet."""
+        owed_at_s = None if self._releaser is None else self._releaser.owed_at_s
+        if self._releaser is None or owed_at_s is None or owed_at_s > now_s:
+            return owed_at_s
+        with contextlib.suppress(RuntimeError):  # closing
+            self._pool.submit(None, self._releaser.release_owed)
+        return None
+
+    def _run(self, managed: ManagedVersion) -> None:
+        """Runs on the pool."""
+        make_way()
+        harness = managed.harness
+        if managed.handle is not None:
+            managed.handle.drop()
+        harness.unload()
+        if self._releaser is not None:
+            make_way()
+            self._releaser.note_unload()
+        make_way()
+        self._admission.release(managed)
+        self._admission.end(managed)
+        log.info(
+            "event=unloaded servable=%s reason=%r", harness.id.slashed, harness.reason
+        )
+        self._events.publish(managed, ManagerState.END)
+        managed.tell(harness.error)
+        self._on_change(harness.id.name)
