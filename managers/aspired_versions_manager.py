@@ -1,10 +1,10 @@
 """Makes what is loaded follow what sources aspire.
 
-Everything is decided in ``step``: it takes in what sources said, forgets what is
-over, asks each changed servable's transition policy what to do next, and begins as
-much of it as the pools can take. Tests call ``step`` themselves; a server starts the
-driver, which calls it when something changed. Nothing is polled: TensorFlow Serving
-takes one action in the whole server per 100 ms.
+Everything is decided in ``step``: it takes in what sources said (Inbox, reconcile),
+forgets what is over, plans for each changed servable what to do next (Planner), and
+begins as much of it as the pools can take (ActionQueue). Tests call ``step`` themselves;
+a server starts the driver, which calls it when something changed. Nothing is polled:
+TensorFlow Serving takes one action in the whole server per 100 ms.
 
 Only servables that something happened to are looked at, so a step costs what changed
 and not what is managed.
@@ -20,40 +20,35 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
 
 from managers.action_queue import ActionOrder, ActionQueue
-from managers.basic_manager import PATIENCE_S, BasicManager, LoaderData
+from managers.basic_manager import PATIENCE_S, BasicManager
 from managers.driver import Driver
 from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES, HarnessState
+from managers.inbox import Aspired, Inbox
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.memory import MemoryReleaser, release_to_system
+from managers.planner import Planner, unload_everything
 from managers.planning_pace import PlanningPace
+from managers.reconciliation import reconcile
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
-from managers.room_check import RoomCheck
 from managers.serving_map import Handle, ServingMap
 from managers.stand_ins import StandIns
-from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
+from managers.version_policy.action import Action, ActionKind, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
-from tfs.core.servable_data import AspiredVersions
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
 from tfs.core.source import AspiredVersionsCallback
 
 log = logging.getLogger(__name__)
-
-_AT_REST: Final = END_STATES | {HarnessState.READY, HarnessState.NEW}
-
-Aspired: TypeAlias = AspiredVersions[Loader[object]]
 
 
 def unloads_first(action: Action) -> int:
@@ -129,6 +124,8 @@ class AspiredVersionsManager:
         self._load_executor = load_executor or InlineExecutor()
         self._is_lending = False
         self._unload_executor = unload_executor or InlineExecutor()
+        self._driver = Driver(self.step, self._clock, "manager")
+        self._inbox = Inbox(self._driver.wake)
         release = self._options.release_memory
         self._basic = BasicManager(
             event_bus=event_bus,
@@ -139,28 +136,18 @@ class AspiredVersionsManager:
             retry=self._options.retry,
             releaser=release and MemoryReleaser(self._clock, release),
             pre_load_hook=self._options.pre_load_hook,
-            on_change=self._note_change,
+            on_change=self._inbox.note_change,
             patience_s=self._options.patience_s,
         )
-        self._driver = Driver(self.step, self._clock, "manager")
-        # Confines stepping to one thread at a time, and guards _actions, _pace, _room and
-        # _stand_ins. First in rank: held during a whole step, with inline executors during
-        # loads too.
+        # Confines stepping to one thread at a time, and guards the four below. First in
+        # rank: held during a whole step, with inline executors during loads too.
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
-        self._room = RoomCheck(self._basic.preflight)
         self._stand_ins = StandIns()
-        # Guards the fields below. Ranks after everything but the driver's: taken by
-        # on_change and by sources, on any thread; nothing is called under it.
-        self._inbox = threading.Condition()
-        self._pending: dict[str, Aspired] = {}
-        self._dirty: dict[str, bool] = {}  # whether it cannot wait
-        self._policies: dict[str, TransitionPolicy] = {}
-        self._is_closing = False
-        self._num_changes = 0
-        self._num_aspired = 0  # sets that sources gave
-        self._num_taken_in = 0  # of those, compared with what is managed
+        self._planner = Planner(
+            self._basic.preflight, self._stand_ins, self._options.transition_policy
+        )
         self._on_taken_in: Callable[[], None] = lambda: None
 
     # -- requests --------------------------------------------------------------------
@@ -188,7 +175,7 @@ class AspiredVersionsManager:
         unloaded. One that comes with another loader is reloaded: the new one replaces
         it as a new version would. Error items are compared by code and message.
         """
-        return self._aspire
+        return self._inbox.aspire
 
     @property
     def has_taken_in_all(self) -> bool:
@@ -196,8 +183,7 @@ class AspiredVersionsManager:
 
         What is to be loaded because of it has published START. Thread-safe.
         """
-        with self._inbox:
-            return self._num_taken_in == self._num_aspired
+        return self._inbox.has_taken_in_all
 
     def on_taken_in(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` on the driver's thread whenever sources' words were taken in.
@@ -211,13 +197,8 @@ class AspiredVersionsManager:
 
         Takes effect with the next action; what has begun goes on.
         """
-        with self._inbox:
-            if policy is None:
-                self._policies.pop(name, None)
-            else:
-                self._policies[name] = policy
-            self._dirty[name] = True
-        self._note_change(name)
+        self._planner.set_policy(name, policy)
+        self._inbox.note_change(name, is_urgent=True)
 
     def report_servable_error(
         self, servable_id: ServableId, error: ServingError | None
@@ -287,26 +268,12 @@ class AspiredVersionsManager:
             stays as it is.
 
         """
-        with self._inbox:
-            self._is_closing = True
-            self._pending.clear()
-            self._dirty.update(dict.fromkeys(self._basic.names(), True))
+        self._inbox.close()
         self._driver.close()
-        while True:
-            with self._inbox:
-                seen = self._num_changes
-            next_s = self.step()
-            if not self._basic.names():
-                break
-            with self._inbox:
-                while seen == self._num_changes:
-                    now_s = self._clock.now()
-                    if deadline_s is not None and now_s >= deadline_s:
-                        return False
-                    if next_s is not None and now_s >= next_s:
-                        break
-                    times_s = [t for t in (next_s, deadline_s) if t is not None]
-                    self._clock.wait(self._inbox, min(times_s, default=None))
+        for name in self._basic.names():
+            self._inbox.note_change(name, is_urgent=True)
+        if not self._driver.step_until(lambda: not self._basic.names(), deadline_s):
+            return False
         is_loaded_closed = self._load_executor.close(deadline_s)
         return self._unload_executor.close(deadline_s) and is_loaded_closed
 
@@ -323,26 +290,25 @@ class AspiredVersionsManager:
         with self._stepping:
             while True:
                 next_s = self._basic.collect()
-                pending, dirty, num_aspired = self._take_inbox()
-                for aspired in pending.values():
+                mail = self._inbox.take()
+                for aspired in mail.aspired.values():
                     self._reconcile(aspired)
-                if pending:
-                    self._note_taken_in(num_aspired)
-                dirty.update(dict.fromkeys(self._room.take_waiting(), True))
+                if mail.aspired:
+                    self._inbox.confirm(mail)
+                    self._on_taken_in()
+                waiting = dict.fromkeys(self._planner.take_waiting(), True)
+                changed = {**mail.changed, **waiting}
                 now_s = self._clock.now()
-                urgent = [*pending, *(name for name in dirty if dirty[name])]
-                due = self._pace.take_due(dirty, urgent, now_s)
-                for name in due:
+                urgent = [*mail.aspired, *(name for name in changed if changed[name])]
+                for name in self._pace.take_due(changed, urgent, now_s):
                     self._flush(name)
                     self._plan(name, now_s)
                 has_begun = self._begin_actions()
                 # Looked at again after every change: what ended may have made room
                 # for a load that waits.
-                if not (has_begun or dirty or pending or self.has_mail):
-                    times_s = [
-                        t for t in (next_s, self._pace.next_s()) if t is not None
-                    ]
-                    return min(times_s, default=None)
+                if not (has_begun or changed or mail.aspired or self.has_mail):
+                    times_s = (next_s, self._pace.next_s())
+                    return min((t for t in times_s if t is not None), default=None)
 
     @property
     def num_waiting_loads(self) -> int:
@@ -362,13 +328,12 @@ class AspiredVersionsManager:
     @property
     def is_closing(self) -> bool:
         """Whether ``close`` was called: everything goes."""
-        return self._is_closing
+        return self._inbox.is_closed
 
     @property
     def has_mail(self) -> bool:
         """Whether something happened that ``step`` has not looked at yet."""
-        with self._inbox:
-            return bool(self._pending or self._dirty)
+        return self._inbox.has_mail
 
     def snapshots(self, name: str) -> list[HarnessSnapshot]:
         """Returns where every version of one servable stands."""
@@ -376,62 +341,17 @@ class AspiredVersionsManager:
 
     # -- the parts of a step -----------------------------------------------------------
 
-    def _aspire(self, aspired: Aspired) -> None:
-        with self._inbox:
-            if self._is_closing:
-                return
-            self._pending[aspired.name] = aspired
-            self._num_aspired += 1
-        self._note_change(aspired.name)
-
-    def _note_change(self, name: str) -> None:
-        with self._inbox:
-            self._dirty.setdefault(name, False)
-            self._num_changes += 1
-            self._inbox.notify_all()
-        self._driver.wake()
-
-    def _take_inbox(self) -> tuple[dict[str, Aspired], dict[str, bool], int]:
-        with self._inbox:
-            pending, self._pending = self._pending, {}
-            dirty, self._dirty = self._dirty, {}
-            return pending, dirty, self._num_aspired
-
-    def _note_taken_in(self, num_aspired: int) -> None:
-        with self._inbox:
-            self._num_taken_in = num_aspired
-        self._on_taken_in()
-
     def _reconcile(self, aspired: Aspired) -> None:
         """Marks what is no longer aspired and takes in what is new."""
-        wanted: dict[int, LoaderData] = {}
-        for data in aspired.versions:
-            if data.id.version in wanted:
-                log.warning("event=version_aspired_twice servable=%s", data.id.slashed)
-            wanted[data.id.version] = data
-        reason = aspired.reason
-        kept: set[int] = set()
-        unwanted: list[LoaderHarness] = []
-        for harness in self._basic.harnesses(aspired.name):
-            data_now = wanted.get(harness.id.version)
-            if not harness.is_aspired:
-                if data_now and _can_return(harness, data_now):
-                    self._basic.want_again(harness, reason)
-                    kept.add(harness.id.version)
-                else:
-                    unwanted.append(harness)
-            elif data_now is None:
-                self._unaspire(harness, reason or "no longer aspired")
-            elif harness.holds(data_now):
-                kept.add(harness.id.version)
-            else:
-                self._unaspire(harness, f"replaced by its new contents; {reason}")
-        if not wanted or wanted.keys() - kept:
-            for harness in unwanted:  # what stood in for others is in the way
-                self._basic.cancel_load(harness.id, harness.generation)
-        for version, data in wanted.items():
-            if version not in kept:
-                self._basic.manage(data, reason=reason, is_replacement=True)
+        todo = reconcile(aspired, self._basic.harnesses(aspired.name))
+        for harness in todo.wanted_again:
+            self._basic.want_again(harness, aspired.reason)
+        for harness, why in todo.unaspired:
+            self._unaspire(harness, why)
+        for harness in todo.given_up:
+            self._basic.cancel_load(harness.id, harness.generation)
+        for data in todo.new:
+            self._basic.manage(data, reason=aspired.reason, is_replacement=True)
 
     def _unaspire(self, harness: LoaderHarness, reason: str) -> None:
         harness.is_aspired = False
@@ -441,40 +361,22 @@ class AspiredVersionsManager:
     def _flush(self, name: str) -> None:
         """Forgets what is neither aspired nor loaded."""
         for harness in self._basic.harnesses(name):
-            if self._is_closing:
-                self._unaspire_for_close(harness)
+            if self.is_closing and harness.is_aspired:
+                self._unaspire(harness, "the server stops")
             if not harness.is_aspired and harness.is_dormant:
                 with contextlib.suppress(FailedPrecondition):
                     self._basic.stop_managing(harness.id, harness.generation)
 
-    def _unaspire_for_close(self, harness: LoaderHarness) -> None:
-        if harness.is_aspired:
-            self._unaspire(harness, "the server stops")
-
     def _plan(self, name: str, now_s: float) -> None:
-        """Asks the policy what to do next for ``name``."""
-        versions = self._stand_ins.beside(name, self._basic.snapshots(name))
-        policy = self._policies.get(name, self._options.transition_policy)
-        try:
-            if self._is_closing:
-                plan: Sequence[Action] = _unload_everything(versions)
-            else:
-                plan = self._room.plan(name, policy, versions)
-        except Exception:  # one servable's policy must not stop the others
-            log.exception("event=transition_policy_failed name=%s", name)
-            plan = ()
-        plan = _without_waiting(plan, versions)
-        self._actions.put(name, self._without_asking(plan, versions))
+        """Decides what to do next for ``name``."""
+        versions = self._basic.snapshots(name)
+        plan = (
+            unload_everything(versions)
+            if self.is_closing
+            else self._planner.plan(name, versions)
+        )
+        self._actions.put(name, plan)
         self._pace.note(name, len(versions), now_s)
-
-    def _without_asking(
-        self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
-    ) -> Sequence[Action]:
-        """Leaves out loads of versions whose loader is at work already."""
-        asking = {v.generation for v in versions if self._basic.preflight.is_asking(v)}
-        if not asking:
-            return plan
-        return [action for action in plan if action.generation not in asking]
 
     def _begin_actions(self) -> bool:
         """Begins what the pools can take; returns whether anything was begun.
@@ -509,9 +411,7 @@ class AspiredVersionsManager:
         )
         begin(action.id, generation=harness.generation, reason=reason)
         name = action.id.name
-        with self._inbox:
-            has_changed = name in self._dirty
-        if has_changed and not self._pace.is_resting(name):
+        if self._inbox.has_changed(name) and not self._pace.is_resting(name):
             # What else was planned may have been overtaken: it is asked anew at once.
             self._actions.drop(name)
 
@@ -528,40 +428,5 @@ class AspiredVersionsManager:
             is_aspired=False,
             heir_error=None if failed is None else failed.error,
         )
-        self._note_change(action.id.name)
+        self._inbox.note_change(action.id.name)
         return harness
-
-
-def _can_return(harness: LoaderHarness, data: LoaderData) -> bool:
-    """Whether a version that is aspired again can simply go on serving, or loading."""
-    is_up = harness.state is HarnessState.READY or harness.is_coming
-    return is_up and harness.holds(data)
-
-
-def _without_waiting(
-    plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
-) -> Sequence[Action]:
-    """Leaves out loads of versions whose elder is still on its way out.
-
-    That is gone first, unless it takes so long that nobody waits for it. One that serves
-    may stay meanwhile; whether it does is the policy's to say.
-    """
-    oldest_on_its_way: dict[int, int] = {}
-    for v in versions:
-        if v.state not in _AT_REST and (v.is_aspired or not v.is_late):
-            before = oldest_on_its_way.setdefault(v.id.version, v.generation)
-            oldest_on_its_way[v.id.version] = min(before, v.generation)
-    if not oldest_on_its_way:
-        return plan
-    return [
-        action
-        for action in plan
-        if action.kind is not ActionKind.LOAD
-        or oldest_on_its_way.get(action.id.version, action.generation)
-        >= action.generation
-    ]
-
-
-def _unload_everything(versions: Sequence[HarnessSnapshot]) -> list[Action]:
-    """The policy of a manager that closes."""
-    return [unload(v, "") for v in versions if v.state is HarnessState.READY]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from managers.basic_manager import BasicManager, LoaderData
+from managers.driver import Driver
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
@@ -125,12 +126,12 @@ class CachingManager:
             tracker=tracker,
             retry=retry,
             releaser=releaser,
-            on_change=self._note_change,
+            on_change=lambda _: self._driver.wake(),
         )
-        # Guards the fields below; ranks after the basic manager's locks (on_change
-        # is called outside them). Nothing is called under it.
-        self._changed = threading.Condition()
-        self._num_changes = 0
+        # Its thread is whoever waits for a load.
+        self._driver = Driver(self._basic.collect, self._clock, "caching")
+        # Guards the fields below; leaf.
+        self._lock = threading.Lock()
         self._loading: dict[ServableId, list[ServingError | None]] = {}
         self._is_closed = False
 
@@ -146,7 +147,7 @@ class CachingManager:
     @property
     def num_loading(self) -> int:
         """Versions somebody waits for."""
-        with self._changed:
+        with self._lock:
             return len(self._loading)
 
     def acquire(
@@ -181,16 +182,18 @@ class CachingManager:
         Returns whether nothing is loaded any more; what is pinned past the deadline
         stays.
         """
-        with self._changed:
+        with self._lock:
             self._is_closed = True
         is_loads_over = self._load_executor.close(deadline_s)
         for servable_id in self.list_available_ids():
             self._basic.unload(servable_id, reason="the manager is closed")
-        is_empty = self._drive(lambda: not self._basic.num_executing, deadline_s)
+        is_empty = self._driver.step_until(
+            lambda: not self._basic.num_executing, deadline_s
+        )
         return self._unload_executor.close(deadline_s) and is_loads_over and is_empty
 
     def _load(self, servable_id: ServableId, deadline_s: float | None) -> None:
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise NotFound(
                     f"{servable_id} is not loaded, and the manager is closed"
@@ -201,7 +204,7 @@ class CachingManager:
                 outcome = self._loading[servable_id] = []
         if is_first:
             self._begin(servable_id, outcome)
-        if not self._drive(lambda: bool(outcome), deadline_s):
+        if not self._driver.step_until(lambda: bool(outcome), deadline_s):
             raise DeadlineExceeded(f"{servable_id} is still loading; try again later")
         if outcome[0] is not None:
             raise outcome[0]
@@ -210,11 +213,10 @@ class CachingManager:
         self, servable_id: ServableId, outcome: list[ServingError | None]
     ) -> None:
         def done(error: ServingError | None) -> None:
-            with self._changed:
+            with self._lock:
                 outcome.append(error)
                 self._loading.pop(servable_id, None)
-                self._num_changes += 1
-                self._changed.notify_all()
+            self._driver.wake()
 
         try:
             if self._is_loaded(servable_id):
@@ -258,26 +260,3 @@ class CachingManager:
                 "Servable requested for load is already being managed, but is not "
                 f"loaded: {servable_id}"
             ) from error
-
-    def _drive(self, is_over: Callable[[], bool], deadline_s: float | None) -> bool:
-        """Moves on what waits until ``is_over``; returns False at the deadline."""
-        while True:
-            with self._changed:
-                seen = self._num_changes
-            next_s = self._basic.collect()
-            with self._changed:
-                while not is_over() and seen == self._num_changes:
-                    now_s = self._clock.now()
-                    if deadline_s is not None and now_s >= deadline_s:
-                        return False
-                    if next_s is not None and now_s >= next_s:
-                        break
-                    times_s = [t for t in (next_s, deadline_s) if t is not None]
-                    self._clock.wait(self._changed, min(times_s, default=None))
-                if is_over():
-                    return True
-
-    def _note_change(self, _name: str) -> None:
-        with self._changed:
-            self._num_changes += 1
-            self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The thread that steps a manager: when something changed, or at a time it named."""
+"""What steps a manager: when something changed, or at a time it named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAUSE_AFTER_FAULT_S = 1.0  # a step that raises is a bug; it must not spin
 
 
 class Driver:
-    """Calls ``step`` on a thread of its own whenever it may have something to do.
+    """Calls ``step`` whenever it may have something to do: on a thread, or on the caller's.
 
     Thread-safe. There is no polling: ``step`` returns when it wants to run next, and
     ``wake`` brings that forward. Wake-ups during a step cause one more.
@@ -35,7 +35,7 @@ class Driver:
         self._name = name
         # Guards the three fields below; leaf: ``step`` runs outside it.
         self._changed = threading.Condition()
-        self._is_woken = True
+        self._num_wakes = 0
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -52,8 +52,35 @@ class Driver:
     def wake(self) -> None:
         """Makes ``step`` run soon; quick, from any thread, also before ``start``."""
         with self._changed:
-            self._is_woken = True
+            self._num_wakes += 1
             self._changed.notify_all()
+
+    def step_until(
+        self, is_over: Callable[[], bool], deadline_s: float | None = None
+    ) -> bool:
+        """Steps on the caller's thread until ``is_over``, or until the deadline.
+
+        Blocks between steps. Several callers may do so at once, and beside the thread,
+        if ``step`` is made for that. Whatever makes ``is_over`` true must wake.
+
+        Returns:
+            Whether it is over.
+
+        """
+        while True:
+            num_seen = self._num_wakes
+            next_s = self._step()
+            if is_over():
+                return True
+            with self._changed:
+                while num_seen == self._num_wakes:
+                    now_s = self._clock.now()
+                    if deadline_s is not None and now_s >= deadline_s:
+                        return False
+                    if next_s is not None and now_s >= next_s:
+                        break
+                    times_s = [t for t in (next_s, deadline_s) if t is not None]
+                    self._clock.wait(self._changed, min(times_s, default=None))
 
     def close(self) -> None:
         """Ends the thread after the step in progress; blocks for it. Idempotent."""
@@ -65,24 +92,21 @@ class Driver:
             thread.join()
 
     def _run(self) -> None:
-        while self._wait_for_work(self._run_step()):
-            pass
+        while True:
+            num_seen = self._num_wakes
+            next_s = self._run_step()
+            with self._changed:
+                while num_seen == self._num_wakes and not self._is_closed:
+                    if next_s is not None and self._clock.now() >= next_s:
+                        break
+                    self._clock.wait(self._changed, next_s)
+                if self._is_closed:
+                    return
 
     def _run_step(self) -> float | None:
-        with self._changed:
-            self._is_woken = False
         make_way()
         try:
             return self._step()
         except Exception:
             log.exception("event=step_failed thread=%s", self._name)
             return self._clock.now() + _PAUSE_AFTER_FAULT_S
-
-    def _wait_for_work(self, next_s: float | None) -> bool:
-        """Blocks until woken or ``next_s``; returns False once closed."""
-        with self._changed:
-            while not self._is_woken and not self._is_closed:
-                if next_s is not None and self._clock.now() >= next_s:
-                    break
-                self._clock.wait(self._changed, next_s)
-            return not self._is_closed

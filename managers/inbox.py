@@ -1,0 +1,103 @@
+"""What reached a manager and was not looked at yet: sources' words, and what changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tfs.core.loader import Loader
+from tfs.core.servable_data import AspiredVersions
+
+Aspired: TypeAlias = AspiredVersions[Loader[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What an inbox had in it. Immutable.
+
+    Attributes:
+        aspired: What sources said, by servable, the last word of each.
+        changed: Servables to which something happened, and whether that cannot wait.
+        num_aspired: How many words of sources had come in by then.
+
+    """
+
+    aspired: Mapping[str, Aspired]
+    changed: Mapping[str, bool]
+    num_aspired: int
+
+
+class Inbox:
+    """Takes from any thread, and gives to the one that steps. Thread-safe; never blocks.
+
+    Args:
+        on_mail: Called when something came in; quick, on any thread, under no lock.
+
+    """
+
+    def __init__(self, on_mail: Callable[[], None]) -> None:
+        self._on_mail = on_mail
+        # Guards the fields below; leaf: on_change and sources take it on any thread.
+        self._lock = threading.Lock()
+        self._aspired: dict[str, Aspired] = {}
+        self._changed: dict[str, bool] = {}
+        self._num_aspired = 0
+        self._num_taken_in = 0  # of those, compared with what is managed
+        self._is_closed = False
+
+    def aspire(self, aspired: Aspired) -> None:
+        """Takes a source's word; it replaces one on the same servable."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._aspired[aspired.name] = aspired
+            self._num_aspired += 1
+        self.note_change(aspired.name)
+
+    def note_change(self, name: str, *, is_urgent: bool = False) -> None:
+        """Notes that something happened to a servable."""
+        with self._lock:
+            self._changed[name] = self._changed.get(name, False) or is_urgent
+        self._on_mail()
+
+    def take(self) -> Mail:
+        """Empties the inbox."""
+        with self._lock:
+            mail = Mail(self._aspired, self._changed, self._num_aspired)
+            self._aspired, self._changed = {}, {}
+            return mail
+
+    def confirm(self, mail: Mail) -> None:
+        """Notes that what sources said in ``mail`` was taken in."""
+        with self._lock:
+            self._num_taken_in = mail.num_aspired
+
+    @property
+    def has_taken_in_all(self) -> bool:
+        """Whether everything that sources said was taken in."""
+        with self._lock:
+            return self._num_taken_in == self._num_aspired
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether there is anything to take."""
+        with self._lock:
+            return bool(self._aspired or self._changed)
+
+    def has_changed(self, name: str) -> bool:
+        """Whether something happened to a servable that was not taken yet."""
+        with self._lock:
+            return name in self._changed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether sources are not listened to any more."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Ignores what sources say from now on, and what they said and was not taken."""
+        with self._lock:
+            self._is_closed = True
+            self._aspired.clear()

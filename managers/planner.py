@@ -1,0 +1,107 @@
+"""What to do next of one servable: its policy's answer, as far as it can be done.
+
+Policies are pure functions of one servable's versions. What they cannot see is added here:
+what was unloaded and may come back (StandIns), memory (RoomCheck), versions whose elder is
+still on its way out or whose loader is at work, and that the manager closes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES, HarnessState
+from managers.preflight import Preflight
+from managers.room_check import RoomCheck
+from managers.stand_ins import StandIns
+from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
+
+log = logging.getLogger(__name__)
+
+_AT_REST: Final = END_STATES | {HarnessState.READY, HarnessState.NEW}
+
+
+class Planner:
+    """Decides on servables, one at a time. Confined to one step, but for ``set_policy``.
+
+    Args:
+        preflight: Tells what is known of versions before their load, and acts on it.
+        stand_ins: What may come back.
+        policy: Of servables without one of their own.
+
+    """
+
+    def __init__(
+        self, preflight: Preflight, stand_ins: StandIns, policy: TransitionPolicy
+    ) -> None:
+        self._preflight = preflight
+        self._stand_ins = stand_ins
+        self._policy = policy
+        self._room = RoomCheck(preflight)
+        self._policies: dict[str, TransitionPolicy] = {}
+
+    def set_policy(self, name: str, policy: TransitionPolicy | None) -> None:
+        """Sets how versions of ``name`` change; None: as others. From any thread."""
+        if policy is None:
+            self._policies.pop(name, None)
+        else:
+            self._policies[name] = policy
+
+    def take_waiting(self) -> list[str]:
+        """Returns which servables to decide on anew, because there may be room now."""
+        return self._room.take_waiting()
+
+    def plan(self, name: str, versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
+        """Returns what may begin now, first first.
+
+        A policy that raises is logged, and nothing is done.
+        """
+        versions = self._stand_ins.beside(name, versions)
+        policy = self._policies.get(name, self._policy)
+        try:
+            plan = self._room.plan(name, policy, versions)
+        except Exception:  # one servable's policy must not stop the others
+            log.exception("event=transition_policy_failed name=%s", name)
+            return ()
+        plan = _without_waiting(plan, versions)
+        return self._without_asking(plan, versions)
+
+    def _without_asking(
+        self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
+    ) -> Sequence[Action]:
+        """Leaves out loads of versions whose loader is at work already."""
+        asking = {v.generation for v in versions if self._preflight.is_asking(v)}
+        if not asking:
+            return plan
+        return [action for action in plan if action.generation not in asking]
+
+
+def unload_everything(versions: Sequence[HarnessSnapshot]) -> list[Action]:
+    """The plan of a manager that closes: what serves goes."""
+    return [unload(v, "") for v in versions if v.state is HarnessState.READY]
+
+
+def _without_waiting(
+    plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
+) -> Sequence[Action]:
+    """Leaves out loads of versions whose elder is still on its way out.
+
+    That is gone first, unless it takes so long that nobody waits for it. One that serves
+    may stay meanwhile; whether it does is the policy's to say.
+    """
+    oldest_on_its_way: dict[int, int] = {}
+    for v in versions:
+        if v.state not in _AT_REST and (v.is_aspired or not v.is_late):
+            before = oldest_on_its_way.setdefault(v.id.version, v.generation)
+            oldest_on_its_way[v.id.version] = min(before, v.generation)
+    if not oldest_on_its_way:
+        return plan
+    return [
+        action
+        for action in plan
+        if action.kind is not ActionKind.LOAD
+        or oldest_on_its_way.get(action.id.version, action.generation)
+        >= action.generation
+    ]

@@ -1,0 +1,79 @@
+"""What a source's word changes, compared with what is managed: decided, not done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from managers.basic_manager import LoaderData
+from managers.harness_state import HarnessState
+from managers.inbox import Aspired
+from managers.loader_harness import LoaderHarness
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Reconciliation:
+    """What to do so that what is managed is what is aspired, in this order.
+
+    Attributes:
+        wanted_again: Was not aspired, and simply goes on serving, or loading.
+        unaspired: Is not aspired any more, and why.
+        given_up: Was not aspired before; its load is in the way.
+        new: Is to be managed; perhaps beside another harness of the version.
+
+    """
+
+    wanted_again: list[LoaderHarness] = field(default_factory=list)
+    unaspired: list[tuple[LoaderHarness, str]] = field(default_factory=list)
+    given_up: list[LoaderHarness] = field(default_factory=list)
+    new: list[LoaderData] = field(default_factory=list)
+
+
+def reconcile(aspired: Aspired, harnesses: Sequence[LoaderHarness]) -> Reconciliation:
+    """Compares what a source aspires of a servable with what is managed of it.
+
+    A version that is aspired with the loader that it has is left alone. One that comes
+    with another is replaced: its harness is not aspired any more, and a new one is.
+
+    Args:
+        aspired: All versions that should exist; of two with one number the last counts.
+        harnesses: Of that servable, in the order they were managed. They are only read.
+
+    """
+    wanted: dict[int, LoaderData] = {}
+    for data in aspired.versions:
+        if data.id.version in wanted:
+            log.warning("event=version_aspired_twice servable=%s", data.id.slashed)
+        wanted[data.id.version] = data
+    result = Reconciliation()
+    kept: set[int] = set()
+    unwanted: list[LoaderHarness] = []
+    for harness in harnesses:
+        version = harness.id.version
+        data_now = wanted.get(version)
+        if not harness.is_aspired:
+            if data_now and _can_return(harness, data_now):
+                result.wanted_again.append(harness)
+                kept.add(version)
+            else:
+                unwanted.append(harness)
+        elif data_now is None:
+            result.unaspired.append((harness, aspired.reason or "no longer aspired"))
+        elif harness.holds(data_now):
+            kept.add(version)
+        else:
+            why = f"replaced by its new contents; {aspired.reason}"
+            result.unaspired.append((harness, why))
+    if not wanted or wanted.keys() - kept:
+        result.given_up = unwanted  # what stood in for others
+    result.new = [data for version, data in wanted.items() if version not in kept]
+    return result
+
+
+def _can_return(harness: LoaderHarness, data: LoaderData) -> bool:
+    """Whether a version that is aspired again can simply go on serving, or loading."""
+    is_up = harness.state is HarnessState.READY or harness.is_coming
+    return is_up and harness.holds(data)
