@@ -497,7 +497,7 @@ def test_each_frame_in_each_state_does_what_the_table_says(
     wire = Wire()
     expected_state, reach = REACHED[state]
     stream_id = reach(wire)
-    assert wire.connection._state_of(stream_id) is expected_state
+    assert wire.connection._table.state_of(stream_id) is expected_state
     wire.sent()
     signal, build = FRAMES[kind]
     verdict = step(expected_state, signal)

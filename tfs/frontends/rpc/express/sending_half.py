@@ -6,7 +6,6 @@ not take waits with its stream, and streams take turns. Knows nothing of what ar
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -32,13 +31,13 @@ from tfs.frontends.rpc.express.stream_state import (
     StreamState,
     step,
 )
+from tfs.frontends.rpc.express.stream_table import StreamTable
 
 _before_message = response.before_message
 _ok_trailers = response.ok_trailers
 _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
 
-_MAX_RECENT_RESETS: Final = 1024
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 262_144  # of one stream, before it is another's turn
 _LARGEST_FRAME: Final = 65_536
@@ -47,8 +46,8 @@ _LARGEST_FRAME: Final = 65_536
 class SendingHalf:
     """What a connection sends. Confined to the serving loop.
 
-    The base of :class:`~tfs.frontends.rpc.express.connection.Connection`, which adds
-    what it receives: one object, for both move on the same streams and windows, and a
+    The first base of :class:`~tfs.frontends.rpc.express.connection.Connection`, which
+    adds what it receives: one object, for both move on the same streams and windows, and a
     reply is no place for detours.
 
     Attributes:
@@ -70,9 +69,9 @@ class SendingHalf:
         "_max_message_bytes",
         "_now_s",
         "_peer",
-        "_resets",
         "_send_window",
         "_sent_chunks",
+        "_table",
         "blocked",
         "has_large_output",
         "num_answered",
@@ -84,7 +83,8 @@ class SendingHalf:
     def __init__(self, max_message_bytes: int, now_s: float) -> None:
         self.out: Output = []
         self.has_large_output = False
-        self.streams: dict[int, Stream] = {}
+        self._table = StreamTable()
+        self.streams = self._table.live
         self.num_answered = 0
         self.queued_bytes = 0
         self._max_message_bytes = max_message_bytes
@@ -93,7 +93,6 @@ class SendingHalf:
         self._send_window = frames.DEFAULT_WINDOW
         self.blocked: dict[int, Stream] = {}
         self._sent_chunks = 0
-        self._resets: OrderedDict[int, None] = OrderedDict()  # the streams we reset
 
     @property
     def has_sendable(self) -> bool:
@@ -302,7 +301,7 @@ class SendingHalf:
         if stream.id not in self.streams:
             return
         self._drop(stream, step(stream.state, Signal.SEND_RST_STREAM).next_state)
-        self._remember_reset(stream.id)
+        self._table.remember_reset(stream.id)
         self.out.append(frames.rst_stream(stream.id, code))
 
     def _check_sending(self, stream: Stream, signal: Signal) -> None:
@@ -333,8 +332,3 @@ class SendingHalf:
             self.blocked.pop(stream.id, None)
             self.queued_bytes -= stream.outbox.size_bytes
             stream.outbox = None
-
-    def _remember_reset(self, stream_id: int) -> None:
-        self._resets[stream_id] = None
-        if len(self._resets) > _MAX_RECENT_RESETS:
-            self._resets.popitem(last=False)

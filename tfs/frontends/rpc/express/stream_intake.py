@@ -34,7 +34,6 @@ from tfs.frontends.rpc.express.stream_state import (
     Reaction,
     Signal,
     Step,
-    StreamState,
     received,
     step,
 )
@@ -45,8 +44,8 @@ _LARGE_REQUEST: Final = 65_536
 class StreamIntake(SendingHalf):
     """What a connection's streams take in. Confined to the serving loop.
 
-    The base of :class:`~tfs.frontends.rpc.express.connection.Connection`, which knows
-    the other frames, and when to stop.
+    A base of :class:`~tfs.frontends.rpc.express.connection.Connection`; those between
+    know the other frames, and when to stop.
 
     Args:
         events: Is told what the peer does.
@@ -64,13 +63,11 @@ class StreamIntake(SendingHalf):
         "_data_left",
         "_data_stream_id",
         "_events",
-        "_last_stream_id",
         "_limits",
         "_max_request_bytes",
         "_num_large",
         "_pad_left",
         "_patience",
-        "_rest",
         "_window",
     )
 
@@ -92,9 +89,7 @@ class StreamIntake(SendingHalf):
         )
         self._window = ReceiveWindow(budget, limits.preferred_window)
         self._patience = Patience(now_s)
-        self._last_stream_id = 0
         self._num_large = 0  # made whole in this ``receive``
-        self._rest = b""  # received, not parsed
         # A DATA frame of which only a part has arrived.
         self._data_stream_id = 0
         self._data_left = 0
@@ -131,21 +126,9 @@ class StreamIntake(SendingHalf):
 
     # -- streams' states ----------------------------------------------------------------
 
-    def _state_of(self, stream_id: int) -> StreamState:
-        stream = self.streams.get(stream_id)
-        if stream is not None:
-            return stream.state
-        if stream_id > self._last_stream_id and stream_id & 1:
-            return StreamState.IDLE
-        if stream_id in self._resets:
-            return StreamState.RESET
-        if not stream_id & 1:
-            return StreamState.IDLE  # ours to open, and we never do
-        return StreamState.CLOSED
-
     def _step(self, stream_id: int, signal: Signal) -> Step:
         """Returns what the table says, having done what is not ACCEPT or IGNORE."""
-        verdict = step(self._state_of(stream_id), signal)
+        verdict = step(self._table.state_of(stream_id), signal)
         if verdict.reaction is Reaction.CLOSE_CONNECTION:
             raise ConnectionFault(
                 verdict.error, f"{signal.name} in state {verdict.next_state.name}"
@@ -165,6 +148,30 @@ class StreamIntake(SendingHalf):
         self._patience.spend(what, self._now_s, self.num_answered)
 
     # -- DATA ---------------------------------------------------------------------------
+
+    def _take_part(self, stream: Stream, data: bytes, index: int, size: int) -> int:
+        """Takes in parts of large messages, from a frame on that the table accepts.
+
+        Args:
+            stream: Whose frame it is; it is open.
+            data: Received.
+            index: Of the frame, which is not padded and has a payload; only a part of
+                that may have arrived.
+            size: Of ``data``.
+
+        Returns:
+            The index behind what was taken, be it only the frame's head.
+
+        """
+        if stream.assembler is not None:
+            behind = self._take_middles(data, index, size)
+            if behind != index:
+                return behind
+        word, flags, _ = unpack_head(data, index)
+        self._data_stream_id = stream.id
+        self._data_left = word >> 8
+        self._data_ends = flags == END_STREAM
+        return index + HEAD_SIZE
 
     def _take_middles(self, data: bytes, index: int, size: int) -> int:
         """Takes in whole DATA frames from the middle of messages that are under way.

@@ -1,0 +1,111 @@
+"""A header block, as HEADERS and CONTINUATION bring it (RFC 9113, section 4.3).
+
+The pieces are joined before HPACK sees a byte of them: nothing else may come between
+(section 6.10), so what waits is one block per connection, and bounded.
+"""
+
+from __future__ import annotations
+
+from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.frames import (
+    LARGEST_WINDOW,
+    PADDED,
+    PRIORITIZED,
+    ConnectionFault,
+    ErrorCode,
+    unpack_uint32,
+)
+
+BLOCK_SLACK_BYTES = 256
+"""A frame may be so much longer than a header list: padding, priority, table updates."""
+
+
+class HeaderBlock:
+    """The header block that waits for CONTINUATION, if one does. Loop-confined.
+
+    Attributes:
+        stream_id: Whose it is; 0: none waits.
+        ends_stream: Whether its HEADERS had END_STREAM.
+        since_s: When it began.
+
+    Args:
+        limits: How long it may be, and of how many pieces.
+        now_s: The time.
+
+    """
+
+    __slots__ = (
+        "_limits",
+        "_num_continuations",
+        "_pieces",
+        "ends_stream",
+        "since_s",
+        "stream_id",
+    )
+
+    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
+        self.stream_id = 0
+        self.ends_stream = False
+        self.since_s = now_s
+        self._limits = limits
+        self._pieces = bytearray()
+        self._num_continuations = 0
+
+    def begin(
+        self, stream_id: int, piece: bytes, ends_stream: bool, now_s: float
+    ) -> None:
+        """Takes the first piece of a block that does not end with it."""
+        self.stream_id = stream_id
+        self.ends_stream = ends_stream
+        self.since_s = now_s
+        self._pieces = bytearray(piece)
+        self._num_continuations = 0
+
+    def append(self, piece: bytes) -> None:
+        """Takes the payload of a CONTINUATION.
+
+        Raises:
+            ConnectionFault: ENHANCE_YOUR_CALM; it is too long, or too cut up.
+
+        """
+        self._pieces += piece
+        self._num_continuations += 1
+        if (
+            self._num_continuations > self._limits.max_continuations
+            or len(self._pieces)
+            > self._limits.max_header_list_bytes + BLOCK_SLACK_BYTES
+        ):
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
+            )
+
+    def take(self) -> bytes:
+        """Returns the block, which is whole; none waits any more."""
+        block = bytes(self._pieces)
+        self.stream_id = 0
+        self._pieces = bytearray()
+        return block
+
+
+def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:
+    """Returns what of a HEADERS payload is header block: no padding, no priority.
+
+    Raises:
+        ConnectionFault: Padding or priority do not fit, or the stream depends on itself.
+
+    """
+    start, end = 0, len(payload)
+    if flags & PADDED:
+        if not payload:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
+        start = 1
+        end -= payload[0]
+    if flags & PRIORITIZED:
+        if end - start >= 5 and (
+            unpack_uint32(payload, start)[0] & LARGEST_WINDOW == stream_id
+        ):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "depends on itself")
+        start += 5
+    if start > end:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+    return payload[start:end]
