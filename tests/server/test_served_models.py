@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from managers.serving_map import Handle, ServingMap
 from tests.server.environment import Environment, config, model
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.server.traffic import share_of
@@ -46,6 +47,38 @@ def test_a_request_without_a_name_is_refused(
     env = serving(1)
     with pytest.raises(InvalidArgument, match="no name"):
         env.core.served.acquire("", version, label)
+
+
+@pytest.mark.parametrize("label", [None, "stable"])
+def test_who_looks_up_during_a_move_gets_one_of_the_two(
+    monkeypatch: pytest.MonkeyPatch, label: str | None
+) -> None:
+    """A version that goes between a look at what is meant and the pin is looked up anew."""
+
+    def named(version: int) -> str:
+        if label is None:
+            return model("a", "", f"traffic {{ primary: {version} }}")
+        labelled = f'version_labels {{ key: "{label}" value: {version} }}'
+        return model("a", "", f"{labelled} {specific(version)}")
+
+    def specific(version: int) -> str:
+        return f"model_version_policy {{ specific {{ versions: {version} }} }}"
+
+    env = serving(1)
+    env.apply(named(1))
+    env.add_version("a", 2)
+    acquire = ServingMap.acquire_version
+    asked: list[int] = []
+
+    def acquire_after_the_move(self: ServingMap, name: str, version: int) -> Handle:
+        asked.append(version)
+        if asked == [1]:
+            env.apply(named(2))
+        return acquire(self, name, version)
+
+    monkeypatch.setattr(ServingMap, "acquire_version", acquire_after_the_move)
+    assert env.served("a", label=label) == 2
+    assert asked == [1, 2]
 
 
 def test_a_primary_answers_in_the_latests_place() -> None:

@@ -124,13 +124,12 @@ class ServedModels:
         """Pins the version that serves the request; see the protocol."""
         if version is None:
             if label is not None:
-                version = self._labelled(name, label)
-            elif (route := self._routes.routes.get(name)) is None:
+                return self._acquire_labelled(name, label)
+            if (route := self._routes.routes.get(name)) is None:
                 if not name:
                     raise InvalidArgument("ModelSpec has no name specified.")
                 return self._map.acquire(name)  # type: ignore[return-value]
-            else:
-                return self._acquire_routed(name, route, client_id, call)
+            return self._acquire_routed(name, route, client_id, call)
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")
         return self._acquire_version(name, version)
@@ -149,13 +148,19 @@ class ServedModels:
             pin(None)  # the first one keeps it alive, retired or not
         return handle
 
-    def _labelled(self, name: str, label: str) -> int:
+    def _acquire_labelled(self, name: str, label: str) -> ServableHandle[Servable]:
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")
-        version = self._routes.labels.get(name, {}).get(label)
-        if version is None:
-            raise InvalidArgument(f"Unrecognized servable version label: {label}")
-        return version
+        while True:
+            version = self._routes.labels.get(name, {}).get(label)
+            if version is None:
+                raise InvalidArgument(f"Unrecognized servable version label: {label}")
+            try:
+                return self._acquire_version(name, version)
+            except NotFound:
+                # It went since the label was read: by now it means another, or that is all.
+                if self._routes.labels.get(name, {}).get(label) == version:
+                    raise
 
     def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
         # The manager's handles are of any object; a server's are all servables.
