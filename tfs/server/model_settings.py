@@ -12,6 +12,12 @@ from sources.version_policy import Latest, VersionPolicy
 DETECT: Final = ""
 """The platform of a model that is told by its content."""
 
+MAX_INTERPRETERS: Final = 1024
+"""Of one model, and of a server."""
+
+MAX_INTRA_OP_THREADS: Final = 1024
+"""Of one call. torch starts as many as it is told to: 200,000 ended the server."""
+
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
@@ -67,9 +73,11 @@ class RuntimeSettings:
     Attributes:
         backend: How its interpreters are made.
         must_isolate: Whether it runs outside the server process or not at all.
-        num_interpreters: How many; 0 leaves the choice to the server.
+        num_interpreters: How many, up to ``MAX_INTERPRETERS``; 0 leaves the choice to
+            the server.
         device: "cpu", "cuda" or "cuda:0".
-        intra_op_threads: Threads of one operation; 0 leaves the choice to the server.
+        intra_op_threads: Threads of one operation, up to ``MAX_INTRA_OP_THREADS``; 0
+            leaves the choice to the server.
 
     """
 

@@ -15,6 +15,7 @@ from typing import Final
 from tfs.core.errors import InvalidArgument
 from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
 from tfs.runtime.placement import Backend
+from tfs.server.model_settings import MAX_INTERPRETERS, MAX_INTRA_OP_THREADS
 
 DEFAULT_PORT: Final = 8500
 MIN_RECEIVE_BYTES: Final = 1 << 20
@@ -35,9 +36,9 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "num_decode_threads": (1, _ANY),
     "max_queued_decodes": (1, _ANY),
     "model_memory_limit_bytes": (0, _ANY),
-    "session_parallelism": (0, _ANY),
-    "intra_op_parallelism": (0, _ANY),
-    "num_interpreters": (0, _ANY),
+    "session_parallelism": (0, MAX_INTRA_OP_THREADS),
+    "intra_op_parallelism": (0, MAX_INTRA_OP_THREADS),
+    "num_interpreters": (0, MAX_INTERPRETERS),
     "worker_memory_limit_bytes": (0, _ANY),
     "worker_nice": (0, 19),
     "worker_spin_us": (0, 1000),

@@ -93,6 +93,7 @@ def test_fields_are_read(extra: str, expected: dict[str, object]) -> None:
         ('runtime { device: "tpu" }', "device"),
         ("runtime { backend: INLINE isolation: REQUIRED }", "isolation REQUIRED"),
         ("runtime { num_interpreters: 5000 }", "num_interpreters"),
+        ("runtime { intra_op_threads: 1025 }", "runtime.intra_op_threads must be <="),
         ("runtime { isolation: 7 }", "runtime.isolation"),
         ("runtime { backend: 77 }", "runtime.backend"),
         ("transition: 7", "transition: 7; it is AVAILABILITY_PRESERVING or"),

@@ -28,6 +28,8 @@ from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.config.logging_config import read_logging
 from tfs.server.model_settings import (
     DETECT,
+    MAX_INTERPRETERS,
+    MAX_INTRA_OP_THREADS,
     Backend,
     CanarySettings,
     GuardSettings,
@@ -38,7 +40,6 @@ from tfs.server.model_settings import (
 _TENSORFLOW = "tensorflow"  # what unchanged configs say; means "by content" here
 _MODEL_TYPE_TENSORFLOW = 1
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
-_MAX_INTERPRETERS: Final = 1024
 _MAX_QUOTED_CHARS: Final = 400
 _MAX_ERRORS: Final = 10
 
@@ -354,11 +355,13 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
         raise InvalidArgument(
             f'{where}.device must be "cpu", "cuda" or "cuda:N": {device!r}'
         )
-    if runtime.num_interpreters > _MAX_INTERPRETERS:
-        raise InvalidArgument(
-            f"{where}.num_interpreters must be <= {_MAX_INTERPRETERS}: "
-            f"{runtime.num_interpreters}"
-        )
+    for field, most in (
+        ("num_interpreters", MAX_INTERPRETERS),
+        ("intra_op_threads", MAX_INTRA_OP_THREADS),
+    ):
+        value = getattr(runtime, field)
+        if value > most:
+            raise InvalidArgument(f"{where}.{field} must be <= {most}: {value}")
     settings = RuntimeSettings(
         backend=Backend(runtime.backend),
         must_isolate=runtime.isolation == model_config_pb2.Runtime.REQUIRED,
