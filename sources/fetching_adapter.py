@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from sources.remote_storage import is_remote, local_path
@@ -106,6 +107,17 @@ class FetchingSourceAdapter:
     ) -> None:
         """Connects the outgoing side; calls that waited for it go on."""
         self._outlet.connect(callback)
+
+    def is_copying(self, name: str) -> bool:
+        """Whether versions of a servable are on their way here, or to the target.
+
+        Thread-safe.
+        """
+        with self._lock:
+            stream = self._streams.get(name)
+            return stream is not None and (
+                bool(stream.pending) or stream.is_stale or stream.rests_until_s == inf
+            )
 
     def close(self) -> None:
         """Makes later calls, and copies that end later, do nothing."""
@@ -206,7 +218,7 @@ class FetchingSourceAdapter:
             if stream is None:
                 return
             stream.is_stale = False
-            stream.rests_until_s = float("inf")
+            stream.rests_until_s = inf  # while it is told
             aspired = self._compose(stream)
         try:
             self._outlet.emit(aspired)

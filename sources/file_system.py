@@ -123,6 +123,7 @@ class FileSystemSource:
         self._applied = 0  # configurations whose servables were all looked at
         self._published: Mapping[str, tuple[str, ...]] = {}
         self._at_hand: Mapping[str, tuple[int, ...]] = {}
+        self._outlooks: Mapping[str, bool | None] = {}  # those that are not True
         self._thread: threading.Thread | None = None
         self._closed = False
         self._insist_on_all_locked()
@@ -277,6 +278,14 @@ class FileSystemSource:
         """
         return self._at_hand.get(name, ())
 
+    def outlook(self, name: str) -> bool | None:
+        """Returns whether the last look at a servable found a version to serve.
+
+        None if there may be one yet: something settles. Where it is False, ``problems``
+        says why, and what is aspired, if anything, is what was found before.
+        """
+        return self._outlooks.get(name, True)
+
     @property
     def repository_problem(self) -> str:
         """What is wrong with the directory of models; empty if nothing."""
@@ -346,9 +355,11 @@ class FileSystemSource:
             self._give_up_waiting()
             published = {n: r.problems for n, r in self._records.items() if r.problems}
             at_hand = {n: r.at_hand or () for n, r in self._records.items()}
+            outlooks = {n: r.outlook for n, r in self._records.items() if not r.outlook}
             with self._changed:
                 self._published = published
                 self._at_hand = at_hand
+                self._outlooks = outlooks
                 self._note_applied_locked(asked)
                 self._changed.notify_all()
                 next_due_s = self._next_due_s_locked()

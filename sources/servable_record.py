@@ -39,6 +39,8 @@ class ServableRecord:
         problems: What is wrong with its base path.
         is_watched: Whether events tell what changes below its base path.
         is_late: Whether it was said that its base path does not answer.
+        outlook: Whether the last look found a version to serve; None if there may be one
+            yet: it was not looked at as it is configured now, or something settles.
         distant: Where looks come from while the base path may not answer, None if it
             never lay where that can be.
 
@@ -49,6 +51,7 @@ class ServableRecord:
     problems: tuple[str, ...] = ()
     is_watched: bool = False
     is_late: bool = False
+    outlook: bool | None = None
     distant: DistantLook[Look] | None = None
     _sightings: Mapping[str, Sighting] = field(default_factory=dict)
     _said: Versions | None = None  # None before anything was
@@ -67,6 +70,7 @@ class ServableRecord:
         if servable.base_path != self.servable.base_path:
             self._sightings, self.at_hand = {}, None
         self.servable = servable
+        self.outlook = None
         self._is_new = True
 
     def next_look(
@@ -101,6 +105,7 @@ class ServableRecord:
         self.is_late = False
         found, problems = look.found, look.problems
         aspired: AspiredVersions[StoragePath] | None = None
+        self.outlook = _outlook(look)
         if found is None:
             # Nothing is known, so nothing changes: a storage outage unloads nothing.
             if self._said is None:
@@ -138,6 +143,7 @@ class ServableRecord:
         if self.is_late or late_s is None:
             return None
         self.is_late = True
+        self.outlook = False
         servable = self.servable
         problem = (
             f"base path {servable.base_path} of {servable.name} has not answered "
@@ -171,3 +177,11 @@ class ServableRecord:
 
     def _log_problem(self, problem: str) -> None:
         log.warning("event=source_problem servable=%s %s", self.servable.name, problem)
+
+
+def _outlook(look: Look) -> bool | None:
+    if look.found is None:
+        return False
+    if look.found.versions:
+        return True
+    return None if look.found.settled_at_s is not None else False

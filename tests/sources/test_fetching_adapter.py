@@ -113,6 +113,23 @@ def test_the_old_version_stays_while_the_new_one_is_copied(w: World) -> None:
     assert w.last() == ["2"]
 
 
+def test_who_asks_learns_whether_versions_are_on_their_way(w: World) -> None:
+    """Nobody takes a version for missing that is being copied, or just being told."""
+    adapter = FetchingSourceAdapter(
+        w.cache, lambda _, copy: w.executor.submit(copy), w.clock
+    )
+    told: list[bool] = []
+    adapter.set_aspired_versions_callback(
+        lambda aspired: told.append(bool(aspired.versions) and adapter.is_copying("m"))
+    )
+    assert not adapter.is_copying("m")
+    adapter.aspired_versions_callback()(AspiredVersions("m", (w.publish(1),), "why"))
+    assert adapter.is_copying("m")
+    w.executor.run()
+    assert told == [False, True]
+    assert not adapter.is_copying("m")
+
+
 def test_what_is_here_already_does_not_wait_for_the_rest(w: World) -> None:
     """Of several versions each is handed on as it arrives."""
     one, two = w.publish(1), w.publish(2)

@@ -160,6 +160,22 @@ def test_specific_of_nothing_unloads_all() -> None:
     )
 
 
+def test_an_outlook_is_of_the_place_that_is_configured_now() -> None:
+    """What is aspired from before says nothing of it; what settles may be a version."""
+    w = world(settle_s=2.0)
+    w.publish(1)
+    w.poll()
+    assert w.source.outlook("digits") is True
+    w.source.update_config([monitor(base_path="/nowhere")])
+    assert w.source.outlook("digits") is False
+    w.files.write("/later/1/table.csv", b"key,value")
+    w.source.update_config([monitor(base_path="/later")])
+    assert w.source.outlook("digits") is None
+    w.clock.advance(2.0)
+    w.poll()
+    assert w.source.outlook("digits") is True
+
+
 def test_pinned_versions_come_with_whatever_policy() -> None:
     """A primary and a canary are aspired whatever the version policy says."""
     w = world(monitor(policy=Latest(), pinned=frozenset({1, 2})))

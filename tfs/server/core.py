@@ -126,7 +126,7 @@ class ServerCore:
             rejections=self._rejections,
         )
         self._waiters = ConfigWaiters(
-            monitor, self.sources.source, self._is_taken_in, clock, schedule
+            monitor, self.sources, self._is_taken_in, clock, schedule
         )
         self.config = ConfigInForce(
             executor=self._executor,

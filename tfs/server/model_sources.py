@@ -133,6 +133,15 @@ class ModelSources:
         """Returns what is wrong with a model's base path, "" if nothing is."""
         return "; ".join(self.source.problems().get(name, ()))
 
+    def outlook(self, name: str) -> bool | None:
+        """Returns whether a model's base path was found to hold a version to serve.
+
+        None if there may be one yet: something settles there, or is copied from a store.
+        """
+        if self._fetching is not None and self._fetching.is_copying(name):
+            return None
+        return self.source.outlook(name)
+
     def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
         """Returns the versions under a model's base path; blocks on the disk.
 

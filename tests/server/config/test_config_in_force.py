@@ -181,6 +181,31 @@ def test_a_base_path_counts_more_than_what_failed_under_the_old_one(
     assert "/nowhere of b does not exist" in outcome.error.message
 
 
+@pytest.mark.parametrize(
+    ("base_path", "extra", "words"),
+    [
+        ("/nowhere", "", "/nowhere of a does not exist"),
+        (
+            "",
+            "model_version_policy { specific { versions: 77 } }",
+            "version 77 of a is",
+        ),
+    ],
+)
+def test_a_change_to_what_is_not_there_is_told_though_the_old_version_serves(
+    env: Environment, base_path: str, extra: str, words: str
+) -> None:
+    """Whoever mistypes a base path, or a version, hears of it from the reload."""
+    changed = model("a", base_path, extra)
+    outcome = one(env.apply(changed))
+    assert outcome.is_applied
+    assert outcome.error is not None
+    assert words in outcome.error.message
+    assert env.served("a") == 1
+    labelled = f'{extra} version_labels {{ key: "x" value: 1 }}'
+    assert one(env.apply(model("a", base_path, labelled))).error is None
+
+
 @pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
 def test_a_jump_of_the_wall_clock_holds_nobody_up(
     env: Environment, jump_s: float

@@ -130,6 +130,21 @@ def test_a_change_is_over_when_nothing_more_comes_of_it(
     assert failure_of_change(states, [], stale, is_current=is_current) == expected
 
 
+@pytest.mark.parametrize(
+    ("outlook", "problems", "expected"),
+    [
+        (True, ["version 3 is not served: it is being written"], ""),
+        (None, ["version 3 is not served: it is being written"], None),
+        (False, ["base path /x does not exist"], "{base path /x does not exist}"),
+    ],
+)
+def test_what_serves_from_before_hides_no_wrong_base_path(
+    outlook: bool | None, problems: list[str], expected: str | None
+) -> None:
+    """A model that moved to where nothing lies is told, though its old version answers."""
+    assert failure_of_change([SERVES], problems, outlook=outlook) == expected
+
+
 def test_a_load_that_was_given_up_is_no_failure() -> None:
     """A model that comes back while its former load still runs is loaded after that."""
     given_up = ServableState(

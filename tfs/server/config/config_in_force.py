@@ -237,6 +237,7 @@ class ConfigInForce:
                     stale,
                     is_base=True,
                     changed=_moved(changed) if waits_for_all else frozenset(),
+                    sought=_sought(changed) if waits_for_all else frozenset(),
                     notes=_base_notes(new, origin),
                 ),
                 deadline_s,
@@ -396,6 +397,19 @@ def _wrong(
 
 def _moved(changed: Sequence[ModelChange]) -> frozenset[str]:
     return frozenset(each.name for each in changed if each.change is Change.CHANGED)
+
+
+def _sought(changed: Sequence[ModelChange]) -> frozenset[str]:
+    """Returns the models of which another version, or another load, is asked for."""
+    return frozenset(
+        each.name
+        for each in changed
+        if each.change is Change.CHANGED and not _FOUND_ALREADY.issuperset(each.fields)
+    )
+
+
+_FOUND_ALREADY: Final = frozenset({"version_labels", "logging_config", "transition"})
+"""Fields of a model that say nothing of which versions are loaded, and how."""
 
 
 def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:

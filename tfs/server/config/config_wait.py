@@ -56,7 +56,7 @@ def failure_of(
     if not is_current:
         return None
     if problems:
-        return f"{{{'; '.join(problems)}}}"
+        return _all(problems)
     return _newest(failed) if failed else None
 
 
@@ -66,11 +66,21 @@ def failure_of_change(
     stale: Collection[ServableState] = (),
     *,
     is_current: bool = True,
+    outlook: bool | None = True,
 ) -> str | None:
     """Returns what went wrong with a change of a model, "" if nothing, None if unsettled.
 
     What was served before may serve all the while: a change is over when nothing more
-    comes of it. The arguments are those of ``failure_of``.
+    comes of it. The arguments are those of ``failure_of``, and:
+
+    Args:
+        states: As there.
+        problems: As there.
+        stale: As there.
+        is_current: As there.
+        outlook: Whether there is a version to serve where the config points now; None
+            if there may be one yet.
+
     """
     if not is_current or any(_is_on_its_way(state) for state in states):
         return None
@@ -84,6 +94,10 @@ def failure_of_change(
     ]
     if failed:
         return _newest(failed)
+    if outlook is None:
+        return None
+    if not outlook and problems:
+        return _all(problems)
     return failure_of(states, problems, stale)
 
 
@@ -96,6 +110,10 @@ def _has_failed(state: ServableState) -> bool:
 def _is_on_its_way(state: ServableState) -> bool:
     is_coming = state.manager_state in (ManagerState.START, ManagerState.LOADING)
     return (is_coming or state.is_changing) and not state.is_late
+
+
+def _all(problems: Sequence[str]) -> str:
+    return f"{{{'; '.join(problems)}}}"
 
 
 def _newest(failed: Sequence[ServableState]) -> str:

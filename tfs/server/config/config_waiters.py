@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managers.state_monitor import ServableStateMonitor
-from sources.file_system import FileSystemSource
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.servable_state import ManagerState, ServableState
@@ -21,6 +20,7 @@ from tfs.server.config.config_wait import (
     margin_s,
 )
 from tfs.server.config.running_config import Change, ModelChange
+from tfs.server.model_sources import ModelSources
 
 OnOutcome = Callable[[ConfigOutcome], None]
 Schedule = Callable[[float, Callable[[], None]], None]
@@ -41,6 +41,8 @@ class Waiter:
         version: The only version to wait for; None takes any.
         changed: Those of the models that were there before, and for which all that
             comes of the change is waited for, not only that something serves.
+        sought: Those of ``changed`` whose versions are looked for anew: that one of
+            before serves on is no success if none was found.
         notes: For the outcome.
         open: Whether nobody has told it yet; the waiters'.
 
@@ -53,6 +55,7 @@ class Waiter:
     is_base: bool
     version: int | None = None
     changed: frozenset[str] = frozenset()
+    sought: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     open: bool = field(default=True)
 
@@ -70,7 +73,7 @@ class ConfigWaiters:
 
     Args:
         monitor: Knows the states of versions.
-        source: Knows what is wrong with base paths.
+        sources: Know what is wrong with base paths.
         is_taken_in: Whether what a config asks for shows in what is managed.
         clock: What deadlines go by.
         schedule: Runs a function at a time; None leaves deadlines to the transport.
@@ -80,13 +83,13 @@ class ConfigWaiters:
     def __init__(
         self,
         monitor: ServableStateMonitor,
-        source: FileSystemSource,
+        sources: ModelSources,
         is_taken_in: Callable[[], bool],
         clock: Clock,
         schedule: Schedule | None,
     ) -> None:
         self._monitor = monitor
-        self._source = source
+        self._sources = sources
         self._is_taken_in = is_taken_in
         self._clock = clock
         self._schedule = schedule
@@ -130,7 +133,7 @@ class ConfigWaiters:
 
     def failures(self, names: Collection[str]) -> dict[str, str | None]:
         """Returns by model why it is not available: "" if it is, None if unsettled."""
-        problems = self._source.problems()
+        problems = self._sources.source.problems()
         return {name: self._failure(name, problems) for name in names}
 
     def have_settled(self, names: Collection[str]) -> bool:
@@ -139,7 +142,7 @@ class ConfigWaiters:
         While some are not, this looks at few of them: the one that was not the last
         time comes first.
         """
-        problems = self._source.problems()
+        problems = self._sources.source.problems()
         last = self._last_unsettled
         if last in names and self._failure(last, problems) is None:
             return False
@@ -160,20 +163,25 @@ class ConfigWaiters:
         self, waiter: Waiter, names: Collection[str], version: int | None = None
     ) -> dict[str, str | None]:
         is_current = self._is_taken_in()  # before states and problems are read
-        problems = self._source.problems()
-        return {
-            name: (failure_of_change if name in waiter.changed else failure_of)(
-                [
-                    state
-                    for state in self._monitor.version_states(name)
-                    if version is None or state.id.version == version
-                ],
-                problems.get(name, ()),
-                waiter.stale,
-                is_current=is_current,
-            )
-            for name in names
-        }
+        problems = self._sources.source.problems()
+        failures = {}
+        for name in names:
+            states = [
+                state
+                for state in self._monitor.version_states(name)
+                if version is None or state.id.version == version
+            ]
+            told = problems.get(name, ())
+            if name in waiter.changed:
+                outlook = self._sources.outlook(name) if name in waiter.sought else True
+                failures[name] = failure_of_change(
+                    states, told, waiter.stale, is_current=is_current, outlook=outlook
+                )
+            else:
+                failures[name] = failure_of(
+                    states, told, waiter.stale, is_current=is_current
+                )
+        return failures
 
     def _expire(self, waiter: Waiter) -> None:
         failures = self._failures_for(waiter, waiter.models, waiter.version)
