@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sources.fetching_adapter import FetchingSourceAdapter
+from sources.fetching_adapter import FetchingSourceAdapter, Service
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.core.conformance import ADAPTER_CHECKS, AdapterCheck, check_name
@@ -53,8 +53,16 @@ class World:
         self.cache = VersionCache(options, self.remote)
         self.executor = HeldExecutor()
         self.clock = FakeClock()
+        self.services: dict[int, Service] = {}
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.adapter = FetchingSourceAdapter(
-            self.cache, lambda _, copy: self.executor.submit(copy), self.clock
+            self.cache,
+            lambda _, copy: self.executor.submit(copy),
+            self.clock,
+            schedule=lambda when_s, fn: self.timers.append((when_s, fn)),
+            service=lambda servable_id: self.services.get(
+                servable_id.version, Service.SERVED
+            ),
         )
         self.target: RecordingTarget[StoragePath] = RecordingTarget()
         self.adapter.set_aspired_versions_callback(
@@ -70,6 +78,22 @@ class World:
         self.adapter.aspired_versions_callback()(
             AspiredVersions("m", tuple(versions), "why")
         )
+
+    def advance(self, duration_s: float) -> None:
+        """Lets time pass, and what is due be tried again."""
+        self.clock.advance(duration_s)
+        due = [fn for when_s, fn in self.timers if when_s <= self.clock.now()]
+        self.timers = [each for each in self.timers if each[0] > self.clock.now()]
+        for fn in due:
+            fn()
+        self.executor.run()
+
+    def deploy(self, version: int, outcome: Service) -> None:
+        """Aspires a version alone, copies it, and says what became of it."""
+        self.aspire(self.publish(version, b"%10d" % version))
+        self.executor.run()
+        assert self.last() == [f"{version}"]
+        self.services[version] = outcome
 
     def last(self) -> list[str]:
         """Returns "version" or "version CODE" for each item told last."""
@@ -275,6 +299,73 @@ def test_a_swap_back_and_forth_fits_into_room_for_three(tmp_path: Path) -> None:
         assert w.last() == [f"{version}"]
     assert w.cache.size_bytes <= 35
     w.close()
+
+
+def test_what_serves_keeps_its_copy_however_many_successors_fail(
+    tmp_path: Path,
+) -> None:
+    """Its workers may have to be made anew from it; what failed makes room."""
+    w = World(tmp_path, max_bytes=35)
+    w.deploy(1, Service.SERVED)
+    w.deploy(2, Service.GOES_ON)
+    for version in range(3, 9):
+        w.deploy(version, Service.NONE)
+    copies = w.remote.num_copies
+    for version in (2, 1):
+        w.aspire(w.publish(version, b"%10d" % version))
+        assert w.last() == [f"{version}"]
+    assert w.remote.num_copies == copies
+    w.close()
+
+
+def test_who_goes_back_needs_no_store(w: World) -> None:
+    """The copy of the version before is there, though nothing else answers."""
+    one = w.publish(1)
+    w.aspire(one)
+    w.executor.run()
+    w.deploy(2, Service.GOES_ON)
+    w.remote.files.clear()
+    w.remote.failing_call = w.remote.num_calls + 1
+    w.aspire(one)
+    assert w.last() == ["1"]
+    assert w.executor.held == []
+
+
+def test_a_store_that_did_not_answer_is_asked_again_soon(w: World) -> None:
+    """Nobody has to repeat what is wanted; the pauses double from a second on."""
+    one = w.publish(1)
+    held, w.remote.files = w.remote.files, {}
+    w.remote.failing_call = w.remote.num_calls + 1
+    w.aspire(one)
+    w.executor.run()
+    assert w.last() == ["1 UNAVAILABLE"]
+    w.remote.failing_call = w.remote.num_calls + 1
+    w.advance(1.0)
+    assert w.last() == ["1 UNAVAILABLE"]
+    w.remote.files = held
+    calls = w.remote.num_calls
+    w.advance(1.0)
+    assert w.remote.num_calls == calls
+    w.advance(1.0)
+    assert w.last() == ["1"]
+    assert w.timers == []
+
+
+def test_what_is_not_wanted_any_more_is_not_tried_again(w: World) -> None:
+    """A try that is due when its version was given up does nothing."""
+    one, two = w.publish(1), w.publish(2)
+    w.remote.failing_call = w.remote.num_calls + 1
+    w.aspire(one)
+    w.executor.run()
+    w.aspire(two)
+    w.executor.run()
+    copies = w.remote.num_copies
+    w.advance(60.0)
+    assert w.last() == ["2"]
+    assert w.remote.num_copies == copies
+    w.aspire()
+    w.advance(60.0)
+    assert w.last() == []
 
 
 def test_a_closed_adapter_tells_nobody(w: World) -> None:

@@ -98,11 +98,13 @@ class ModelServer:
         self.stats = Stats()
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._storage = StorageThreads(self._clock)
-        self._remote_copies = RemoteCopies(options, self._storage)
         self._num_warmed: dict[ServableId, int] = {}
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
+        self._remote_copies = RemoteCopies(
+            options, self._storage, self._monitor, self._clock, self._call_at
+        )
         self._memory = (
             ResourceTracker.ram(options.model_memory_limit_bytes)
             if options.model_memory_limit_bytes

@@ -9,10 +9,14 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from sources.fetching_adapter import FetchingSourceAdapter
+from managers.state_monitor import ServableStateMonitor
+from sources.fetching_adapter import FetchingSourceAdapter, Schedule, Service
 from sources.remote_storage import RemoteFileSystem
 from sources.storage_threads import StorageThreads
 from sources.version_cache import VersionCache, VersionCacheOptions
+from tfs.core.clock import Clock
+from tfs.core.errors import Code
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.options import ServerOptions
 
 # Large versions take long to copy; what a hung store holds up others of it for.
@@ -25,13 +29,23 @@ class RemoteCopies:
     Args:
         options: The server's.
         storage: Runs the copying.
+        monitor: Knows what became of versions.
+        clock: For pauses between tries.
+        schedule: Runs a function at a time, by the clock.
 
     Attributes:
         adapter: Makes versions behind URLs local.
 
     """
 
-    def __init__(self, options: ServerOptions, storage: StorageThreads) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        storage: StorageThreads,
+        monitor: ServableStateMonitor,
+        clock: Clock,
+        schedule: Schedule,
+    ) -> None:
         self._storage = storage
         self._own = ""
         root = options.remote_cache_dir
@@ -45,7 +59,13 @@ class RemoteCopies:
             VersionCacheOptions(root, options.remote_cache_max_bytes or None),
             self._files,
         )
-        self.adapter = FetchingSourceAdapter(cache, self._run)
+        self.adapter = FetchingSourceAdapter(
+            cache,
+            self._run,
+            clock,
+            schedule=schedule,
+            service=lambda each: service_of(monitor.state(each)),
+        )
 
     def close(self) -> None:
         """Removes the copies, if nobody asked for a place to keep them. Idempotent."""
@@ -56,3 +76,16 @@ class RemoteCopies:
         # Beside the looks at that store, which wait for no copy.
         place = f"{self._files.place(url)} copies"
         self._storage.submit(place, copy, _COPY_PATIENCE_S)
+
+
+def service_of(state: ServableState | None) -> Service:
+    """Returns what became of a version, by the state it was in last; None is none."""
+    if state is None:
+        return Service.NONE
+    if state.manager_state is not ManagerState.END:
+        return Service.GOES_ON
+    if state.error is None:
+        return Service.SERVED
+    # One that did not fit is loaded when there is room.
+    is_refused = state.error.code is Code.RESOURCE_EXHAUSTED
+    return Service.GOES_ON if is_refused else Service.NONE
