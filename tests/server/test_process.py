@@ -9,6 +9,8 @@ from typing import cast
 
 import pytest
 
+from tfs.cli import serve
+from tfs.cli.main import main
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.event_bus import EventBus
@@ -17,7 +19,8 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.server_config import read_config_text
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
-from tfs.server.process import Announcer, _drain, _SignalInbox, first_config
+from tfs.server.process import Announcer, _drain, first_config
+from tfs.server.signal_inbox import LOOK, SignalInbox
 from tfs.testing.fake_clock import FakeClock
 
 SCALE = ServableId("scale", 1)
@@ -87,7 +90,7 @@ def test_a_call_that_hangs_costs_the_drain_timeout_once() -> None:
     clock = FakeClock()
     server = _Hanging(clock)
     begun_s = clock.now()
-    with _SignalInbox() as inbox:
+    with SignalInbox() as inbox:
         assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 1
     assert [each - begun_s for each in server.deadlines_s] == [30.0, 32.0]
 
@@ -105,14 +108,15 @@ def test_a_call_that_nobody_waits_for_keeps_a_server_for_seconds() -> None:
     clock = FakeClock()
     server = _Answered(clock)
     begun_s = clock.now()
-    with _SignalInbox() as inbox:
+    with SignalInbox() as inbox:
         assert _drain(cast(ModelServer, server), None, clock, 30.0, inbox) == 0
     assert [each - begun_s for each in server.deadlines_s] == [30.0, 5.0]
 
 
 def test_a_hang_up_ends_neither_a_server_nor_its_drain() -> None:
     """Whoever closes a terminal, or asks for a look, does not cut calls off."""
-    with _SignalInbox() as inbox:
+    with SignalInbox() as inbox:
+        inbox.hear_unless_ignored(LOOK)
         signal.raise_signal(signal.SIGHUP)
         assert inbox.receive() == "SIGHUP"
         signal.raise_signal(signal.SIGHUP)
@@ -125,13 +129,34 @@ def test_a_hang_up_that_is_ignored_stays_so() -> None:
     """That is what nohup is for."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with _SignalInbox() as inbox:
+        with SignalInbox() as inbox:
+            inbox.hear_unless_ignored(LOOK)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             signal.raise_signal(signal.SIGHUP)
             inbox.notify()
             assert inbox.receive() == ""
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_during_the_start_waits_until_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever writes a config and asks for a look does not end a server that starts."""
+    before = signal.getsignal(signal.SIGHUP)
+    received: list[str] = []
+
+    def start(arguments: object, inbox: SignalInbox) -> int:
+        signal.raise_signal(signal.SIGHUP)
+        inbox.hear(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        received.extend((inbox.receive(), inbox.receive()))
+        return 0
+
+    monkeypatch.setattr(serve, "_serve", start)
+    assert main(["serve"]) == 0
+    assert received == ["SIGHUP", "SIGTERM"]
+    assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_a_pipe_is_no_config_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.file_limit import raise_file_limit
 from tfs.server.memory.malloc import apply_settings
 from tfs.server.options import ServerOptions
+from tfs.server.signal_inbox import LOOK, SignalInbox
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -55,6 +56,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print("\n".join(version_lines()))
         return 0
+    with SignalInbox() as inbox:
+        inbox.hear_unless_ignored(LOOK)
+        return _serve(arguments, inbox)
+
+
+def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(),
         stream=sys.stderr,
@@ -76,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from tfs.server.process import run_server
 
         gc.enable()
-        return run_server(options, _say, zygote)
+        return run_server(options, _say, inbox, zygote)
     finally:
         if zygote is not None:
             zygote.close()

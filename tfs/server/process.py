@@ -11,11 +11,9 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument, ServingError
@@ -41,6 +39,7 @@ from tfs.server.interpreter_lock import hand_over_soon
 from tfs.server.memory.garbage import freeze_imported
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
+from tfs.server.signal_inbox import LOOK, SignalInbox
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +51,25 @@ _CLOSE_GRACE_S: Final = 2.0  # for unloading, where draining used its time up
 _CLOSE_S: Final = 5.0  # the same where nobody waits for an answer any more
 _ONE_WISH_S: Final = 0.05  # signals this close together are one
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-_LOOK: Final = signal.SIGHUP
 
 
 def run_server(
-    options: ServerOptions, say: Say, zygote: ZygoteProcess | None = None
+    options: ServerOptions,
+    say: Say,
+    inbox: SignalInbox,
+    zygote: ZygoteProcess | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code.
 
     SIGHUP has it look at its config file and base paths now; where that is ignored
-    (nohup), it stays so. A second SIGTERM or SIGINT ends the process at once. ``zygote``
-    runs already; the caller closes it.
+    (nohup), it stays so. A second SIGTERM or SIGINT ends the process at once.
+
+    Args:
+        options: What to serve, and how.
+        say: Prints lines for the operator.
+        inbox: Has SIGHUP, if that is not ignored, since before the config was read, so
+            that nobody who asks for a look ends a server that starts. The caller's.
+        zygote: Runs already. The caller's.
 
     Returns:
         0 after a complete drain, 1 if something was still running at its deadline.
@@ -78,30 +85,30 @@ def run_server(
     freeze_imported()  # before there are threads that a collection would stop
     subscription = server.bus.subscribe(Announcer(say).take)
     watch: ConfigFileWatch | None = None
-    with _SignalInbox() as inbox:
-        try:
-            addresses = server.start(config)
-            for address in addresses:
-                say(f"tfs: listening on {address}")
-            if options.model_repository:
-                say(f"tfs: serving the models of {options.model_repository}")
-            for settings in config.models.values():
-                say(f"tfs: serving {settings.name} from {settings.base_path}")
-            if options.model_config_file:
-                watch = _watch_config(options, text, server, clock)
-                watch.start()
-            server.prepare()
-            while (name := inbox.receive()) == _LOOK.name:
-                say(f"tfs: {name}: looking at the config file and base paths")
-                if watch is not None:
-                    watch.look_soon()
-                server.core.sources.source.look_soon()
-            inbox.drop_repeats(_ONE_WISH_S)
-        except BaseException:
-            server.close(clock.now() + options.drain_timeout_s)
-            raise
-        say(f"tfs: {name}: draining; again to end at once")
-        code = _drain(server, watch, clock, options.drain_timeout_s, inbox)
+    inbox.hear(*_ENDING)
+    try:
+        addresses = server.start(config)
+        for address in addresses:
+            say(f"tfs: listening on {address}")
+        if options.model_repository:
+            say(f"tfs: serving the models of {options.model_repository}")
+        for settings in config.models.values():
+            say(f"tfs: serving {settings.name} from {settings.base_path}")
+        if options.model_config_file:
+            watch = _watch_config(options, text, server, clock)
+            watch.start()
+        server.prepare()
+        while (name := inbox.receive()) == LOOK.name:
+            say(f"tfs: {name}: looking at the config file and base paths")
+            if watch is not None:
+                watch.look_soon()
+            server.core.sources.source.look_soon()
+        inbox.drop_repeats(_ONE_WISH_S)
+    except BaseException:
+        server.close(clock.now() + options.drain_timeout_s)
+        raise
+    say(f"tfs: {name}: draining; again to end at once")
+    code = _drain(server, watch, clock, options.drain_timeout_s, inbox)
     subscription.close()
     say("tfs: stopped")
     return code
@@ -201,7 +208,7 @@ def _drain(
     watch: ConfigFileWatch | None,
     clock: Clock,
     timeout_s: float,
-    inbox: _SignalInbox,
+    inbox: SignalInbox,
 ) -> int:
     """Drains on a thread of its own, while this one listens for a second signal."""
     outcome: list[bool] = []
@@ -225,7 +232,7 @@ def _drain(
 
     thread = threading.Thread(target=drain, name="drain", daemon=True)
     thread.start()
-    while (name := inbox.receive()) == _LOOK.name:
+    while (name := inbox.receive()) == LOOK.name:
         pass  # everything goes anyway
     if name:
         log.warning("event=forced_end signal=%s", name)
@@ -233,60 +240,3 @@ def _drain(
         os._exit(FORCED_EXIT)
     thread.join()
     return 0 if outcome == [True] else 1
-
-
-class _SignalInbox:
-    """Lets the main thread wait for signals. Confined to it, but for ``notify``.
-
-    Python's C-level handler writes the signal's number into a socket, so nothing of
-    ours runs inside a handler, where any lock could be held.
-    """
-
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._before: dict[signal.Signals, Any] = {}
-        self._fd_before = -1
-
-    def __enter__(self) -> Self:
-        numbers = list(_ENDING)
-        if signal.getsignal(_LOOK) is not signal.SIG_IGN:
-            numbers.append(_LOOK)
-        self._before = {number: signal.signal(number, _ignore) for number in numbers}
-        self._fd_before = signal.set_wakeup_fd(
-            self._writer.fileno(), warn_on_full_buffer=False
-        )
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.set_wakeup_fd(self._fd_before)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._reader.close()
-        self._writer.close()
-
-    def receive(self) -> str:
-        """Blocks until a signal or ``notify`` comes; returns its name, or ""."""
-        number = self._reader.recv(1)[0]
-        return signal.Signals(number).name if number else ""
-
-    def drop_repeats(self, within_s: float) -> None:
-        """Blocks for ``within_s`` and drops the signals that came meanwhile.
-
-        Whatever ends a process group signals the process itself as well (timeout,
-        make): that is one wish to drain, not a second one to end at once.
-        """
-        time.sleep(within_s)
-        self._reader.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while self._reader.recv(64):
-                pass
-        self._reader.setblocking(True)
-
-    def notify(self) -> None:
-        """Wakes ``receive`` without a signal. Thread-safe."""
-        self._writer.send(b"\0")
-
-
-def _ignore(number: int, frame: object) -> None:
-    """Does nothing: the wake-up socket has carried the number already."""

@@ -1,0 +1,77 @@
+"""Hands the signals of a process to its main thread, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import time
+from typing import Any, Final, Self
+
+LOOK: Final = signal.SIGHUP
+"""Has a server look at its config file and base paths; ends nothing."""
+
+
+class SignalInbox:
+    """Lets the main thread wait for signals. Confined to it, but for ``notify``.
+
+    Python's C-level handler writes the signal's number into a socket, so nothing of
+    ours runs inside a handler, where any lock could be held. What comes before
+    somebody receives it waits.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._fd_before = -1
+
+    def __enter__(self) -> Self:
+        self._fd_before = signal.set_wakeup_fd(
+            self._writer.fileno(), warn_on_full_buffer=False
+        )
+        return self
+
+    def hear(self, *numbers: signal.Signals) -> None:
+        """Takes these signals too, until the end of the block."""
+        for number in numbers:
+            before = signal.signal(number, _ignore)
+            self._before.setdefault(number, before)
+
+    def hear_unless_ignored(self, number: signal.Signals) -> None:
+        """Takes a signal too, unless whoever started the process has it ignored."""
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            self.hear(number)
+
+    def __exit__(self, *error: object) -> None:
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._reader.close()
+        self._writer.close()
+
+    def receive(self) -> str:
+        """Blocks until a signal or ``notify`` comes; returns its name, or ""."""
+        number = self._reader.recv(1)[0]
+        return signal.Signals(number).name if number else ""
+
+    def drop_repeats(self, within_s: float) -> None:
+        """Blocks for ``within_s`` and drops the signals that came meanwhile.
+
+        Whatever ends a process group signals the process itself as well (timeout,
+        make): that is one wish to drain, not a second one to end at once.
+        """
+        time.sleep(within_s)
+        self._reader.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while self._reader.recv(64):
+                pass
+        self._reader.setblocking(True)
+
+    def notify(self) -> None:
+        """Wakes ``receive`` without a signal. Thread-safe."""
+        self._writer.send(b"\0")
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Does nothing: the wake-up socket has carried the number already."""
