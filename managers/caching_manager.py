@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from managers.basic_manager import BasicManager, LoaderData
 from managers.driver import Driver
@@ -84,6 +84,14 @@ class PathPrefixLoaderFactory:
         return 0
 
 
+ON_DEMAND_RETRY: Final = RetryOptions(max_num_retries=2, interval_s=0.1)
+"""A hiccup is bridged; of anything longer the requester hears within the second.
+
+Somebody waits for each load, and the next request tries anew: pauses of a server's
+background loads would keep the first caller for half a minute, to learn nothing.
+"""
+
+
 class CachingManager:
     """Gives out pins, loading what is not loaded. Thread-safe; ``acquire`` blocks.
 
@@ -97,7 +105,7 @@ class CachingManager:
         load_executor: Runs loads; None runs them on the requester's thread.
         unload_executor: Runs unloads; None runs them within ``close``.
         tracker: What loads reserve from; None lets every load through.
-        retry: When failed loads are tried again.
+        retry: When failed loads are tried again, while whoever asked waits.
         releaser: Gives memory back after unloads.
 
     """
@@ -111,7 +119,7 @@ class CachingManager:
         load_executor: Executor | None = None,
         unload_executor: Executor | None = None,
         tracker: ResourceTracker | None = None,
-        retry: RetryOptions | None = None,
+        retry: RetryOptions = ON_DEMAND_RETRY,
         releaser: MemoryReleaser | None = None,
     ) -> None:
         self._factory = factory
@@ -157,7 +165,9 @@ class CachingManager:
 
         Raises:
             NotFound: The factory knows no such servable.
-            DeadlineExceeded: It was not loaded by ``deadline_s``; the load goes on.
+            DeadlineExceeded: It was not loaded by ``deadline_s``; an attempt that runs
+                goes on, and whoever asks next waits for the same load.
+            Cancelled: The manager was closed meanwhile.
             ServingError: It could not be loaded; whatever that ended with.
 
         """
@@ -179,11 +189,15 @@ class CachingManager:
     def close(self, deadline_s: float | None = None) -> bool:
         """Unloads everything, ends the executors; idempotent.
 
-        Returns whether nothing is loaded any more; what is pinned past the deadline
-        stays.
+        Loads are given up: who waits for one gets what its last attempt failed with, or
+        CANCELLED. Returns whether nothing is loaded any more; what is pinned past the
+        deadline stays.
         """
         with self._lock:
             self._is_closed = True
+            loading = list(self._loading)
+        for servable_id in loading:
+            self._basic.cancel_load(servable_id)
         is_loads_over = self._load_executor.close(deadline_s)
         for servable_id in self.list_available_ids():
             self._basic.unload(servable_id, reason="the manager is closed")
@@ -205,7 +219,14 @@ class CachingManager:
         if is_first:
             self._begin(servable_id, outcome)
         if not self._driver.step_until(lambda: bool(outcome), deadline_s):
-            raise DeadlineExceeded(f"{servable_id} is still loading; try again later")
+            status = self._basic.load_status(servable_id)
+            error = None if status is None else status.error
+            failed = (
+                "" if error is None else f"; the last attempt failed: {error.message}"
+            )
+            raise DeadlineExceeded(
+                f"{servable_id} is still loading; try again later{failed}"
+            )
         if outcome[0] is not None:
             raise outcome[0]
 

@@ -219,6 +219,73 @@ def test_deadline_ends_the_wait_and_not_the_load() -> None:
     assert world.manager.close(world.clock.now() + 1.0)
 
 
+def requester(
+    manager: CachingManager, deadline_s: float | None = None
+) -> tuple[threading.Thread, list[ServingError]]:
+    """Starts a thread that asks for a version; returns it, and what it is told."""
+    errors: list[ServingError] = []
+
+    def ask() -> None:
+        try:
+            manager.acquire(ServableRequest.specific("a", 1), deadline_s).release()
+        except ServingError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, errors
+
+
+def always_failing(clock: FakeClock) -> tuple[CachingManager, FakeFactory]:
+    """Returns a manager with the default retries, over a storage that is away."""
+    factory = FakeFactory()
+    factory.load_errors = [Unavailable("storage is away")] * 99
+    return CachingManager(factory, clock=clock), factory
+
+
+def test_who_asks_hears_of_a_failure_within_the_second() -> None:
+    """The next request tries anew: nobody is kept for a server's long pauses."""
+    clock = FakeClock()
+    manager, factory = always_failing(clock)
+    attempts = threading.Semaphore(0)
+    factory.on_load = attempts.release
+    thread, errors = requester(manager)
+    for pause_s in (0.1, 0.2):
+        assert attempts.acquire(timeout=30.0)
+        clock.block_until_sleepers(1)
+        clock.advance(pause_s)
+    thread.join(30.0)
+    assert [error.message for error in errors] == ["storage is away"]
+    manager.acquire(ServableRequest.specific("a", 1)).release()
+    assert manager.close()
+
+
+def test_a_deadline_tells_what_failed_last() -> None:
+    """Who gives up knows whether it was slow or broken."""
+    clock = FakeClock()
+    manager, _ = always_failing(clock)
+    deadline_s = clock.now() + 0.05
+    thread, errors = requester(manager, deadline_s)
+    clock.block_until_sleepers(1)
+    clock.advance(0.05)
+    thread.join(30.0)
+    assert [error.code for error in errors] == [Code.DEADLINE_EXCEEDED]
+    assert "the last attempt failed: storage is away" in errors[0].message
+    assert manager.close()
+
+
+def test_close_waits_for_no_pause() -> None:
+    """A load that pauses before it is tried again is given up."""
+    clock = FakeClock()
+    manager, factory = always_failing(clock)
+    thread, errors = requester(manager)
+    clock.block_until_sleepers(1)
+    assert manager.close()
+    thread.join(30.0)
+    assert [error.message for error in errors] == ["storage is away"]
+    assert factory.log.resident == []
+
+
 def test_closed_manager_loads_nothing() -> None:
     """After close() a request is NOT_FOUND."""
     world = World(POOLS[0])
