@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.core.conformance.servable import example_inputs, run_task
 from tests.e2e.serving import export_scale
+from tests.models.with_state import Counts
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import FailedPrecondition, Internal, ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.export import save
+from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
@@ -159,6 +163,25 @@ def test_code_is_measured_in_a_process_before_it_is_placed(version: Path) -> Non
     assert answers(loader.servable)
     loader.unload()
     assert all(host.num_models(backend) == 0 for backend in host.interpreters)
+    host.close()
+
+
+def test_a_model_that_remembers_its_calls_serves_as_it_was_saved(
+    tmp_path: Path,
+) -> None:
+    """What measuring it left behind reaches no client, of its next version neither."""
+    x = torch.rand(2, 3)
+    path = save(Counts(), x, tmp_path)
+    host = Host(budget_s=0.2)
+    for _ in range(2):
+        loader = host.loader(Path(path))
+        loader.load(ID)
+        inputs = {"x": view_of(x)}
+        outcome = run_task(loader.servable, DEFAULT_SIGNATURE, inputs)
+        assert not isinstance(outcome, ServingError), outcome
+        assert outcome["output"] == view_of(x + 1)
+        assert "serves as it was saved" in host.notes.pop()
+        loader.unload()
     host.close()
 
 

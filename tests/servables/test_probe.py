@@ -4,6 +4,7 @@ import os
 import random
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_row_independence_is_finished_whatever_the_budget(tmp_path: Path) -> Non
     profile = profiled(subject, tmp_path, budget_s=0.01)
     found = profile.signatures[DEFAULT_SIGNATURE]
     assert found.rows_independent is True
-    assert [rows for _, rows in subject.calls] == [2, 2, 3, 1, 1, 4]
+    assert [rows for _, rows in subject.calls] == [2, 2, 3, 1, 1, 4, 2]
     assert found.call_s_by_rows == {}
     assert profile.two_thread_scaling is None
 
@@ -227,6 +228,31 @@ def test_rows_that_lean_on_their_batch_are_found(
     found = profile.signatures[DEFAULT_SIGNATURE]
     assert found.rows_independent is False
     assert found.why_dependent
+
+
+class Drifting:
+    """Adds a running sum, too small to show from one call to the next."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+
+    def __call__(self, rows: Rows) -> Rows:
+        self.sum += 2e-5
+        return [tuple(x + self.sum for x in row) for row in rows]
+
+
+@pytest.mark.parametrize("is_batched", [True, False])
+def test_model_that_keeps_something_of_its_calls_is_found(
+    tmp_path: Path, is_batched: bool
+) -> None:
+    """However little of each it keeps, and also where there are no rows to compare."""
+    signatures = {DEFAULT_SIGNATURE: replace(SIGNATURE, batched=is_batched)}
+    lasting = profiled(FakeSubject(doubled, signatures=signatures), tmp_path)
+    assert lasting.is_repeatable
+    subject = FakeSubject(Drifting(), row_s=1e-5, signatures=signatures)
+    drifting = profiled(subject, tmp_path, budget_s=5.0)
+    assert not drifting.is_repeatable
+    assert not drifting.signatures[DEFAULT_SIGNATURE].rows_independent
 
 
 def test_batch_of_another_shape_is_no_batch(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.models.digits import DigitClassifier
 from tests.models.greedy import Greedy
 from tests.runtime.process_host import process_host
 from tests.servables.fakes import ID
-from tests.servables.test_probe import FakeSubject, centred, doubled
+from tests.servables.test_probe import FakeSubject, Remembering, centred, doubled
 from tfs.core.errors import Internal
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, Resource
@@ -83,6 +83,17 @@ def test_second_version_of_the_same_code_is_warmed_up_and_not_measured(
     looked_at, warmed = wanted.subject.calls[:2], wanted.subject.calls[2:]
     assert looked_at == [(DEFAULT_SIGNATURE, 2), (DEFAULT_SIGNATURE, 1)]
     assert warmed == [(DEFAULT_SIGNATURE, 1), (DEFAULT_SIGNATURE, 8)]
+
+
+def test_code_that_remembers_its_calls_is_not_called_again(wanted: Wanted) -> None:
+    """Neither to look at its rows nor to warm it up: clients would get what that left."""
+    wanted.subject.function = Remembering()
+    first = wanted.profiler.profile(wanted.request(1))
+    assert first is not None
+    assert not first.is_repeatable
+    wanted.subject.calls.clear()
+    assert wanted.profiler.profile(wanted.request(2)) is first
+    assert wanted.subject.calls == []
 
 
 def test_other_weights_may_connect_rows(wanted: Wanted) -> None:

@@ -48,6 +48,8 @@ class ModelProfile:
         resident_bytes: Memory held after the load.
         process_changes: What loading it changed of its whole process, for people.
         two_thread_scaling: Calls per second of two threads over one.
+        is_repeatable: Whether the same inputs got the same answers after all other
+            calls; not those of a model that remembers calls, or that draws lots.
         signatures: By signature key.
 
     """
@@ -59,6 +61,7 @@ class ModelProfile:
     resident_bytes: int | None = None
     process_changes: str = ""
     two_thread_scaling: float | None = None
+    is_repeatable: bool = True
     signatures: Mapping[str, SignatureProfile] = field(default_factory=dict)
 
     def to_json(self) -> str:

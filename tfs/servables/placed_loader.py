@@ -125,7 +125,8 @@ class PlacedLoader:
         loader.load(servable_id)
         servable = PlacedServable(loader.servable, self._entrance.placed)
         try:
-            self._settle(servable, loader.profile, placement)
+            was_known = known is not None and not known.is_repeatable
+            self._settle(servable, loader.profile, placement, was_called=not was_known)
         except BaseException:
             loader.unload()
             raise
@@ -151,13 +152,20 @@ class PlacedLoader:
         servable: PlacedServable,
         profile: ModelProfile | None,
         placement: Placement,
+        *,
+        was_called: bool,
     ) -> None:
-        """Puts the version where its profile says, and queues in front of it."""
+        """Puts the version where its profile says, and queues in front of it.
+
+        ``was_called`` tells whether it was measured for that profile, or may have been.
+        """
         make_way()
         places, model = self._places, self._entrance.placed
+        remembers = profile is not None and not profile.is_repeatable
         if profile is not None and model is not None:
             placement = place(places.placement, profile, self._concurrency)
-            if placement.backend is not self._entrance.backend:
+            is_used = was_called and remembers
+            if placement.backend is not self._entrance.backend or is_used:
                 interpreter = places.interpreter(placement.backend)
                 deadline_s = places.clock.now() + _MOVE_S
                 model.move(interpreter.load(model.source), deadline_s)
@@ -170,11 +178,16 @@ class PlacedLoader:
             why += "; its requests are not joined before it"
         else:
             target = places.batch(self._loader.servable, self._path, profile, backend)
+        if remembers:
+            why += (
+                "; its answers to the same inputs differ, so it serves as it was saved, "
+                "without calls that warm it up"
+            )
         servable.profile = profile
         servable.become(target)
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
         places.note(servable.id, why, self._resident_bytes(profile))
-        if profile is not None and places.warm_up_s > 0:
+        if profile is not None and not remembers and places.warm_up_s > 0:
             until_s = places.clock.now() + places.warm_up_s
             self._warm_up(servable, target, profile, until_s)
 
@@ -224,7 +237,7 @@ class PlacedLoader:
             before = servable.target
             try:
                 placement = place(self._places.placement, profile, self._concurrency)
-                self._settle(servable, profile, placement)
+                self._settle(servable, profile, placement, was_called=True)
             except ServingError as error:
                 log.warning(
                     "event=move_failed servable=%s error=%s", servable.id.slashed, error

@@ -1,9 +1,10 @@
 """Measures a loaded version: the :class:`ModelProfile` that placement and batching use.
 
 The most needed comes first and the budget ends the rest: row independence (always
-finished: five calls of at most three rows), the largest batch with its memory peak,
-two-thread scaling, the other sizes. What was not reached is absent. A model that
-fails on its probe is served all the same.
+finished: six calls of at most four rows), the largest batch with its memory peak,
+two-thread scaling, the other sizes. What was not reached is absent. Last of all, and
+always, the first inputs come again: a model that then answers otherwise keeps something
+of its calls, or draws lots. A model that fails on its probe is served all the same.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tfs.servables.probe_inputs import ProbeInputs
 from tfs.servables.probe_subject import ProbeSubject
 from tfs.servables.row_independence import (
     RowIndependence,
+    repeat_change,
     row_independence,
     still_independent,
 )
@@ -128,6 +130,7 @@ class _Probe:
         self._deadline_s = self._begun_s + options.budget_s
         self._failures: dict[str, str] = {}
         self._rows: dict[str, RowIndependence] = {}
+        self._first: dict[str, tuple[Tensors, Tensors]] = {}  # what went in, came out
         self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
         self._p99: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
@@ -139,11 +142,13 @@ class _Probe:
         self._measure_largest()
         scaling = self._measure_scaling()
         self._measure_other_sizes()
+        is_repeatable = self._show_repeats()
         elapsed_s = self._clock.now() - self._begun_s
         share = foreign_share(before, sample_cpu(pids), elapsed_s)
         profile = replace(
             base,
             two_thread_scaling=scaling,
+            is_repeatable=is_repeatable,
             signatures={name: self._signature_profile(name) for name in self._inputs},
         )
         return ProbeResult(profile, share <= MAX_FOREIGN_SHARE, self._failures)
@@ -234,6 +239,24 @@ class _Probe:
                 if len(times) > 1:
                     self._times[name][rows] = statistics.median(times)
 
+    def _show_repeats(self) -> bool:
+        """Returns whether every signature answers its first inputs as it did."""
+        is_repeatable = True
+        for name in self._working():
+            if name not in self._first:
+                continue
+            inputs, outputs = self._first[name]
+            try:
+                change = repeat_change(outputs, self._call(name, inputs))
+            except ServingError as error:
+                self._fail(name, error)
+                continue
+            if change:
+                is_repeatable = False
+                if self._rows[name].shown:
+                    self._rows[name] = RowIndependence(False, change)
+        return is_repeatable
+
     def _largest(self, name: str) -> int:
         batched = self._subject.signatures[name].batched
         return self._options.largest_batch if batched else 1
@@ -276,7 +299,9 @@ class _Probe:
         return times[1:] or times
 
     def _call(self, name: str, inputs: Tensors) -> Tensors:
-        return self._subject.call(name, inputs, self._options.call_timeout_s)
+        outputs = self._subject.call(name, inputs, self._options.call_timeout_s)
+        self._first.setdefault(name, (inputs, outputs))
+        return outputs
 
     def _fail(self, name: str, error: ServingError) -> None:
         self._failures[name] = error.message

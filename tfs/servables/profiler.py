@@ -103,14 +103,14 @@ class Profiler:
         Blocks for the budget if it has to be measured. A version whose profile is
         known is warmed up instead, with its example, unless it brings warm-up
         requests of its own; that its rows are independent is looked at again, for
-        other weights may connect them. Call it after the load and before the version
-        is served.
+        other weights may connect them. Code that is known to remember its calls is not
+        called. Call it after the load and before the version is served.
         """
         known = self._known_well_enough(request)
         if not self._options.budget_s:
             return known
         if known is not None:
-            if self._is_crowded():
+            if self._is_crowded() or not known.is_repeatable:
                 return self._checked(request, known)
             rehearsed = self._rehearse(request, known)
             known = self._checked(request, known)
@@ -167,8 +167,11 @@ class Profiler:
     def _checked(self, request: ProfileRequest, known: ModelProfile) -> ModelProfile:
         """Returns what is known, with what these weights say of the rows.
 
-        Two calls where rows were independent, five where nothing could be shown.
+        Two calls where rows were independent, five where nothing could be shown; none of
+        a model that remembers them.
         """
+        if not known.is_repeatable:
+            return known
         changed = dict(known.signatures)
         for name, found in known.signatures.items():
             signature = request.subject.signatures.get(name)

@@ -125,6 +125,15 @@ def keeps_rows(call: Call, inputs: ProbeInputs) -> str:
     return change and f"{change} when it was alone"
 
 
+def repeat_change(first: Tensors, again: Tensors) -> str:
+    """Returns how the answers to the same inputs differ beyond rounding, or ""."""
+    for name, view in first.items():
+        difference = _difference(view, again[name])
+        if difference:
+            return f"output {name!r} changed {difference} when the same came again"
+    return ""
+
+
 def still_independent(
     found: RowIndependence, outputs: Tensors, num_rows: int, num_different: int
 ) -> RowIndependence:
