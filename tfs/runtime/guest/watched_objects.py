@@ -1,14 +1,13 @@
 """What code can change of the modules that are there: looked at without touching it.
 
 Functions, classes and containers of modules are what a model's code replaces, adds to
-or patches. To compare them object by object would count references, which writes to
-every page they lie on: twenty megabytes that a worker shares with its zygote would
-become its own. So their memory is read instead, a few words of each, as Python lays
-them out: of a dict its version (every change makes a new one), of a list and a set
-where and how many their items are, and those, of a function its code and defaults.
+or patches. To compare them object by object would count references: twenty megabytes
+that a worker shares with its zygote would become its own. So their memory is read
+instead, a few words of each (``object_words.py``): of a dict its version (every change
+makes a new one), of a list and a set where and how many their items are, and those, of a
+function its code and defaults.
 
-Where the words lie is found out by trying, not taken for granted; a Python whose dicts
-have no version (3.14) cannot be watched.
+A Python whose dicts have no version (3.14) cannot be watched.
 """
 
 from __future__ import annotations
@@ -23,12 +22,20 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-_WORD_BYTES: Final = 8
-_DICT_WORDS: Final = 6
+from tfs.runtime.guest.object_words import (
+    LIST_ITEMS,
+    LIST_LENGTH,
+    SET_MASK,
+    SET_TABLE,
+    SET_USED,
+    WORD_BYTES,
+    find_version_word,
+    items_of_list,
+    members_of_set,
+    word,
+)
+
 _FUNCTION_WORDS: Final = 16
-_LIST_LENGTH, _LIST_ITEMS = 2, 3
-_SET_USED, _SET_MASK, _SET_TABLE = 3, 4, 5
-_SET_ENTRY_BYTES: Final = 16
 _PART_WORDS: Final = 8192  # read at once: larger tensors get pages of their own
 
 _Name: TypeAlias = "tuple[str | type, str]"
@@ -62,7 +69,7 @@ class WatchedObjects:
     """
 
     def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
-        version_word = _find_version_word()
+        version_word = find_version_word()
         function_words = _find_function_words()
         found = _find(ignored)
         self._names: list[_Name] = []
@@ -77,19 +84,19 @@ class WatchedObjects:
                 words = (version_word,)
             elif isinstance(value, list):
                 self._lists.append((len(self._names), value))
-                words = (_LIST_LENGTH, _LIST_ITEMS)
+                words = (LIST_LENGTH, LIST_ITEMS)
             else:
                 self._sets.append((len(self._names), value))
-                words = (_SET_USED, _SET_MASK, _SET_TABLE)
-            for word in words:
-                addresses.append(id(value) + word * _WORD_BYTES)
+                words = (SET_USED, SET_MASK, SET_TABLE)
+            for index in words:
+                addresses.append(id(value) + index * WORD_BYTES)
                 self._names.append(name)
             self._kept.append(value)
         first = min(addresses)
-        span = (max(addresses) - first) // _WORD_BYTES + 1
+        span = (max(addresses) - first) // WORD_BYTES + 1
         words_from_first = (ctypes.c_int64 * span).from_address(first)
         self._memory = torch.frombuffer(words_from_first, dtype=torch.int64)
-        places = (torch.tensor(addresses) - first) // _WORD_BYTES
+        places = (torch.tensor(addresses) - first) // WORD_BYTES
         self._places = torch.split(places, _PART_WORDS)
 
     def read(self) -> WatchedWords:
@@ -98,8 +105,8 @@ class WatchedObjects:
             parts = [self._memory[places] for places in self._places]
         return WatchedWords(
             parts,
-            [ctypes.string_at(*_items_of_list(value)) for _, value in self._lists],
-            [ctypes.string_at(*_items_of_set(value)) for _, value in self._sets],
+            [items_of_list(value) for _, value in self._lists],
+            [members_of_set(value) for _, value in self._sets],
         )
 
     def changes(self, before: WatchedWords) -> list[str]:
@@ -120,11 +127,11 @@ class WatchedObjects:
         for (index, items), content in zip(self._lists, before.lists, strict=True):
             if index in changed or index + 1 in changed:
                 continue
-            if ctypes.string_at(*_items_of_list(items)) != content:
+            if items_of_list(items) != content:
                 found[_text(self._names[index])] = None
         for (index, members), content in zip(self._sets, before.sets, strict=True):
             if changed.isdisjoint(range(index, index + 3)) and (
-                ctypes.string_at(*_items_of_set(members)) != content
+                members_of_set(members) != content
             ):
                 found[_text(self._names[index])] = None
         return list(found)
@@ -160,49 +167,6 @@ def _text(name: _Name) -> str:
     return f"{owner}.{key}" if key else owner
 
 
-def _word(value: object, index: int) -> int:
-    return ctypes.c_ssize_t.from_address(id(value) + index * _WORD_BYTES).value
-
-
-def _items_of_list(value: list[Any]) -> tuple[int, int]:
-    return _word(value, _LIST_ITEMS), _word(value, _LIST_LENGTH) * _WORD_BYTES
-
-
-def _items_of_set(value: set[Any]) -> tuple[int, int]:
-    return _word(value, _SET_TABLE), (_word(value, _SET_MASK) + 1) * _SET_ENTRY_BYTES
-
-
-def _find_version_word() -> int:
-    """Returns which word of a dict changes with each change of what it holds.
-
-    Raises:
-        RuntimeError: None does; or lists and sets are not as they were known to be.
-
-    """
-    sample: dict[str, object] = {"a": 1, "b": 2}
-    seen: list[list[int]] = []
-    for value in (None, "x", None):
-        sample["a"] = value
-        seen.append([_word(sample, index) for index in range(_DICT_WORDS)])
-    versions = [
-        index
-        for index, words in enumerate(zip(*seen, strict=True))
-        if len({*words}) == 3
-    ]
-    item, other = object(), object()
-    items, members = [item, other], {item}
-    table = ctypes.string_at(*_items_of_set(members))
-    if (
-        len(versions) != 1
-        or ctypes.string_at(*_items_of_list(items))
-        != b"".join(id(each).to_bytes(8, sys.byteorder) for each in items)
-        or id(item).to_bytes(8, sys.byteorder) not in table
-        or _word(members, _SET_USED) != 1
-    ):
-        raise RuntimeError("this Python's objects are laid out in a way not known here")
-    return versions[0]
-
-
 def _find_function_words() -> tuple[int, ...]:
     """Returns where a function has its code, its defaults and those by name.
 
@@ -214,7 +178,7 @@ def _find_function_words() -> tuple[int, ...]:
     def sample(first: int = 1, *, second: int = 2) -> None:
         """Has defaults of both kinds."""
 
-    words = [_word(sample, index) for index in range(_FUNCTION_WORDS)]
+    words = [word(sample, index) for index in range(_FUNCTION_WORDS)]
     parts = (sample.__code__, sample.__defaults__, sample.__kwdefaults__)
     try:
         return tuple(words.index(id(part)) for part in parts)

@@ -56,6 +56,7 @@ from tfs.runtime.guest.slab import (
     STARTED,
     Slab,
 )
+from tfs.runtime.guest.torch_surface import WatchedSurface
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.warm_up import warm_up
@@ -76,6 +77,7 @@ class Worker:
         channel: Where calls come from.
         control: Where everything else does.
         preloaded: A version that was loaded before the fork, perhaps.
+        surface: What of torch models can replace, as it was before the fork.
 
     """
 
@@ -85,6 +87,7 @@ class Worker:
         channel: CallChannel,
         control: socket.socket,
         preloaded: PreloadedModel | None = None,
+        surface: WatchedSurface | None = None,
     ) -> None:
         self._channel = channel
         self._slab = Slab(channel.slab_fd)
@@ -101,6 +104,7 @@ class Worker:
         self._memory_limit = MemoryLimit(options.memory_limit_bytes)
         self._forks = ForkWatch()
         self._preloaded = preloaded
+        self._surface = surface or WatchedSurface()
         self._slate: CleanSlate | None = None
         self._has_run_on_control = False  # a model's code: what it set is not looked at
         # To be run by the main thread, which is rung as for a call.
@@ -303,7 +307,7 @@ class Worker:
             weights = DeviceWeights(source.device, lease)
             fds = fds[:-1]
         meter = LoadMeter()
-        state = ProcessState()
+        state = ProcessState(self._surface)
         # Of this thread's processor time: at the lowest priority, beside others that
         # load, the clock on the wall says little of what the import is.
         begun_s = time.thread_time()

@@ -57,6 +57,7 @@ from tfs.runtime.guest.platform_imports import import_for
 from tfs.runtime.guest.preloaded_model import PreloadedModel
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sibling_fork import fork_sibling
+from tfs.runtime.guest.torch_surface import WatchedSurface
 from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.watched_objects import WatchedObjects
 from tfs.runtime.guest.weights_keeper import run as run_keeper
@@ -96,6 +97,23 @@ class Host:
     life_fd: int
 
 
+@dataclass(frozen=True, slots=True)
+class KnownProcess:
+    """What a zygote has noted of its process, for its forks to compare with. Immutable.
+
+    Noted before a fork, it costs that one neither time nor memory of its own.
+
+    Attributes:
+        objects: What modules hold, for spares: by it they know themselves again. None
+            where Python does not let them.
+        surface: What of torch a model can replace.
+
+    """
+
+    objects: WatchedObjects | None
+    surface: WatchedSurface
+
+
 class Zygote:
     """Forks workers, and other zygotes, on request. Single-threaded.
 
@@ -103,7 +121,7 @@ class Zygote:
         host: Whose children they become.
         channel: Where requests come from and answers go to.
         preloaded: A version that its workers have from the first.
-        watched: What modules hold, for spares: by it they know themselves again.
+        known: What it knows of itself.
 
     """
 
@@ -111,12 +129,12 @@ class Zygote:
         self,
         host: Host,
         channel: socket.socket,
+        known: KnownProcess,
         preloaded: PreloadedModel | None = None,
-        watched: WatchedObjects | None = None,
     ) -> None:
         self._host = host
+        self._known = known
         self._preloaded = preloaded
-        self._watched = watched
         self._channel = channel
         self._warm_up_archive = b""
 
@@ -149,7 +167,7 @@ class Zygote:
             control_channel.close_all(fds)  # which tells the host
             return
         if pid == 0:
-            _become(lambda: run_zygote(self._host, request, fds, self._watched))
+            _become(lambda: run_zygote(self._host, request, fds, self._known))
         os.close(pidfd)
         control_channel.close_all(fds)
 
@@ -179,7 +197,7 @@ class Zygote:
             become_keeper(self._host, options, fds, *request["keeper"])
         else:
             become_worker(
-                self._host, options, fds, archive, self._preloaded, self._watched
+                self._host, options, fds, archive, self._known, self._preloaded
             )
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
@@ -205,13 +223,13 @@ def become_worker(
     options: WorkerOptions,
     fds: list[int],
     archive: bytes,
+    known: KnownProcess,
     preloaded: PreloadedModel | None = None,
-    watched: WatchedObjects | None = None,
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
-    With an archive it is a spare, and warms up with it; given ``watched``, it can tell
-    later whether it may have another model than its first.
+    With an archive it is a spare, and warms up with it; where objects are watched, it can
+    tell later whether it may have another model than its first.
     """
     held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
     close_all_but({0, 1, 2, host.life_fd, *fds, *held})
@@ -231,7 +249,8 @@ def become_worker(
         CallChannel.of_fds(channel_fds),
         socket.socket(fileno=control_fd),
         preloaded,
-    ).run(archive, watched)
+        known.surface,
+    ).run(archive, known.objects)
 
 
 def become_keeper(
@@ -290,13 +309,11 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     torch.set_num_threads(1)
     for module in _PREIMPORTED:
         importlib.import_module(module)
-    watched = _watch()
+    known = KnownProcess(_watch(), WatchedSurface())
     gc.freeze()
     gc.enable()
     let_others_finish()
-    Zygote(
-        Host(host_pid, life_fd), socket.socket(fileno=channel_fd), watched=watched
-    ).run()
+    Zygote(Host(host_pid, life_fd), socket.socket(fileno=channel_fd), known).run()
 
 
 def _watch() -> WatchedObjects | None:
@@ -312,7 +329,7 @@ def run_zygote(
     host: Host,
     request: Mapping[str, Any],
     fds: list[int],
-    watched: WatchedObjects | None,
+    known: KnownProcess,
 ) -> None:
     """Turns a fresh fork into a zygote of its own: it needs nothing of its maker.
 
@@ -336,6 +353,7 @@ def run_zygote(
         if num_threads() != 1:
             raise RuntimeError("loading it started threads")
     if "standby" not in request:
+        known.surface.look()
         gc.collect()
         gc.freeze()  # the collector would write to what forks share
-    Zygote(host, socket.socket(fileno=channel_fd), preloaded, watched).run()
+    Zygote(host, socket.socket(fileno=channel_fd), known, preloaded).run()

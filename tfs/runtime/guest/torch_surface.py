@@ -1,0 +1,171 @@
+"""What of torch a model's code can replace, and the operators it can register.
+
+Comparing thousands of functions and names counts references, which takes a fork 3 MB of
+what it shares with its zygote, and 8 ms: over a third of what a small model's load and
+first call take. So they are looked at where something was added or replaced: dicts and
+sets say that themselves (``object_words.py``), without being looked into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tfs.runtime.guest.object_words import (
+    SET_MASK,
+    SET_TABLE,
+    SET_USED,
+    find_version_word,
+    members_of_set,
+    word,
+)
+
+_PATCHABLE: Final[tuple[Any, ...]] = (
+    torch,
+    torch.Tensor,
+    torch.nn.Module,
+    torch.nn.functional,
+)
+_REGISTRIES: Final = ("_defs", "_impls")
+"""Sets of ``torch.library`` that hold what Python code has defined or replaced."""
+
+_TORCHS_OWN: Final = frozenset(
+    {
+        "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test",
+        "c10d_functional", "debugprims", "flex_lib", "fsdp", "inductor", "onnx",
+        "onnx_symbolic", "prims", "quantized_decomposed", "rngprims", "streams",
+        "symm_mem", "torchao",
+    }
+)  # fmt: skip
+"""Namespaces of operators that parts of torch fill when they are first imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSurface:
+    """As it was at some time. Immutable.
+
+    Attributes:
+        functions: Public functions by name, of each owner.
+        operators: What Python code has defined or replaced, ``lib::scaled``: torch finds
+            operators by name, whoever registered them last, so that of two versions in
+            one process the older one would call what the newer one brings.
+
+    """
+
+    functions: Sequence[Mapping[str, object]]
+    operators: frozenset[str]
+
+    @classmethod
+    def now(cls) -> TorchSurface:
+        """Returns what it is; counts references to all of it."""
+        return cls(
+            [
+                {
+                    name: value
+                    for name, value in list(vars(owner).items())
+                    # torch replaces classes of its own (torch.Storage) as settings
+                    # change.
+                    if callable(value)
+                    and not isinstance(value, type)
+                    and not name.startswith("_")
+                }
+                for owner in _PATCHABLE
+            ],
+            frozenset(_operators()),
+        )
+
+    def changes(self, before: TorchSurface) -> list[str]:
+        """Returns what was replaced or registered since; what was added is no change.
+
+        But for what is added to a class in place of what it inherits.
+        """
+        if self is before:
+            return []
+        found = []
+        triples = zip(_PATCHABLE, before.functions, self.functions, strict=True)
+        for owner, functions, present in triples:
+            found += [
+                f"{owner.__name__}.{name}"
+                for name, value in functions.items()
+                if present.get(name) is not value
+            ]
+            found += [
+                f"{owner.__name__}.{name}"
+                for name in present.keys() - functions.keys()
+                if any(name in vars(each) for each in _inherited(owner))
+            ]
+        operators = sorted(self.operators - before.operators)
+        if operators:
+            found.append(f"operators of torch ({', '.join(operators[:3])})")
+        return found
+
+
+class WatchedSurface:
+    """Looks again where something changed only. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._version: Callable[[], object] | None = None
+        # Else a Python in which dicts do not tell: everything is looked at.
+        with contextlib.suppress(RuntimeError):
+            self._version = _version_of(find_version_word())
+        # One object: read and replaced as a whole.
+        self._last: tuple[object, TorchSurface] = (None, TorchSurface.now())
+        self.look()
+
+    def look(self) -> TorchSurface:
+        """Returns what it is now: the same object as before if nothing changed."""
+        if self._version is None:
+            return TorchSurface.now()
+        version = self._version()  # before it is looked at
+        known, surface = self._last
+        if version != known:
+            surface = TorchSurface.now()
+            self._last = version, surface
+        return surface
+
+
+def _version_of(index: int) -> Callable[[], object]:
+    namespaces = [_namespace_of(owner) for owner in _PATCHABLE]
+
+    def version() -> object:
+        registries = [getattr(torch.library, name, ()) for name in _REGISTRIES]
+        return (
+            [word(each, index) for each in namespaces],
+            [_state_of(each) for each in registries],
+        )
+
+    return version
+
+
+def _namespace_of(owner: object) -> dict[str, Any]:
+    """Returns the very dict, of a class as well."""
+    namespace = vars(owner)
+    if not isinstance(namespace, dict):
+        (namespace,) = gc.get_referents(namespace)
+    assert isinstance(namespace, dict)
+    return namespace
+
+
+def _state_of(registry: object) -> object:
+    if not isinstance(registry, set):
+        return registry
+    words = [word(registry, index) for index in (SET_USED, SET_MASK, SET_TABLE)]
+    return words, hash(members_of_set(registry))
+
+
+def _inherited(owner: object) -> Sequence[type]:
+    return owner.__mro__[1:] if isinstance(owner, type) else ()
+
+
+def _operators() -> set[str]:
+    names = {
+        "::".join(name.replace("/", "::").split("::")[:2])
+        for registered in _REGISTRIES
+        for name in list(getattr(torch.library, registered, ()))
+    }
+    return {name for name in names if name.partition("::")[0] not in _TORCHS_OWN}
