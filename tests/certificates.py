@@ -6,6 +6,9 @@ from pathlib import Path
 
 import grpc
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf import text_format
 
 from tfs.core.call import TlsOptions
@@ -63,6 +66,28 @@ class Certificates:
         """Returns the client's key and certificate chain."""
         chain = b"".join(each.bytes() for each in self._client.cert_chain_pems)
         return self._client.private_key_pem.bytes(), chain
+
+    def client_pem_of(self, subject: x509.Name) -> tuple[bytes, bytes]:
+        """Returns a client's key and certificate that has no name but its subject."""
+        authority = x509.load_pem_x509_certificate(self.authority)
+        signing = serialization.load_pem_private_key(
+            self._authority.private_key_pem.bytes(), None
+        )
+        assert isinstance(signing, ec.EllipticCurvePrivateKey)
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(authority.not_valid_before_utc)
+            .not_valid_after(authority.not_valid_after_utc)
+            .sign(signing, hashes.SHA256())
+        )
+        pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        plain = serialization.NoEncryption()
+        return key.private_bytes(pem, form, plain), made.public_bytes(pem)
 
     def client_credentials(self, *, named: bool = False) -> grpc.ChannelCredentials:
         """Returns what trusts the authority, with a client certificate if ``named``."""

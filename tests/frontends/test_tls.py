@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from tests.certificates import CLIENT_NAME, Certificates
 from tests.frontends.features import TRANSPORTS
@@ -29,7 +31,7 @@ def made() -> Certificates:
 
 
 def who_am_i(call: Call) -> None:
-    call.reply("|".join(call.peer.identity).encode())
+    call.reply(repr(call.peer.identity).encode())
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def test_a_client_that_trusts_the_authority_is_served(
 ) -> None:
     """TLS: the server shows its certificate, the client none."""
     with served(transport, made.tls()) as address:
-        assert call(address, made.client_credentials()) == b""
+        assert call(address, made.client_credentials()) == b"()"
 
 
 @pytest.mark.parametrize("kind", ["plain text", "another authority"])
@@ -88,7 +90,24 @@ def test_a_verified_client_is_known_by_its_names(
     """Mutual TLS: the certificate's names are the peer's identity."""
     with served(transport, made.tls(mutual=True)) as address:
         reply = call(address, made.client_credentials(named=True))
-    assert CLIENT_NAME in reply.decode().split("|")
+    assert f"'{CLIENT_NAME}'" in reply.decode()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [[], [(NameOID.ORGANIZATION_NAME, "Operators")], [(NameOID.COMMON_NAME, "Ann")]],
+    ids=["nothing", "organization", "common name"],
+)
+def test_a_verified_client_without_alternative_names_is_known_all_the_same(
+    transport: str, made: Certificates, names: list[tuple[x509.ObjectIdentifier, str]]
+) -> None:
+    """Who showed a certificate of the authority has an identity, whatever is in it."""
+    subject = x509.Name([x509.NameAttribute(*name) for name in names])
+    key, certificate = made.client_pem_of(subject)
+    credentials = grpc.ssl_channel_credentials(made.authority, key, certificate)
+    with served(transport, made.tls(mutual=True)) as address:
+        reply = call(address, credentials).decode()
+    assert reply != "()"
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["no certificate", "a stranger's"])
@@ -115,7 +134,7 @@ def test_mutual_tls_turns_strangers_away(
 def test_plain_text_has_no_identity(transport: str, made: Certificates) -> None:
     """Without TLS nobody's name is known."""
     with served(transport, None) as address:
-        assert call(address, None) == b""
+        assert call(address, None) == b"()"
 
 
 def test_bad_certificates_open_nothing(transport: str) -> None:

@@ -113,9 +113,10 @@ class TlsStream:
 
     @property
     def peer_names(self) -> tuple[str, ...]:
-        """The names in the client's verified certificate; empty without one.
+        """The names in the client's verified certificate; empty without one only.
 
-        Its alternative names; its common name if it has none, as grpcio has it.
+        Its alternative names; its common name if it has none, as grpcio has it; else
+        what its subject says at all, or its number: an unnamed client is verified too.
         """
         certificate: Any = self._tls.getpeercert()  # nested tuples of names
         if not certificate:
@@ -123,9 +124,7 @@ class TlsStream:
         alternative = certificate.get("subjectAltName", ())
         if alternative:
             return tuple(str(value) for _, value in alternative)
-        return tuple(
-            str(value)
-            for part in certificate["subject"]
-            for key, value in part
-            if key == "commonName"
-        )
+        subject = [pair for part in certificate["subject"] for pair in part]
+        common = [str(value) for key, value in subject if key == "commonName"]
+        others = [f"{key}={value}" for key, value in subject]
+        return tuple(common or others or [f"serial={certificate['serialNumber']}"])
