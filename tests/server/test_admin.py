@@ -347,6 +347,17 @@ def test_a_trial_starts_runs_and_ends() -> None:
     assert not operator.model().HasField("canary")
 
 
+def test_a_canary_that_does_not_load_says_why() -> None:
+    """Whoever waits for a trial learns that it will not begin."""
+    env = Environment()
+    env.add_version("a", 1)
+    env.broken.add(env.add_version("a", 2))
+    env.start(config(model("a", "", "traffic { primary: 1 canary { version: 2 } }")))
+    report = Operator(env).model().canary
+    assert report.phase == pb.CanaryReport.WAITING
+    assert report.reason == "version 2 is not available: /models/a/2 is damaged"
+
+
 def test_a_rejected_canary_shows_its_numbers() -> None:
     """And starts anew when somebody sets it again."""
     operator = operating(1, 2, extra=ALL)

@@ -19,6 +19,9 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
 
 _DENIED: Final = os.strerror(errno.EACCES)
+# grpc's words for a peer that closes, and for a handshake that fails.
+_HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
+_UNTRUSTED: Final = ("handshake failed", "TSI_PROTOCOL_FAILURE")
 
 R = TypeVar("R", covariant=True)
 
@@ -117,12 +120,7 @@ def ask(
         except grpc.RpcError as rpc_error:
             error = read_error(rpc_error)
             if isinstance(error, Unavailable):
-                advice = (
-                    "its socket is another user's: call as the user that the server "
-                    "runs as, or over --address"
-                    if target.startswith("unix:") and _DENIED in error.message
-                    else "say where it is with --socket or --address"
-                )
+                advice = _advice(target, error.message, has_ca=bool(arguments.ca))
                 raise Unavailable(
                     f"cannot reach a server at {target}; {advice} ({error.message})"
                 ) from rpc_error
@@ -133,6 +131,24 @@ def ask(
                 ) from rpc_error
             raise error from rpc_error
     return reply.FromString(answer)
+
+
+def _advice(target: str, problem: str, *, has_ca: bool) -> str:
+    """Returns what to do about a server that was not reached, by grpc's words."""
+    if target.startswith("unix:"):
+        if _DENIED in problem:
+            return (
+                "its socket is another user's: call as the user that the server runs "
+                "as, or over --address"
+            )
+    elif has_ca and any(words in problem for words in (*_HUNG_UP, *_UNTRUSTED)):
+        return (
+            "TLS failed: see whether --ca signed its certificate, and whether it wants "
+            "one of ours, --cert with --key"
+        )
+    elif any(words in problem for words in _HUNG_UP):
+        return "something listens there and hung up: if it speaks TLS, give --ca"
+    return "say where it is with --socket or --address"
 
 
 def _channel(arguments: argparse.Namespace, target: str) -> grpc.Channel:

@@ -101,10 +101,10 @@ def canary_report(
     running: RunningConfig,
     name: str,
     primary: int | None,
-    is_available: bool,
+    states: Sequence[ServableState],
     include_stats: bool,
 ) -> pb.CanaryReport:
-    """Returns where a trial stands."""
+    """Returns where a trial stands; ``states`` are those of the model's versions."""
     version = record.settings.version
     report = pb.CanaryReport(since_s=record.since_s)
     model = running.model_message(name)
@@ -115,9 +115,9 @@ def canary_report(
     if record.rejected:
         report.phase = pb.CanaryReport.REJECTED
         report.reason = record.rejected
-    elif not is_available:
+    elif hindrance := _hindrance(version, states):
         report.phase = pb.CanaryReport.WAITING
-        report.reason = f"version {version} is not available yet"
+        report.reason = hindrance
     elif primary is None or primary == version:
         report.phase = pb.CanaryReport.WAITING
         report.reason = f"no version but {version} is available to compare with"
@@ -137,6 +137,16 @@ def canary_report(
     report.num_split_to_primary = record.num_split_to_primary
     report.num_split_to_canary = record.num_split_to_canary
     return report
+
+
+def _hindrance(version: int, states: Sequence[ServableState]) -> str:
+    """Returns why a version cannot be requested, "" if it can."""
+    state = next((each for each in states if each.id.version == version), None)
+    if state is not None and state.manager_state is ManagerState.AVAILABLE:
+        return ""
+    if state is not None and state.error is not None:
+        return f"version {version} is not available: {state.error.message}"
+    return f"version {version} is not available yet"
 
 
 def comparison(figures: Figures, include_stats: bool) -> pb.Comparison:

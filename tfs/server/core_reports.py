@@ -226,11 +226,8 @@ class CoreReports:
             fill_error(report.error, NotFound(problem))
         record = core.served.trial(name)
         if record is not None:
-            is_available = record.settings.version in available(states)
             report.canary.CopyFrom(
-                canary_report(
-                    record, running, name, primary, is_available, include_stats
-                )
+                canary_report(record, running, name, primary, states, include_stats)
             )
         if name in running.why_inactive:
             report.notes.append(

@@ -99,7 +99,7 @@ def promotion(
         )
     if rejected and wanted == on_trial and not force:
         raise FailedPrecondition(
-            f"version {wanted} of {name} was rejected ({rejected}); force promotes it "
+            f"version {wanted} of {name} was rejected ({rejected}); --force promotes it "
             "all the same"
         )
     if wanted not in available:

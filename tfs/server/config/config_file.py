@@ -143,12 +143,10 @@ class ConfigFileWatch:
             elif now_s - self._stamp_since_s > _STAMP_TICK_S:
                 return False
             text = read_config_file(self._path)
-        except (OSError, FailedPrecondition, InvalidArgument) as error:
-            self._stamp = None
-            if str(error) != self._problem:
-                self._note_problem(str(error))
-                log.error("event=config_file_unreadable problem=%s", self._problem)
-            return False
+        except OSError as error:
+            return self._leave(f"{self._path}: {error.strerror}")
+        except (FailedPrecondition, InvalidArgument) as error:
+            return self._leave(error.message)
         self._stamp = stamp
         if self._problem:
             self._note_problem("")
@@ -157,6 +155,14 @@ class ConfigFileWatch:
         self._text = text
         self._apply(text)
         return True
+
+    def _leave(self, problem: str) -> bool:
+        """Notes why the file could not be read this time; hands nothing on."""
+        self._stamp = None
+        if problem != self._problem:
+            self._note_problem(problem)
+            log.error("event=config_file_unreadable problem=%s", problem)
+        return False
 
     def _note_problem(self, problem: str) -> None:
         self._problem = problem
