@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import pytest
@@ -906,6 +907,73 @@ def test_requests_by_the_long_path_are_bounded_too() -> None:
     )
     assert wire.feed(data)
     assert len([event for event in wire.events if event[0] == "open"]) == 10
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        data_frame(1, b"x", 0),
+        data_frame(1, b"\0x", PADDED),
+        frames.window_update(1, 1000),
+        frames.window_update(0, 1000),
+        frames.window_update(3, 1000),
+        frames.frame(0xBE, 0, 0, b"grease"),
+    ],
+    ids=["data", "padded", "update", "of all", "of one gone", "extension"],
+)
+def test_a_round_takes_a_bounded_number_of_any_frames(frame: bytes) -> None:
+    """A message byte by byte is no more work per round than whole requests are."""
+    num_frames = 1000
+    wire = Wire(ConnectionLimits(max_requests_per_round=10))
+    wire.feed(
+        headers_frame(1) + headers_frame(3) + frames.rst_stream(3, ErrorCode.CANCEL)
+    )
+    wire.feed(data_frame(1, prefixed(bytes(num_frames + 1))[:10], 0))
+    has_more = wire.feed(frame * num_frames)
+    num_rounds = 1
+    while has_more:
+        num_rounds += 1
+        has_more = wire.feed(b"")
+    assert num_rounds == math.ceil(num_frames / 80)
+    assert not wire.connection.is_closed
+
+
+def test_a_round_decodes_a_bounded_number_of_header_bytes() -> None:
+    """Blocks that are not known take time by their length."""
+    wire = Wire(ConnectionLimits(max_requests_per_round=10), echo=True)
+    blocks = [
+        literal_block(grpc_headers(("note", f"{index:05}" + "x" * 2500)))
+        for index in range(10)
+    ]
+    assert wire.feed(b"".join(headers_frame(2 * n + 1, blocks[n]) for n in range(10)))
+    assert len(wire.events) == 1
+    assert wire.feed(b"")
+    assert wire.connection.num_begun == 1
+    while wire.feed(b""):
+        pass
+    # Known ones do not.
+    assert not wire.feed(
+        b"".join(headers_frame(2 * n + 1, blocks[9]) for n in range(10, 20))
+    )
+    assert wire.connection.num_begun == 10
+
+
+def test_long_heads_count_against_the_receive_budget() -> None:
+    """A few bytes of HPACK make kilobytes: streams that wait hold no more than that."""
+    budget = ReceiveBudget(1 << 20)
+    wire = Wire(budget=budget)
+    free_bytes = budget.free_to_all_bytes
+    note = b"\x40\x04note\x7f\xbd\x1d" + b"x" * 3900  # enters the table
+    for index in range(200):
+        own = literal_block(grpc_headers(("own", f"{index:05}")))
+        wire.feed_all(headers_frame(2 * index + 1, own + note))
+        note = b"\xbe" * 3
+    opened = len(wire.connection.streams)
+    assert 0 < opened <= free_bytes // 4000
+    assert wire.answer(399).reset is ErrorCode.REFUSED_STREAM
+    for stream in list(wire.connection.streams.values()):
+        wire.reply(stream, b"x")
+    assert budget.used_bytes == wire.connection._window.size
 
 
 def test_streams_beyond_the_limit_are_refused() -> None:

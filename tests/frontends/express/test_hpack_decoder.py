@@ -211,3 +211,12 @@ def test_our_literals_decode_at_every_length(size: int) -> None:
     """Lengths around the prefix boundaries are encoded as RFC 7541 section 5.1."""
     block = encode_literal(b"n", b"v" * size)
     assert oracle().decode(block, raw=True) == [(b"n", b"v" * size)]
+
+
+def test_a_block_of_table_size_updates_is_a_nuisance() -> None:
+    """Two make sense, a few are a clumsy client, thousands are work for nothing."""
+    decoder = HpackDecoder()
+    assert decoder.decode(b"\x20\x3f\xe1\x1f" * 8 + b"\x82") == [(b":method", b"GET")]
+    with pytest.raises(ConnectionFault) as raised:
+        decoder.decode(b"\x20" * 17 + b"\x82")
+    assert raised.value.code is ErrorCode.ENHANCE_YOUR_CALM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.frontends.express.wire import grpc_headers
-from tfs.core.errors import Code, ServingError
+from tfs.core.errors import Code, ResourceExhausted, ServingError
 from tfs.frontends.rpc.express.request_head import (
     Encoding,
     HttpRefusal,
@@ -184,3 +184,13 @@ def test_a_list_that_was_cut_is_resource_exhausted() -> None:
     refusal = parse_head(headers[:2], was_cut=True).refusal
     assert isinstance(refusal, ServingError)
     assert refusal.code is Code.RESOURCE_EXHAUSTED
+
+
+def test_many_values_in_one_header_are_too_many_headers() -> None:
+    """A comma is a byte on the wire, the value behind it an object."""
+    few = parse(grpc_headers(("a-bin", "," * 500)))
+    assert few.refusal is None
+    assert len(few.metadata) == 501
+    many = parse(grpc_headers(("a-bin", "," * 300), ("b-bin", "," * 300)))
+    assert isinstance(many.refusal, ResourceExhausted)
+    assert len(many.metadata) < 512

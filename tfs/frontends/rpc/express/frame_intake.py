@@ -34,13 +34,12 @@ from tfs.frontends.rpc.express.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.patience import Annoyance
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
-from tfs.frontends.rpc.express.request_head import MalformedHead, RequestHead
+from tfs.frontends.rpc.express.request_head import MalformedHead
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_intake import StreamIntake
 from tfs.frontends.rpc.express.stream_state import (
     Reaction,
     Signal,
-    StreamState,
     received,
 )
 
@@ -48,6 +47,11 @@ TINY_INCREMENT: Final = 64
 """A WINDOW_UPDATE by less is worth next to nothing."""
 
 _SMALL_CONTINUATION: Final = 512
+
+# Longer heads count against the receive budget, unless they are shared: HPACK makes one
+# of a few bytes, and a thousand streams may each have their own.
+_LONG_HEAD_BYTES: Final = 1024
+_METADATA_BYTES: Final = 160  # what a header takes as an object, beside its bytes
 
 
 class FrameIntake(StreamIntake, abc.ABC):
@@ -193,6 +197,7 @@ class FrameIntake(StreamIntake, abc.ABC):
         verdict = self._step(stream_id, received(FrameType.HEADERS, ends))
         table.advance_to(stream_id)
         head = self._heads.get(block)
+        num_bytes = 0
         if head is None:
             try:
                 head = self._cache.decode(block)
@@ -200,27 +205,39 @@ class FrameIntake(StreamIntake, abc.ABC):
                 self._refuse(stream_id, ErrorCode.PROTOCOL_ERROR, ends)
                 self._annoyed(Annoyance.STREAM_ERROR)
                 return
+            num_bytes = self._cache.list_bytes
+            if num_bytes > _LONG_HEAD_BYTES:
+                num_bytes += len(head.metadata) * _METADATA_BYTES
+            else:
+                num_bytes = 0
         if stream_id > table.last_accepted_id:
             table.remember_reset(stream_id)  # GOAWAY told it: never processed
         elif (
             len(self.streams) + self.num_cut_off >= self._limits.max_concurrent_streams
             or self.queued_bytes > self._limits.max_queued_bytes
+            or num_bytes > self._budget.free_to_all_bytes
         ):
             self._refuse(stream_id, ErrorCode.REFUSED_STREAM, ends)
             self._annoyed(Annoyance.REFUSED_STREAM)
         else:
-            self._open(stream_id, head, verdict.next_state, ends)
+            stream = self.streams[stream_id] = Stream(
+                stream_id,
+                head,
+                verdict.next_state,
+                self._peer.initial_window,
+                self._now_s,
+            )
+            self._events.on_open(stream)
+            if stream_id in self.streams:
+                self._on_opened(stream, num_bytes, ends)
 
-    def _open(
-        self, stream_id: int, head: RequestHead, state: StreamState, ends: bool
-    ) -> None:
-        stream = self.streams[stream_id] = Stream(
-            stream_id, head, state, self._peer.initial_window, self._now_s
-        )
-        self._events.on_open(stream)
-        if ends and stream_id in self.streams:
-            if head.content_length:
-                self._reset_by_fault(stream_id, ErrorCode.PROTOCOL_ERROR)
+    def _on_opened(self, stream: Stream, num_head_bytes: int, ends: bool) -> None:
+        """Goes on with a stream that was not answered or reset at once."""
+        self._budget.used_bytes += num_head_bytes
+        stream.held_bytes += num_head_bytes
+        if ends:
+            if stream.head.content_length:
+                self._reset_by_fault(stream.id, ErrorCode.PROTOCOL_ERROR)
             else:
                 self._events.on_end(stream)
 

@@ -61,6 +61,11 @@ class HeadCache:
                 self._size_bytes += weight
         return head
 
+    @property
+    def list_bytes(self) -> int:
+        """What the last block decoded expanded to, by RFC 7541's count."""
+        return self._decoder.list_bytes
+
     def decode_trailers(self, block: bytes) -> None:
         """Decodes a block that nobody reads, to check it and keep the table in step.
 

@@ -29,6 +29,7 @@ _STATIC: Final[tuple[Header, ...]] = (
     *((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE),
 )
 _NUM_STATIC: Final = len(_STATIC)  # counting the unused index 0
+_MAX_RESIZES: Final = 16  # in one block; RFC 7541 section 4.2 has a use for two
 _MAX_INTEGER_SIZE: Final = 5  # bytes after the prefix; five reach 2^35
 _HUFFMAN_CACHE_SIZE: Final = 128
 _HUFFMAN_CACHED_LENGTH: Final = 64
@@ -88,7 +89,7 @@ class HpackDecoder:
         Raises:
             ConnectionFault: COMPRESSION_ERROR for anything RFC 7541 forbids,
                 ENHANCE_YOUR_CALM for a block that expands beyond eight times
-                ``max_list_bytes``. The decoder is of no further use.
+                ``max_list_bytes``, or is all table size updates. The decoder is of no further use.
 
         """
         headers: list[Header] = []
@@ -97,6 +98,7 @@ class HpackDecoder:
         index = 0
         size = len(block)
         saw_header = False
+        num_resizes = 0
         entries = self._entries
         try:
             while index < size:
@@ -119,6 +121,11 @@ class HpackDecoder:
                     if limit == 0x1F:
                         limit, index = _integer(block, index, limit)
                     self._resize(limit)
+                    num_resizes += 1
+                    if num_resizes > _MAX_RESIZES:
+                        raise ConnectionFault(
+                            ErrorCode.ENHANCE_YOUR_CALM, "too many table size updates"
+                        )
                     continue
                 else:  # literal
                     mask = 0x3F if first & 0x40 else 0x0F

@@ -95,6 +95,9 @@ _READ: Final = frozenset(
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _BAD_VALUE_TEXT: Final = "NUL, CR or LF in a header value"
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]").search
+# As many as the longest header list we announce has room for; values of "-bin" headers
+# are many with a byte each.
+_MAX_METADATA: Final = 512
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 _UNIT_S: Final = {
     b"H": 3600.0,
@@ -254,6 +257,8 @@ def _add_metadata(
     if not name.endswith(b"-bin"):
         metadata.append((key, value.decode("latin-1")))
         return None
+    if len(metadata) + value.count(b",") >= _MAX_METADATA:
+        return _too_large()
     for part in value.split(b","):  # several values may share one header
         part = part.strip()
         try:

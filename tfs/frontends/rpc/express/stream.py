@@ -20,7 +20,8 @@ class Stream:
         owner: For the events object to use.
         opened_s: When its headers arrived.
         received_bytes: DATA payload so far, prefixes included, padding not.
-        held_bytes: Of these, what still counts against the receive budget.
+        held_bytes: Of these, and of a long head, what still counts against the receive
+            budget.
         send_window: What we may send on it; negative after SETTINGS shrank it.
         has_sent_headers: Whether the response headers are out.
         progress_s: When its outbox last shrank, or began to fill.

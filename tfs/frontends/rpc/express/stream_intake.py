@@ -149,7 +149,9 @@ class StreamIntake(SendingHalf):
 
     # -- DATA ---------------------------------------------------------------------------
 
-    def _take_part(self, stream: Stream, data: bytes, index: int, size: int) -> int:
+    def _take_part(
+        self, stream: Stream, data: bytes, index: int, size: int, most_frames: int
+    ) -> tuple[int, int]:
         """Takes in parts of large messages, from a frame on that the table accepts.
 
         Args:
@@ -158,22 +160,26 @@ class StreamIntake(SendingHalf):
             index: Of the frame, which is not padded and has a payload; only a part of
                 that may have arrived.
             size: Of ``data``.
+            most_frames: That may be taken; at least one.
 
         Returns:
-            The index behind what was taken, be it only the frame's head.
+            The index behind what was taken, be it only the frame's head, and of how many
+            frames that was.
 
         """
         if stream.assembler is not None:
-            behind = self._take_middles(data, index, size)
-            if behind != index:
-                return behind
+            behind, num_taken = self._take_middles(data, index, size, most_frames)
+            if num_taken:
+                return behind, num_taken
         word, flags, _ = unpack_head(data, index)
         self._data_stream_id = stream.id
         self._data_left = word >> 8
         self._data_ends = flags == END_STREAM
-        return index + HEAD_SIZE
+        return index + HEAD_SIZE, 1
 
-    def _take_middles(self, data: bytes, index: int, size: int) -> int:
+    def _take_middles(
+        self, data: bytes, index: int, size: int, most_frames: int
+    ) -> tuple[int, int]:
         """Takes in whole DATA frames from the middle of messages that are under way.
 
         Large uploads are mostly these: 16 KB each, from several streams in turn. The
@@ -181,14 +187,15 @@ class StreamIntake(SendingHalf):
         these, are left for others.
 
         Returns:
-            The index behind those taken; ``index`` if it was none.
+            The index behind those taken, and how many these are.
 
         """
         view = memoryview(data)
         streams = self.streams
         max_frame_size = self._limits.max_frame_size
         room = self._window.size
-        while size - index > HEAD_SIZE:
+        num_taken = 0
+        while size - index > HEAD_SIZE and num_taken < most_frames:
             word, flags, stream_id = unpack_head(data, index)
             length = word >> 8
             begin = index + HEAD_SIZE
@@ -213,8 +220,9 @@ class StreamIntake(SendingHalf):
             stream.received_bytes += length
             room -= length
             index = end
+            num_taken += 1
         self._window.size = room
-        return index
+        return index, num_taken
 
     def _begin_data(
         self, data: bytes, payload: int, flags: int, stream_id: int, length: int

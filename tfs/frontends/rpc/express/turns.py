@@ -25,7 +25,8 @@ class Turn:
     """What a connection may take in one round. Immutable.
 
     Attributes:
-        num_requests: Begun, and made whole, at most.
+        num_requests: Begun, and made whole, at most; what else takes time counts too
+            (:mod:`~tfs.frontends.rpc.express.frame_loop`).
         num_large_requests: Of 64 KB or more, made whole, at most.
         num_read_bytes: Taken from its socket, at most.
         num_written_bytes: Of large answers, moved towards its socket, at most.
