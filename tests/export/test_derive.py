@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -52,6 +53,11 @@ class Summed(nn.Module):
 class Star(nn.Module):
     def forward(self, *xs: torch.Tensor) -> torch.Tensor:
         return xs[0]
+
+
+class OnlyByPlace(nn.Module):
+    def forward(self, x: torch.Tensor, /) -> torch.Tensor:
+        return x
 
 
 class Encoder(nn.Module):
@@ -246,6 +252,7 @@ def test_classify_names_its_output_scores_and_derives_a_feature_per_input() -> N
         ({"method": "classify", "labels": ["a"]}, "1 labels for 3 scores"),
         ({"method": "regress"}, r"\[batch\] or \[batch, 1\]"),
         ({"method": "classify", "output_names": ["p"]}, "needs a batched output"),
+        ({"method": "classify", "features": {}}, "fills input 'x' .* name one in"),
     ],
 )
 def test_output_that_does_not_fit_its_method_is_refused(
@@ -254,6 +261,54 @@ def test_output_that_does_not_fit_its_method_is_refused(
     """What Classify and Regress answer has a fixed form."""
     with pytest.raises(InvalidArgument, match=message):
         derive(Double(), SignatureOptions(torch.rand(2, 3), **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"x": torch.rand(2, 3, dtype=torch.float64)}, r"return scores\.float\(\)"),
+        ({"x": torch.rand(2, 3), "bias": torch.rand(2, 3, dtype=torch.complex64)},
+         "no tf.Example holds complex64"),
+    ],
+)  # fmt: skip
+def test_signature_that_every_request_would_fail_is_refused(
+    inputs: dict[str, torch.Tensor], message: str
+) -> None:
+    """Examples must be able to fill the inputs, and scores are float32 on the wire."""
+
+    class Absolute(nn.Module):
+        def forward(
+            self, x: torch.Tensor, bias: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            return x if bias is None else x + bias.abs()
+
+    with pytest.raises(InvalidArgument, match=message):
+        derive(Absolute(), SignatureOptions(inputs, method="classify"))
+
+
+def test_sizes_that_vary_need_a_filling_for_examples() -> None:
+    """Rows of several Examples lie in one tensor; with pad they can."""
+    rows = {"tokens": torch.ones(2, 4), "mask": torch.ones(2, 4)}
+    free = {"tokens": [1], "mask": [1]}
+
+    class Pooled(Encoder):
+        def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> object:
+            return (tokens * mask).sum(1)
+
+    open_ = SignatureOptions(rows, method="regress", dynamic=free)
+    with pytest.raises(InvalidArgument, match="filled up, by pad of that input"):
+        derive(Pooled(), open_)
+    padded = replace(open_, pad={"tokens": 0}, mask={"tokens": "mask"})
+    assert list(derive(Pooled(), padded).signature.features) == ["tokens"]
+
+
+def test_input_with_a_default_is_no_feature() -> None:
+    """It is a setting of the call; Examples that do not know it get the default."""
+    rows = {"x": torch.rand(2, 3), "bias": torch.zeros(1)}
+    options = SignatureOptions(
+        rows, method="classify", defaults={"bias": torch.zeros(1)}
+    )
+    assert list(derive(Double(), options).signature.features) == ["x"]
 
 
 @pytest.mark.parametrize(

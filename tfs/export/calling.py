@@ -109,10 +109,12 @@ def name_inputs(
             [whole] if is_one else list(cast("Sequence[object]", whole))
         )
         if len(values) > len(by_keyword):
+            unnamed = any(p.kind is p.POSITIONAL_ONLY for p in parameters)
             raise InvalidArgument(
                 f"{len(values)} example inputs for {where}, whose parameters by name "
                 f"are: {', '.join(by_keyword) or 'none'}. A server passes inputs by "
-                "name: give each input a named parameter instead of *args"
+                "name: give each input a named parameter"
+                + (", without the '/' behind it" if unnamed else " instead of *args")
             )
         named = dict(zip(by_keyword, values, strict=False))
     required = [

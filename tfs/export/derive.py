@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import nn
 
+from tfs.core.dtype import DTYPES, FLOAT32, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import (
     FREE,
@@ -41,6 +43,13 @@ from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.nested_values import Form
 
 log = logging.getLogger(__name__)
+
+_EXAMPLE_DTYPES: Final = frozenset(
+    dtype
+    for name, dtype in DTYPES.items()
+    if not name.startswith(("complex", "float8"))
+)
+"""What values of a tf.Example are converted to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +161,7 @@ def _signature(
         outputs=outputs,
         defaults=_default_views(inputs, options, where),
         labels=tuple(options.labels),
-        features=_features(method, inputs, options),
+        features=_features(method, inputs, options, where),
         batched=options.batched,
     )
 
@@ -406,8 +415,11 @@ def _check_method(
             f"a {method.value} signature needs a batched output {wanted!r}; {where} "
             f"gives {', '.join(map(repr, outputs))}: name it in output_names"
         )
-    if not spec.dtype.name.startswith(("float", "bfloat")):
-        raise InvalidArgument(f"output {wanted!r} of {where} must be floating point")
+    if spec.dtype is not FLOAT32:
+        raise InvalidArgument(
+            f"output {wanted!r} of {where} must be float32, which is what clients of "
+            f"{method.value} get; it is {spec.dtype}: return {wanted}.float()"
+        )
     if method is Method.CLASSIFY:
         if len(spec.shape) != 2:
             raise InvalidArgument(
@@ -426,9 +438,15 @@ def _check_method(
 
 
 def _features(
-    method: Method, inputs: Mapping[str, TensorSpec], options: SignatureOptions
+    method: Method,
+    inputs: Mapping[str, TensorSpec],
+    options: SignatureOptions,
+    where: str,
 ) -> Mapping[str, FeatureSpec]:
-    """Returns the author's features, or one fixed feature per input."""
+    """Returns the author's features, or one per input that has no default.
+
+    Inputs with a default are settings of a call, and Examples are its rows.
+    """
     if options.features is not None:
         for name, feature in options.features.items():
             if feature.input not in inputs:
@@ -437,11 +455,16 @@ def _features(
                 )
             if trouble := feature.trouble(inputs[feature.input]):
                 raise InvalidArgument(f"feature {name!r} {trouble}")
-        return dict(options.features)
+        features = dict(options.features)
+        if method is not Method.PREDICT:
+            _check_filled(features, inputs, options, where)
+        return features
     if method is Method.PREDICT:
         return {}
-    derived = {}
+    derived: dict[str, FeatureSpec] = {}
     for name, spec in inputs.items():
+        if name in options.defaults or spec.dtype not in _EXAMPLE_DTYPES:
+            continue
         inner = spec.shape[1:]
         if FREE not in inner:
             derived[name] = FeatureSpec(name, FeatureKind.FIXED, spec.dtype, inner)
@@ -449,4 +472,34 @@ def _features(
             derived[name] = FeatureSpec(
                 name, FeatureKind.VARLEN, spec.dtype, pad=spec.pad
             )
+    for target in options.mask.values():
+        derived.pop(target, None)  # the padded input fills it
+    _check_filled(derived, inputs, options, where)
     return derived
+
+
+def _check_filled(
+    features: Mapping[str, FeatureSpec],
+    inputs: Mapping[str, TensorSpec],
+    options: SignatureOptions,
+    where: str,
+) -> None:
+    """Refuses features that leave an input empty: every request would fail."""
+    if not features and [spec.dtype for spec in inputs.values()] == [STRING]:
+        return  # it gets the Examples themselves
+    filled = {feature.input for feature in features.values()}
+    filled |= {options.mask[name] for name in filled if name in options.mask}
+    for name, spec in inputs.items():
+        if name in filled or name in options.defaults:
+            continue
+        if spec.dtype not in _EXAMPLE_DTYPES:
+            how = f"no tf.Example holds {spec.dtype}: take another dtype"
+        elif FREE in spec.shape[1:]:
+            how = "say how rows of different sizes are filled up, by pad of that input"
+        else:
+            how = "name one in features"
+        raise InvalidArgument(
+            f"no feature of a tf.Example fills input {name!r} of {where}, {spec}, which "
+            f"{options.method} needs: {how}, give it a default, or use the method "
+            "'predict'"
+        )

@@ -85,9 +85,9 @@ def save(
         base_path: The model's directory; created if absent.
         version: The version's number; None takes the next free one.
         method: What ``serving_default`` is for. "classify" needs an output
-            ``scores``, float [batch, classes], served as the module returns it: end
+            ``scores``, float32 [batch, classes], served as the module returns it: end
             it in a softmax to serve probabilities. "regress" needs an output
-            ``outputs``, float [batch] or [batch, 1]. A module that returns a single
+            ``outputs``, float32 [batch] or [batch, 1]. A module that returns a single
             tensor has it named so.
         labels: See :class:`SignatureOptions`, as for the following.
         features: tf.Example features.
