@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tfs.client.arrays import Typed, fill_tensor, read_tensor
 from tfs.client.narrow_floats import NARROW_FLOATS
@@ -91,6 +92,26 @@ def test_zeros_at_the_end_of_strings_are_kept() -> None:
         back = sent(value)
         assert back.shape == nested.shape
         assert list(back.flat) == wanted
+
+
+def test_strings_as_raw_content_are_read() -> None:
+    """TensorFlow Serving sends them so where it sends all tensors so."""
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING)
+    tensor.tensor_shape.dim.add(size=3)
+    tensor.tensor_content = b"\x01\x00\x02abb"
+    assert read_tensor(tensor, "x").tolist() == [b"a", b"", b"bb"]
+    tensor.tensor_content = b"\x01\x00\x03abb"
+    with pytest.raises(InvalidArgument, match="output 'x': tensor_content"):
+        read_tensor(tensor, "x")
+
+
+def test_tensors_of_other_libraries_keep_their_dtype() -> None:
+    """What numpy can see as an array is one, and nothing converts arrays."""
+    assert sent(torch.ones(2, dtype=torch.float64)).dtype == np.float64
+    assert sent(np.float64(1)).dtype == np.float64
+    for unseen in (torch.ones(1, dtype=torch.bfloat16), torch.ones(1).requires_grad_()):
+        with pytest.raises(InvalidArgument, match="'x'"):
+            sent(unseen)
 
 
 @pytest.mark.parametrize("value", [[[1, 2], [3]], {"a": 1}, object(), [1, "a"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 
 from tfs.client.narrow_floats import NARROW_FLOATS, decode, encode
 from tfs.client.results import Array
+from tfs.codec.tensor import split_strings
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
 
@@ -136,7 +138,7 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
     size = int(np.prod(shape, dtype=np.int64))
     if tensor.dtype == types_pb2.DT_STRING:
         strings = np.empty(size, dtype=object)
-        given = list(tensor.string_val)[:size]
+        given = _strings(tensor, size, name)
         strings[: len(given)] = given
         strings[len(given) :] = given[-1] if given else b""
         return strings.reshape(shape)
@@ -162,6 +164,16 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
         whole = len(values) // 2 * 2
         values = np.array(values[:whole], dtype=dtype.type(0).real.dtype).view(dtype)
     return _elements(tensor, dtype, values, shape, name)
+
+
+def _strings(tensor: tensor_pb2.TensorProto, size: int, name: str) -> Sequence[bytes]:
+    """Returns the strings of a typed field, or of raw content: some servers send that."""
+    if not tensor.tensor_content or not size:
+        return tensor.string_val[:size]
+    try:
+        return split_strings(tensor.tensor_content, size)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"output {name!r}: {error.message}") from error
 
 
 def _elements(
@@ -219,8 +231,10 @@ def as_array(
 ) -> Array:
     """Returns the value as an array; Python's floats, alone or in lists, as asked.
 
+    Whatever numpy takes for an array, a tensor of torch say, keeps its dtype.
+
     Raises:
-        InvalidArgument: Ragged lists.
+        InvalidArgument: Ragged lists, or what its library does not show to numpy.
 
     """
     if isinstance(value, np.ndarray):
@@ -233,9 +247,9 @@ def as_array(
         if array.dtype.kind in "SU":
             # numpy's own strings end before their trailing zeros.
             array = np.asarray(value, dtype=object)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # whatever a library raises
         raise InvalidArgument(f"input {name!r}: {error}") from error
-    if array.dtype == np.float64 and not isinstance(value, np.generic):
+    if array.dtype == np.float64 and not hasattr(value, "__array__"):
         if (np.abs(array) >= _UINT64_ONLY).any():
             integers = np.asarray(value, dtype=object)
             if all(isinstance(item, int) for item in integers.ravel()):

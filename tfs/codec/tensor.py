@@ -112,7 +112,7 @@ def of_content(
     """
     dtype = kind.dtype
     if dtype is STRING:
-        return TensorView(STRING, shape, _split_strings(content, num_elements))
+        return TensorView(STRING, shape, split_strings(content, num_elements))
     if len(content) != num_elements * dtype.item_bytes:
         raise InvalidArgument(
             f"tensor_content has {len(content)} bytes, {dtype} {list(shape)} takes "
@@ -317,8 +317,13 @@ def _packed(kind: WireType, numbers: Sequence[int]) -> bytes:
         )
 
 
-def _split_strings(content: Buffer, num_elements: int) -> tuple[bytes, ...]:
-    """Reads strings in ``tensor_content``: all lengths as varints, then all bytes."""
+def split_strings(content: Buffer, num_elements: int) -> tuple[bytes, ...]:
+    """Reads strings in ``tensor_content``: all lengths as varints, then all bytes.
+
+    Raises:
+        InvalidArgument: It holds something else, or another number of strings.
+
+    """
     if num_elements > len(content):
         raise InvalidArgument("tensor_content is too short for its strings")
     content = bytes(content)
