@@ -10,12 +10,14 @@ import tempfile
 import threading
 import types
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,12 +27,15 @@ from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.nested import ReadsItsFolder, TakesAnyName, Undecided
 from tests.models.two_ways import TwoWays
+from tests.models.with_config import Configured
 from tests.models.with_part import WithPart
 from tests.models.with_resource import Blob
 from tests.models.with_state import (
     Counts,
     Differentiates,
+    DifferentiatesInThreads,
     DifferentiatesOnServers,
+    Halfway,
     Numbers,
     Overwrites,
     ReadsFile,
@@ -48,7 +53,7 @@ from tfs.export import (
     save,
     save_python,
 )
-from tfs.export.values import same
+from tfs.export.values import from_array, same
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -139,6 +144,7 @@ def test_value_that_cannot_be_pickled_is_in_the_tree_with_what_to_do(
         (r"model\.2\.lock", "lock object", "__getstate__ that drops it"),
         (r"model\.2\.held\['of'\]", "within another", r"functools\.partial\(times"),
         (r"model\.2\.library", "the module json", "instead of keeping it"),
+        (r"model\.2\.names\.default_factory", "a lambda", r"`def name\(\.\.\.\):`"),
         (r"model\.2\.0", "a class within a function", "move class Local out of"),
     ):
         wanted = f"{place} CANNOT BE SAVED: [^├]*{why}[^├]* -> [^├]*{advice}"
@@ -158,7 +164,13 @@ def unsavable() -> nn.Module:
 
     module = nn.Sequential(Local())
     held = {"of": times}
-    for name, value in (("lock", threading.Lock()), ("held", held), ("library", json)):
+    names: dict[str, int] = defaultdict(lambda: 0)
+    for name, value in (
+        ("lock", threading.Lock()),
+        ("held", held),
+        ("library", json),
+        ("names", names),
+    ):
         setattr(module, name, value)
     return module
 
@@ -437,7 +449,9 @@ def test_own_code_outside_of_the_archive_is_out_of_reach(
     monkeypatch.setitem(sys.modules, "own_lazy", Lazy("own_lazy"))
     monkeypatch.delattr(sys.modules["own_lazy"], "__spec__")
     before = dict(sys.modules)
-    with pytest.raises(InvalidArgument, match=r"'own_heads' \(it is your own code"):
+    with pytest.raises(
+        InvalidArgument, match=r"'own_heads' \(it is your own code.*\)$"
+    ):
         save(_own_net(), torch.rand(2, 3), tmp_path)
     assert sys.modules["own_net"] is not before.get("own_net")
     assert before.keys() <= sys.modules.keys()
@@ -587,6 +601,16 @@ def test_numpy_arrays_are_example_inputs_too(tmp_path: Path) -> None:
     for example in (pixels, [pixels], {"x": pixels}):
         signature = read_manifest(save(AddsOne(), example, tmp_path)).signatures
         assert signature["serving_default"].inputs["x"].shape == (-1, 3)
+    save(AddsOne(), pixels[:, ::-1], tmp_path)
+
+
+def test_array_of_strings_is_an_example_input_too() -> None:
+    """It is a string tensor, which the module gets as lists of bytes."""
+    words = np.array([["a", "b"], ["c", "d"]])
+    assert from_array(words) == [["a", "b"], ["c", "d"]]
+    assert from_array(words.astype(object)) == [["a", "b"], ["c", "d"]]
+    mixed = np.array([None, "a"])
+    assert from_array(mixed) is mixed
 
 
 def test_what_is_no_module_is_refused_with_the_way_for_it(tmp_path: Path) -> None:
@@ -651,10 +675,34 @@ def test_model_that_overwrites_its_input_gets_a_copy(tmp_path: Path) -> None:
     assert data[: x.nbytes] == before.numpy().tobytes()
 
 
+class NeedsGradients(nn.Module):
+    """Differentiates as if gradients were always on."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        place = x.detach().requires_grad_()
+        return torch.autograd.grad(place.pow(2).sum(), place)[0]
+
+
+def test_dict_that_shows_its_items_as_attributes_is_saved(tmp_path: Path) -> None:
+    """Whatever it says of attributes that it does not have; pickle does not ask either."""
+    save(Configured(), torch.rand(2, 3), tmp_path)
+
+
+def test_module_that_restores_itself_unmade_is_told_of_torchscript(
+    tmp_path: Path,
+) -> None:
+    """So do parts of torch itself, whose author has no __setstate__ to change."""
+    with pytest.raises(InvalidArgument, match="platform='torchscript'"):
+        save(Halfway(), torch.rand(2, 3), tmp_path)
+
+
 def test_model_that_differentiates_learns_how_servers_call_it(tmp_path: Path) -> None:
     """There is no gradient in inference mode but for code that leaves it."""
-    with pytest.raises(InvalidArgument, match=r"inference_mode\(False\)"):
-        save(Differentiates(), torch.rand(2, 3), tmp_path)
+    for module in (Differentiates(), NeedsGradients()):
+        with pytest.raises(InvalidArgument, match=r"inference_mode\(False\)"):
+            save(module, torch.rand(2, 3), tmp_path)
+    with pytest.raises(InvalidArgument, match=r"starts threads.*inference_mode\(\)"):
+        save(DifferentiatesInThreads(), torch.rand(2, 3), tmp_path)
     save(DifferentiatesOnServers(), torch.rand(2, 3), tmp_path)
 
 

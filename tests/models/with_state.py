@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import nn
 
@@ -75,3 +77,34 @@ class Numbers(nn.Module):
 class Tempered(nn.Module):
     def forward(self, x: torch.Tensor, heat: torch.Tensor) -> torch.Tensor:
         return x[:, 0] / heat.expand(2)
+
+
+class DifferentiatesInThreads(nn.Module):
+    """Computes in a thread of its own, which inherits no inference mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            result: torch.Tensor = pool.submit(self.linear, x).result()
+        return result
+
+
+class Halfway(nn.Module):
+    """Restores itself as torch's quantized convolutions do: without being made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part: nn.Module = nn.Identity()
+
+    def __getstate__(self) -> object:
+        return self.part
+
+    def __setstate__(self, state: nn.Module) -> None:
+        self.part = state
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.part(x)
+        return result

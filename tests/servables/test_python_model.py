@@ -114,6 +114,39 @@ def test_class_without_manifest_says_its_signatures_itself(
     load(str(tmp_path))
 
 
+ARRAYS = """
+import numpy
+
+
+class Servable:
+    def predict(self, x):
+        ranked = numpy.argsort(x.numpy(), axis=1)[:, ::-1]
+        return {"ranked": ranked, "label": numpy.array(["b", "a"])[ranked]}
+"""
+
+
+def test_arrays_of_numpy_are_answers_as_libraries_make_them(
+    tmp_path: Path, load: Load
+) -> None:
+    """Views that run backwards, and names of classes; the signature may be given."""
+    source = tmp_path / "arrays.py"
+    source.write_text(ARRAYS)
+    form = {
+        "method": "predict",
+        "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
+        "outputs": {
+            "ranked": {"dtype": "int64", "shape": [-1, 2]},
+            "label": {"dtype": "string", "shape": [-1, 2]},
+        },
+    }
+    servable = load(save_python(source, tmp_path / "base", signatures={"rank": form}))
+    view = TensorView(FLOAT32, (1, 2), struct.pack("2f", 3.0, 4.0))
+    outcome = run_task(servable, "rank", {"x": view})
+    assert not isinstance(outcome, ServingError), outcome
+    assert outcome["ranked"].data == struct.pack("2q", 1, 0)
+    assert outcome["label"].data == (b"a", b"b")
+
+
 SEVERAL = """
 class Servable:
     signatures = {

@@ -12,6 +12,7 @@ from torch import nn
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
 from tfs.export.calling import is_nested, name_outputs, run
+from tfs.export.gradient_advice import gradient_advice
 from tfs.export.kept_buffers import KeptBuffers
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Value, Values, dtype_of, shape_of
@@ -126,9 +127,11 @@ class ModuleCalls:
         except InvalidArgument:
             raise
         except Exception as error:
+            advice = gradient_advice(str(error))
             raise InvalidArgument(
                 f"{self._where} fails on its example inputs "
                 f"({_described(inputs)}): {type(error).__name__}: {error}"
+                f"{advice and f'. {advice}'}"
             ) from error
 
     def attempt(self, inputs: Mapping[str, Value]) -> Values | None:

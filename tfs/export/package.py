@@ -222,6 +222,18 @@ class _Exporter(PackageExporter):
                 self.intern(module_name)
         super().add_dependency(module_name, dependencies)
 
+    def _persistent_id(self, obj: object) -> object:
+        """As torch has it, but its hook is a class's, as Python's own special methods.
+
+        torch asks the object, and one that makes attributes of its items answers with
+        KeyError, or with anything.
+        """
+        is_special = torch.is_storage(obj) or isinstance(obj, torch.TypedStorage)
+        if not is_special and not hasattr(type(obj), "__reduce_package__"):
+            return None
+        persistent: object = super()._persistent_id(obj)  # type: ignore[no-untyped-call]
+        return persistent
+
     def abandon(self) -> None:
         """Gives up the archive."""
         self.__exit__(RuntimeError, None, None)  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import io
@@ -120,6 +121,8 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
             else:
                 yield f"{path}.{name}", part
     elif isinstance(value, Mapping):
+        if isinstance(value, collections.defaultdict):
+            yield f"{path}.default_factory", value.default_factory
         yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))

@@ -54,7 +54,7 @@ def save_python(
     base_path: str | os.PathLike[str],
     version: int | None = None,
     *,
-    signatures: Mapping[str, Signature] | None = None,
+    signatures: Mapping[str, Signature | Mapping[str, object]] | None = None,
     class_name: str | None = None,
     methods: Mapping[str, str] = MappingProxyType({}),
     weights: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None = None,
@@ -75,8 +75,9 @@ def save_python(
             has, nothing that lies beside it.
         base_path: The model's directory; created if absent.
         version: The version's number; None takes the next free one.
-        signatures: By key; None takes the class's ``signatures``: a dict in the form
-            of a manifest, or a method without arguments that returns one.
+        signatures: By key, each as an object or in the form of a manifest; None takes
+            the class's ``signatures``: such a dict, or a method without arguments that
+            returns one.
         class_name: Which class; None takes the only one with ``predict``.
         methods: By signature key, the method to call instead of ``predict``; goes
             before ``methods`` of the class.
@@ -101,7 +102,7 @@ def save_python(
     if not os.path.isfile(place):
         raise InvalidArgument(f"no such file: {place}")
     found = (
-        dict(signatures)
+        _signatures_of(signatures, place)
         if signatures is not None
         else class_signatures(place, class_name)
     )
@@ -169,6 +170,12 @@ def class_signatures(path: str, class_name: str | None = None) -> dict[str, Sign
         form = kind().signatures()
     if not isinstance(form, Mapping):
         raise InvalidArgument(f"{kind.__name__}.signatures must be a dict")
+    return _signatures_of(form, path)
+
+
+def _signatures_of(
+    form: Mapping[str, Signature | Mapping[str, object]], path: str
+) -> dict[str, Signature]:
     return {
         str(key): value
         if isinstance(value, Signature)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -19,13 +19,19 @@ _ROUNDING: Final = {"rtol": 1e-3, "atol": 1e-4}
 
 
 def from_array(value: object) -> object:
-    """Returns a numpy array of numbers as a tensor, and anything else as it is."""
+    """Returns a numpy array of numbers as a tensor, one of strings as nested lists.
+
+    Anything else is returned as it is.
+    """
     if isinstance(value, torch.Tensor) or not hasattr(value, "__array_interface__"):
         return value
     try:
         return torch.tensor(value)
-    except TypeError:
-        return value  # of objects or strings
+    except ValueError:  # a view that runs backwards
+        return torch.tensor(cast("Any", value).copy())
+    except TypeError:  # of objects or strings
+        listed = cast("Any", value).tolist()
+        return listed if is_strings(listed) else value
 
 
 def from_numbers(value: object) -> torch.Tensor | None:

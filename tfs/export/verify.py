@@ -16,6 +16,7 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.export.derive import Derived
+from tfs.export.gradient_advice import gradient_advice
 from tfs.export.opened_files import OpenedFiles, watched_files
 from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.values import Value, close, view_of
@@ -32,16 +33,21 @@ _HINT: Final = (
 _OWN_FILE: Final = re.compile(r"'<torch_package_\d+>\.?([^']*)'")
 """A path made from the ``__file__`` of a packaged module, in an error's text."""
 
-_DIFFERENTIATES: Final = re.compile("requires?[_ ]grad|inference tensor", re.I)
+_SAYS_WHAT_TO_DO: Final = re.compile(r"No module named '.*' \(it is ")  # own_code.py
 _REGISTERS: Final = re.compile("TORCH_LIBRARY|register an operator", re.I)
 _REGISTRATION_HINT: Final = (
     "Operators belong to the process, in which the author's are registered already: "
     "define them by @torch.library.custom_op, which may be done again"
 )
-_GRADIENT_HINT: Final = (
-    "Servers call models in torch.inference_mode(): what needs gradients to predict "
-    "belongs into 'with torch.inference_mode(False), torch.enable_grad():', with clones "
-    "of the inputs"
+_HALF_MADE: Final = re.compile(
+    r"has no attribute '_(modules|parameters|buffers)'|before Module.__init__\(\) call"
+)
+"""Of a module that is restored without having been made."""
+
+_HALF_MADE_HINT: Final = (
+    "A part of it restores itself by a __setstate__ that takes the module for made "
+    "already; torch's quantized convolutions do. Save it with platform='torchscript', or "
+    "begin a __setstate__ of your own with torch.nn.Module.__init__(self)"
 )
 
 
@@ -166,10 +172,14 @@ def _modules_of(path: str) -> tuple[set[str], set[str]]:
 
 def _advice(platform: str, message: str) -> str:
     """Returns what to do about an error that only the loaded archive has."""
-    if _DIFFERENTIATES.search(message):
-        return f". {_GRADIENT_HINT}"
+    if advice := gradient_advice(message):
+        return f". {advice}"
     if _REGISTERS.search(message):
         return f". {_REGISTRATION_HINT}"
+    if _HALF_MADE.search(message):
+        return f". {_HALF_MADE_HINT}"
+    if _SAYS_WHAT_TO_DO.search(message):
+        return ""
     if platform != "torch_package":
         return ""
     own_file = _OWN_FILE.search(message)

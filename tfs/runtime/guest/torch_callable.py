@@ -244,7 +244,10 @@ class _SignatureCall:
             return value
         try:  # numpy arrays keep their dtype, plain numbers take the signature's
             if hasattr(value, "__array__"):
-                return torch.as_tensor(value)
+                try:
+                    return torch.as_tensor(value)
+                except ValueError:  # a view of an array that runs backwards
+                    return torch.as_tensor(value.__array__().copy())
             return torch.as_tensor(value, dtype=TORCH_DTYPES[spec.dtype])
         except Exception as error:
             raise Internal(

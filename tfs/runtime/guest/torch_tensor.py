@@ -120,7 +120,7 @@ def nest(data: Sequence[bytes], shape: tuple[int, ...]) -> Strings:
 
 
 def flatten(value: object) -> TensorView:
-    """Returns nested lists of bytes or str as a string tensor.
+    """Returns nested lists of bytes or str, or an array of them, as a string tensor.
 
     Raises:
         TypeError: An item is neither a string nor a list.
@@ -132,7 +132,10 @@ def flatten(value: object) -> TensorView:
     if isinstance(value, str):
         return TensorView(STRING, (), (value.encode(),))
     if not isinstance(value, list | tuple):
-        raise TypeError(f"strings expected, got {type(value).__name__}")
+        listed = getattr(value, "tolist", lambda: value)()
+        if not isinstance(listed, list | str | bytes):
+            raise TypeError(f"strings expected, got {type(value).__name__}")
+        return flatten(listed)
     parts = [flatten(item) for item in value]
     inner = parts[0].shape if parts else ()
     if any(part.shape != inner for part in parts):
