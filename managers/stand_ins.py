@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.loader_harness import LoaderHarness
-from managers.version_policy.action import Action, age
+from managers.version_policy.action import Action
 from tfs.core.errors import serving_error
 from tfs.core.loader import Loader
 from tfs.core.servable_data import ServableData
@@ -30,53 +30,71 @@ class _Gone:
     Attributes:
         version: As policies are to see it.
         make: Makes another loader of it.
-        tried_for: The newest generation that had failed when it last came back; that
-            it could not is no reason to try again before another has failed.
+        gone_for: The newest generation that was aspired then.
+        tried_for: The newest that was when it last came back; that it could not is no
+            reason to try again before another has failed.
 
     """
 
     version: HarnessSnapshot
     make: Callable[[], Loader[object]]
+    gone_for: int
     tried_for: int = -1
 
 
 class StandIns:
-    """For each servable, the version that was unloaded last. Confined to one step."""
+    """For each servable, the versions that were unloaded last. Confined to one step."""
 
     def __init__(self) -> None:
-        self._gone: dict[str, _Gone] = {}
+        self._gone: dict[str, list[_Gone]] = {}
+        # The newest generation that is aspired; not of those without any.
+        self._newest: dict[str, int] = {}
 
     def note_unload(self, harness: LoaderHarness) -> None:
         """Remembers a version that serves and is about to be unloaded.
 
-        Of several that go at once the highest.
+        And with it those that went for the same; others have had their chance.
         """
         make, version = harness.make_another, harness.snapshot()
         if make is None or version.state is not HarnessState.READY:
             return
-        name, before = version.id.name, self._gone.get(version.id.name)
-        if before is None or age(before.version) <= age(version):
-            gone = replace(version, state=HarnessState.DISABLED, may_return=True)
-            self._gone[name] = _Gone(gone, make)
+        name = version.id.name
+        gone_for = self._newest.get(name, -1)
+        gone = replace(version, state=HarnessState.DISABLED, may_return=True)
+        beside = [
+            each
+            for each in self._gone.get(name, ())
+            if each.gone_for == gone_for and each.version.id != version.id
+        ]
+        self._gone[name] = [*beside, _Gone(gone, make, gone_for)]
 
     def beside(
         self, name: str, versions: Sequence[HarnessSnapshot]
     ) -> Sequence[HarnessSnapshot]:
-        """Returns what a policy is to see: the versions, and what may come back.
+        """Returns what a policy is to see, of which it is asked what goes next.
 
-        It is forgotten once something aspired serves, or nothing is aspired.
+        The versions, and what may come back; that is forgotten once all that is aspired
+        serves, or nothing is aspired.
         """
-        gone = self._gone.get(name)
-        if gone is None:
+        newest = _newest_aspired(versions)
+        if newest < 0:
+            self._newest.pop(name, None)
+        else:
+            self._newest[name] = newest
+        if name not in self._gone:
             return versions
-        aspired = [v for v in versions if v.is_aspired]
-        if not aspired or any(v.state is HarnessState.READY for v in aspired):
+        if all(v.state is HarnessState.READY for v in versions if v.is_aspired):
             del self._gone[name]
             return versions
-        is_on_its_way = any(v.generation == gone.version.generation for v in versions)
-        if is_on_its_way or _newest(aspired) <= gone.tried_for:
-            return versions
-        return [*versions, gone.version]
+        present = {v.generation for v in versions}
+        return [
+            *versions,
+            *(
+                each.version
+                for each in self._gone[name]
+                if each.version.generation not in present and newest > each.tried_for
+            ),
+        ]
 
     def take(
         self, action: Action, versions: Sequence[HarnessSnapshot]
@@ -88,10 +106,15 @@ class StandIns:
             versions: Of its servable.
 
         """
-        gone = self._gone.get(action.id.name)
-        if gone is None or gone.version.generation != action.generation:
-            return None
-        gone.tried_for = _newest([v for v in versions if v.is_aspired])
+        for gone in self._gone.get(action.id.name, ()):
+            if gone.version.generation == action.generation:
+                return self._come_back(gone, versions)
+        return None
+
+    def _come_back(
+        self, gone: _Gone, versions: Sequence[HarnessSnapshot]
+    ) -> ServableData[Loader[object]]:
+        gone.tried_for = _newest_aspired(versions)
         servable_id = gone.version.id
         try:
             return ServableData(servable_id, gone.make())
@@ -101,5 +124,5 @@ class StandIns:
             return ServableData(servable_id, None, wrapped)
 
 
-def _newest(versions: Sequence[HarnessSnapshot]) -> int:
-    return max((v.generation for v in versions), default=-1)
+def _newest_aspired(versions: Sequence[HarnessSnapshot]) -> int:
+    return max((v.generation for v in versions if v.is_aspired), default=-1)

@@ -15,6 +15,7 @@ from managers.retry import RetryOptions
 from managers.version_policy.action import Action, ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.version_policy.standing_in import standing_in
 from tests.managers.environment import POOLS, Environment, Pools
 from tfs.core.errors import (
     Code,
@@ -993,6 +994,45 @@ def test_old_contents_come_back_for_new_ones_that_fail() -> None:
         assert isinstance(servable, FakeServable)
         assert servable.value == "mended"
     assert env.log.max_num_resident["m"] == 1
+    assert env.close()
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_what_callers_were_told_comes_back_though_another_version_serves(
+    pools: Pools,
+) -> None:
+    """Two are aspired, and the one that was to take its place failed."""
+    env = Environment(pools)
+    heirs: dict[int, list[int]] = {}
+    env.manager.set_transition_policy(
+        "m", standing_in(resource_preserving, lambda: heirs)
+    )
+    env.aspire("m", 1)
+    env.settle()
+    heirs[1] = [3]
+    bad = env.loader("m", 3, errors=[InvalidArgument("corrupt")])
+    env.aspire("m", 2, bad)
+    env.settle()
+    assert env.available("m") == (1, 2)
+    heirs[1] = [4]
+    env.aspire("m", 2, 4)
+    env.settle()
+    assert env.available("m") == (2, 4)
+    assert env.log.max_num_resident["m"] == 2
+    assert env.close()
+    assert env.log.resident == []
+
+
+def test_what_comes_back_is_what_went_last() -> None:
+    """A version that failed long ago beside one that served brings nothing back."""
+    env = saving()
+    old = env.loader("m", 3, errors=[InvalidArgument("corrupt")])
+    env.aspire("m", 2, old)
+    env.settle()
+    assert env.available("m") == (2,)
+    env.aspire("m", old, env.loader("m", 4, errors=[InvalidArgument("corrupt")]))
+    env.settle()
+    assert env.available("m") == (2,)
     assert env.close()
 
 

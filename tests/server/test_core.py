@@ -184,6 +184,36 @@ def test_what_stands_in_for_a_failed_version_answers_as_before(
     assert set(seen) <= {1}
 
 
+@pytest.mark.parametrize("how", ["primary", "label"])
+def test_a_failed_primary_has_a_stand_in_though_another_version_serves(
+    env: Environment, how: str
+) -> None:
+    """Unloaded first, back because the one that is meant failed: the other is not meant."""
+
+    def pointing_at(version: int, others: str) -> str:
+        extra = {
+            "primary": f"traffic {{ primary: {version} }}",
+            "label": f'version_labels {{ key: "x" value: {version} }}',
+        }[how]
+        policy = (
+            f"model_version_policy {{ specific {{ versions: {version} {others} }} }}"
+        )
+        return model("a", "", f"transition: RESOURCE_PRESERVING {policy} {extra}")
+
+    label = "x" if how == "label" else None
+    env.apply(pointing_at(1, ""))
+    for version in (2, 3):
+        env.add_version("a", version)
+    env.broken.add("/models/a/3")
+    env.apply(pointing_at(3, "versions: 2"))
+    assert env.available("a") == [2, 1]
+    assert env.served("a", label=label) == 1
+    env.apply(pointing_at(2, ""))
+    assert env.available("a") == [2]
+    assert env.served("a", label=label) == 2
+    assert env.log.max_num_resident["a"] == 2
+
+
 def test_a_version_that_comes_back_while_it_serves_is_not_loaded_again(
     env: Environment,
 ) -> None:

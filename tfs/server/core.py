@@ -17,6 +17,7 @@ from managers.version_policy.action import TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.version_policy.standing_in import standing_in
 from sources.adapter import Convert
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSourceOptions
@@ -248,12 +249,13 @@ class ServerCore:
 
     def _transition(self, settings: ModelSettings) -> TransitionPolicy:
         """Returns how versions of a model change."""
+        awaited = functools.partial(self._served.awaited, settings.name)
         if settings.keeps_resources:
-            return resource_preserving
+            return standing_in(resource_preserving, awaited)
         pinned = settings.pinned_versions
         return handing_over(
             availability_preserving,
-            functools.partial(self._served.awaited, settings.name),
+            awaited,
             lambda version: version in pinned and not self._is_taken_in(),
         )
 

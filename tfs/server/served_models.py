@@ -209,10 +209,10 @@ class ServedModels:
         return max(self._available(name), default=None)
 
     def awaited(self, name: str) -> Mapping[int, Collection[int]]:
-        """Returns by version that still answers which ones are to take its place.
+        """Returns by version that answered last which ones are to take its place.
 
-        For the primary and the labels whose new version is not available yet. Any
-        thread; takes no lock.
+        For the primary and the labels whose new version is not available yet; that
+        version may have been unloaded for it. Any thread; takes no lock.
         """
         config, routes = self._config, self._routes
         settings = None if config is None else config.models.get(name)
@@ -220,8 +220,8 @@ class ServedModels:
             return {}
         heirs: dict[int, set[int]] = {}
         route = routes.routes.get(name)
-        moves = [] if route is None else [(route.primary, settings.primary)]
-        meant = routes.labels.get(name, {})
+        moves = [] if route is None else [(route.last, settings.primary)]
+        meant = routes.last_labels.get(name, {})
         moves += [
             (meant.get(label), wanted) for label, wanted in settings.labels.items()
         ]

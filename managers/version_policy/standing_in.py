@@ -1,0 +1,73 @@
+"""Brings a version back if what was to take its place failed, whatever else serves.
+
+A policy that unloads first brings back what it unloaded if all that is aspired failed: then
+nothing would serve. It does not know what callers are told. Where several versions are
+aspired, those who mean the one that failed, by a label, as the primary or by its number, are
+not answered by the others. This wraps a policy with that knowledge; ``handing_over`` is the
+same for one that loads first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES, HarnessState
+from managers.version_policy.action import Action, TransitionPolicy, age, load
+from managers.version_policy.handing_over import Awaited
+
+
+def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
+    """Returns ``policy``, but that it brings back versions all heirs of which failed.
+
+    1. One that serves, though no source aspires it, is not shown to ``policy``.
+    2. One that was unloaded is loaded again, highest first, when ``policy`` has nothing
+       to do and nothing else that is not aspired is on its way.
+
+    There are never more than versions that failed: each has the place of one. New contents
+    of a version are its heir too.
+
+    Args:
+        policy: Decides about all others.
+        awaited: Which versions have other heirs; of those that are unloaded too.
+
+    """
+
+    def decide(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
+        failed = {v.id.version for v in versions if v.is_aspired} - {
+            v.id.version
+            for v in versions
+            if v.is_aspired and v.state is not HarnessState.ERROR
+        }
+        if not failed or all(v.is_aspired for v in versions):
+            return policy(versions)
+        heirs = awaited()
+
+        def heirs_of(version: HarnessSnapshot) -> Collection[int]:
+            number = version.id.version
+            return heirs.get(number) or ([number] if number in failed else ())
+
+        def is_orphan(version: HarnessSnapshot) -> bool:
+            mine = heirs_of(version)
+            return bool(mine) and failed.issuperset(mine)
+
+        unaspired = [v for v in versions if not v.is_aspired]
+        orphans = [v for v in unaspired if is_orphan(v)]
+        serving = [v for v in orphans if v.state is HarnessState.READY]
+        serving = sorted(serving, key=age, reverse=True)[: len(failed)]
+        kept = {v.generation for v in serving}
+        plan = policy([v for v in versions if v.generation not in kept])
+        if plan or len(kept) >= len(failed):
+            return plan
+        former = [v for v in orphans if v.may_return]
+        is_busy = any(
+            v.state not in END_STATES for v in unaspired if v.generation not in kept
+        )
+        if is_busy or not former:
+            return plan
+        chosen = max(former, key=age)
+        mine = ", ".join(map(str, sorted(heirs_of(chosen))))
+        why = f"version {mine} failed, for which it was unloaded; it serves meanwhile"
+        return [load(chosen, why)]
+
+    return decide
