@@ -45,8 +45,8 @@ def send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
     else:
         emit(apply_lines(reply))
         if reply.status.code:
-            verb = "applied, but" if reply.applied else "refused:"
-            print(f"{verb} {reply.status.message}")
+            verb = "applied" if reply.applied else "refused"
+            print(f"{verb}: {reply.status.message}")
         else:
             print("valid" if validate_only else "applied")
     return 1 if reply.status.code else 0

@@ -229,6 +229,16 @@ def test_a_newer_config_supersedes_one_that_waits(env: Environment) -> None:
     assert one(second).error is None
 
 
+def test_the_same_config_again_supersedes_nobody(env: Environment) -> None:
+    """Who edits the file and reloads it by hand is not told off by the edit's own look."""
+    first = env.apply(model("a"), model("b"), settles=False)
+    second = env.apply(model("a"), model("b"), origin=Origin.CONFIG_FILE, settles=False)
+    assert first == []
+    env.settle()
+    assert one(first).error is None
+    assert one(second).error is None
+
+
 def test_a_caller_is_answered_before_its_deadline(env: Environment) -> None:
     """Waiting ends shortly before the deadline, and says what is missing."""
     now_s = env.clock.now()

@@ -60,7 +60,12 @@ class Waiter:
     open: bool = field(default=True)
 
     def supersedes(self, other: Waiter) -> bool:
-        """Tells whether the other's change is no longer what is waited for."""
+        """Tells whether the other's change is no longer what is waited for.
+
+        What changes nothing leaves everybody waiting for what they wait for.
+        """
+        if all(each.change is Change.UNCHANGED for each in self.changes):
+            return False
         if self.is_base:
             return True
         return not other.is_base and bool(
