@@ -151,6 +151,10 @@ class Environment:
         self.core.begin(read_config_text(text, "test"), origin, "/models.config")
         self.settle()
 
+    def kill(self) -> None:
+        """Frees what the system takes back from a server that was killed."""
+        self.core.config.overrides_file.close()
+
     def look(self) -> None:
         """Looks at every base path and lets everything happen."""
         self.core.sources.source.poll_once()

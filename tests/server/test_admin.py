@@ -527,6 +527,35 @@ def test_a_full_disk_is_told_at_the_start(
     ]
 
 
+def test_two_servers_do_not_replace_each_others_overrides(tmp_path: Path) -> None:
+    """A rollback that the next restart would undo is refused, and the status says why."""
+    first = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    second = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    first.ask("rollback", pb.RollbackRequest(model="a"))
+    rollback = pb.RollbackRequest(model="a")
+    with pytest.raises(FailedPrecondition, match="give each a --state_dir of its own"):
+        second.ask("rollback", rollback)
+    assert second.env.served("a") == 2
+    assert "another server keeps its overrides" in second.show().notes[0]
+    first.env.kill()
+    with pytest.raises(FailedPrecondition, match="restart this one to take that over"):
+        second.ask("rollback", rollback)
+    third = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    assert third.env.served("a") == 1
+    third.ask("rollback", pb.RollbackRequest(model="a", end=True))
+    assert third.show().overrides == []
+
+
+def test_a_server_takes_over_where_the_one_before_ended(tmp_path: Path) -> None:
+    """In a rolling update both run for a while."""
+    old = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    new = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    assert "another server keeps its overrides" in new.show().notes[0]
+    old.env.kill()
+    new.ask("rollback", pb.RollbackRequest(model="a"))
+    assert list(new.show().notes) == []
+
+
 def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:
     """It is not laid over it; but what ends with the server does not end a rollback."""
     operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
@@ -535,8 +564,10 @@ def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:
     operator.ask("apply_config", pb.ApplyConfigRequest(text=text))
     assert operator.show().overrides == []
     assert "the overrides of a say" in operator.show().notes[0]
+    operator.env.kill()
     again = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
     assert again.env.served("a") == 1
+    again.env.kill()
     caught_up = operating(
         1, 2, extra=f"{ALL} traffic {{ primary: 1 }}", state_dir=str(tmp_path)
     )

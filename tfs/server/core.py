@@ -185,6 +185,7 @@ class ServerCore:
         self._comparisons.close(deadline_s)
         self._subscription.close()
         self._waiters.abandon(Aborted("the server is shutting down"))
+        self.config.overrides_file.close()
         return done
 
     def watch_repository(self, path: str) -> None:

@@ -147,6 +147,7 @@ def test_a_damaged_file_stays_until_it_is_replaced(tmp_path: Path) -> None:
         file = OverridesFile(str(tmp_path))
         assert file.read() == {}
         assert str(path) in file.problem
+        file.close()  # as the end of a process does
     file.write({})
     assert file.problem == ""
     assert (tmp_path / "overrides.pbtxt.unreadable").read_text() == "damaged {"
@@ -181,6 +182,17 @@ def test_whether_a_directory_can_be_written_is_told_as_it_is_now(
     state.unlink()
     file.write({})
     assert file.obstacle == ""
+
+
+def test_overrides_that_cannot_be_reached_are_not_taken_for_none(
+    tmp_path: Path,
+) -> None:
+    """A start without the rollback that there may be says so."""
+    state = tmp_path / "state"
+    state.symlink_to(state)
+    file = OverridesFile(str(state))
+    assert file.read() == {}
+    assert "none is in force: Failed to read" in file.problem
 
 
 def test_a_directory_that_cannot_be_written_refuses_the_change(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tfs.server.config.overrides import (
     overrides_text,
     read_overrides,
 )
+from tfs.server.config.state_lock import StateLock
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ class OverridesFile:
     says it again, until an override is written: then it moves aside to
     ``overrides.pbtxt.unreadable``.
 
+    Where another server keeps its overrides in the same directory, they are read, but
+    nothing is written while that server runs; nor afterwards what it changed meanwhile.
+
     Args:
         state_dir: Where it lies; "" keeps overrides in memory only.
 
@@ -41,6 +45,8 @@ class OverridesFile:
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
+        self._lock = StateLock(state_dir)
+        self._seen: bytes | None = None  # the file when it was read, None without one
         self.problem = ""
         self.obstacle = ""
 
@@ -57,8 +63,15 @@ class OverridesFile:
         self.obstacle = self._find_obstacle()
         if self.obstacle:
             log.warning("event=state_dir_unwritable %s", self.obstacle)
-        if not self.path or not os.path.lexists(self.path):
+        if not self.path:
             return {}
+        try:
+            os.lstat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError:
+            pass  # reading it says what is wrong
+        self._seen = self._content()
         try:
             return read_overrides(read_config_file(self.path), self.path)
         except ServingError as error:
@@ -82,6 +95,7 @@ class OverridesFile:
         scratch = f"{self.path}.tmp"
         try:
             os.makedirs(self._state_dir, exist_ok=True)
+            self._claim()
             with open(scratch, "w", encoding="utf-8") as file:
                 file.write(overrides_text(overrides))
                 file.flush()
@@ -100,6 +114,42 @@ class OverridesFile:
             ) from error
         self.problem = self.obstacle = ""
 
+    def close(self) -> None:
+        """Lets another server keep its overrides there; idempotent."""
+        self._lock.close()
+
+    def _claim(self) -> None:
+        """Makes sure that the file holds what this server read or wrote.
+
+        Raises:
+            FailedPrecondition: It is another server's, or was.
+
+        """
+        if self._lock.is_held:
+            return
+        self.obstacle = "" if self._lock.take() else self._shared()
+        if not self.obstacle and self._content() != self._seen:
+            self._lock.close()  # the next try says so again
+            self.obstacle = (
+                f"{self.path} was changed by another server since this one read it; "
+                "restart this one to take that over"
+            )
+        if self.obstacle:
+            raise FailedPrecondition(f"{self.obstacle}; nothing was changed")
+
+    def _shared(self) -> str:
+        return (
+            f"another server keeps its overrides in {self._state_dir}, so that this one "
+            "cannot; give each a --state_dir of its own"
+        )
+
+    def _content(self) -> bytes | None:
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
     def _find_obstacle(self) -> str:
         if not self.path:
             return ""
@@ -107,7 +157,7 @@ class OverridesFile:
             os.makedirs(self._state_dir, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._state_dir, buffering=0) as file:
                 file.write(bytes(_PROBE_BYTES))  # a full disk still gives empty files
-                return ""
+            return "" if self._lock.take() else self._shared()
         except OSError as error:
             return self._cannot_keep(error)
 
