@@ -746,6 +746,32 @@ def test_model_that_is_no_graph_is_refused_in_a_few_lines(
     assert "def forward" not in capfd.readouterr().err
 
 
+def test_strings_are_nothing_for_graphs(tmp_path: Path) -> None:
+    """torch would speak of its own shapes."""
+    with pytest.raises(
+        InvalidArgument, match=r"'text' of Greets holds strings.*as torch_"
+    ):
+        save(Greets(), {"text": ["a", "b"]}, tmp_path, platform="torch_export")
+
+
+class Greets(nn.Module):
+    def forward(self, text: list[bytes]) -> torch.Tensor:
+        return torch.tensor([len(each) for each in text])
+
+
+class OtherInGraphs(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if torch.compiler.is_exporting() else x
+
+
+def test_graph_that_computes_otherwise_is_told_of_what_may_be_the_cause(
+    tmp_path: Path,
+) -> None:
+    """The model is not at fault: torch's own parts take other ways through in graphs."""
+    with pytest.raises(DataLoss, match=r"no fast path.* Saved as torch_package"):
+        save(OtherInGraphs(), torch.rand(2, 3), tmp_path, platform="torch_export")
+
+
 def test_input_that_cannot_be_left_out_is_found_before_callers_do(
     tmp_path: Path,
 ) -> None:

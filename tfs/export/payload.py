@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.export.dependency_report import DependencyReport
@@ -160,6 +161,7 @@ class ProgramWriter:
 
     def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
         name = module.name
+        _refuse_strings(module)
         if len(module.options) != 1 or "methods" in module.entry:
             raise InvalidArgument(f"{name}: torch_export stores one method, forward")
         (each,) = module.derived.values()
@@ -204,6 +206,18 @@ class ProgramWriter:
                     f"{name} cannot be compiled here: {type(error).__name__}: {error}"
                 ) from error
         return entry
+
+
+def _refuse_strings(module: DescribedModule) -> None:
+    for derived in module.derived.values():
+        signature = derived.signature
+        for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+            for name, spec in specs.items():
+                if spec.dtype is STRING:
+                    raise InvalidArgument(
+                        f"{kind} {name!r} of {module.name} holds strings, and graphs "
+                        "take and give numbers only: save it as torch_package"
+                    )
 
 
 def _takes_any_name(module: nn.Module) -> bool:

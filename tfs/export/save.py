@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import torch
 from torch import nn
@@ -37,6 +38,12 @@ from tfs.export.wrappers import unwrapped, without_compiled_parts
 from tfs.runtime.guest.model_source import concurrency_of
 
 log = logging.getLogger(__name__)
+
+_IN_GRAPHS: Final = (
+    " Some parts of torch also compute otherwise in graphs: a TransformerEncoder with a "
+    "padding mask has no fast path there, which makes what is masked zero. Saved as "
+    "torch_package it answers as it does here"
+)
 
 
 def save(
@@ -195,7 +202,7 @@ def _fill(
         folder, writer.platform, entry, signatures, derived, is_exact=writer.is_exact
     )
     if differing:
-        _judge(module, options, derived, differing)
+        _judge(module, options, derived, differing, is_exact=writer.is_exact)
     commit(folder, writer.platform, signatures, entry, producer())
 
 
@@ -204,6 +211,8 @@ def _judge(
     options: Mapping[str, SignatureOptions],
     derived: Mapping[str, Derived],
     differing: Mapping[str, list[str]],
+    *,
+    is_exact: bool,
 ) -> None:
     """Raises unless the module itself does not repeat the outputs that differ."""
     for key, names in differing.items():
@@ -217,7 +226,7 @@ def _judge(
                 f"{where} gives other values for {', '.join(map(repr, names))} "
                 "when loaded from its archive; does it depend on something outside "
                 "of the module (a global variable), or on earlier calls (a list or "
-                "counter that it adds to)?"
+                "counter that it adds to)?" + ("" if is_exact else _IN_GRAPHS)
             )
         log.warning(
             "event=outputs_not_repeatable module=%s outputs=%s differ from call to "
