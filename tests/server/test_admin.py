@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -83,6 +84,25 @@ def operating(*versions: int, extra: str = "", state_dir: str = "") -> Operator:
         env.add_version("a", version)
     env.start(config(model("a", "", extra)))
     return Operator(env)
+
+
+def test_processes_that_wait_for_a_version_are_told_with_their_memory() -> None:
+    """They are part of what the server takes, though no model shows them."""
+    facts = ProcessFacts(
+        1.0,
+        "0.1",
+        "2.0",
+        tuple,
+        lambda: False,
+        Stats(),
+        reserve_pids=lambda: [os.getpid(), 1 << 30],
+    )
+    env = Environment()
+    env.start(config(model("a")))
+    server = CoreReports(env.core, env.clock, facts).models((), False).server
+    assert server.num_reserve_processes == 2
+    assert 0 < server.reserve_bytes <= server.resident_bytes * 2
+    assert "in 2 process(es) kept ready" in "\n".join(server_lines(server, 1))
 
 
 def test_models_are_listed_with_states_and_reasons() -> None:

@@ -8,10 +8,13 @@ from typing import cast
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import HarnessState
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
+from tfs.server.interpreters import Interpreters
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.options import ServerOptions
 from tfs.testing.fake_clock import FakeClock
@@ -26,6 +29,14 @@ class Annotated:
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, int | None]] = []
+        self.states: list[HarnessState] = []
+
+    def snapshots(self, name: str) -> list[HarnessSnapshot]:
+        assert name == ID.name
+        return [
+            HarnessSnapshot(ID, state, None, True, generation)
+            for generation, state in enumerate(self.states)
+        ]
 
     def annotate(
         self, servable_id: ServableId, *, note: str, resident_bytes: int | None
@@ -103,3 +114,18 @@ def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
     noting.fleet._note_hang(ID, "")
     noting.loop.step()
     assert noting.manager.notes[-1] == ("runs in dlmopen: x", 7)
+
+
+def test_what_is_kept_for_the_next_version_goes_with_the_last(
+    noting: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another loads, serves or waits to, a worker may still be of use."""
+    forgotten: list[str] = []
+    monkeypatch.setattr(Interpreters, "reserve_pids", [1])
+    monkeypatch.setattr(Interpreters, "forget", lambda _, name: forgotten.append(name))
+    noting.manager.states = [HarnessState.DISABLED, HarnessState.NEW]
+    noting.published(ManagerState.END)
+    assert forgotten == []
+    noting.manager.states = [HarnessState.DISABLED, HarnessState.ERROR]
+    noting.published(ManagerState.END)
+    assert forgotten == [ID.name]

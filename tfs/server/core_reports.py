@@ -38,7 +38,7 @@ from tfs.server.config.running_config import (
     resting_note,
 )
 from tfs.server.core import ServerCore
-from tfs.server.memory.resident_memory import tree_resident_bytes
+from tfs.server.memory.resident_memory import resident_bytes, tree_resident_bytes
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class ProcessFacts:
         is_draining: Whether it takes no new requests.
         stats: What it counts.
         memory: What models may use together, and do; None: no limit.
+        reserve_pids: Processes that run no version and wait for one.
 
     """
 
@@ -65,6 +66,7 @@ class ProcessFacts:
     is_draining: Callable[[], bool]
     stats: Stats
     memory: ResourceTracker | None = None
+    reserve_pids: Callable[[], Sequence[int]] = tuple
 
 
 class CoreReports:
@@ -177,6 +179,7 @@ class CoreReports:
 
     def _server(self, include_stats: bool) -> pb.ServerReport:
         facts = self._facts
+        reserve = facts.reserve_pids()
         state = pb.ServerReport.SERVING
         if facts.is_draining():
             state = pb.ServerReport.DRAINING
@@ -192,6 +195,8 @@ class CoreReports:
             listeners=facts.listeners(),
             resident_bytes=tree_resident_bytes(os.getpid()),
             stats=stats_report(facts.stats) if include_stats else (),
+            num_reserve_processes=len(reserve),
+            reserve_bytes=resident_bytes(reserve),
         )
         if facts.memory is not None:
             ram = Resource(MAIN, RAM_BYTES, 0)

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -115,6 +115,16 @@ class Interpreters:
     def has_processes(self) -> bool:
         """Whether this host has the process backend."""
         return self._processes is not None
+
+    @property
+    def reserve_pids(self) -> Sequence[int]:
+        """Processes that run no version and wait for one."""
+        return () if self._processes is None else self._processes.reserve_pids
+
+    def forget(self, servable: str) -> None:
+        """Keeps no process for the next version of a servable: none is to come."""
+        if self._processes is not None:
+            self._processes.forget(servable)
 
     def of(
         self,

@@ -7,13 +7,15 @@ one servable per version wherever it runs.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.harness_state import END_STATES
 from tfs.core.errors import FailedPrecondition
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.loader import Loader
@@ -183,6 +185,10 @@ class ModelFleet:
 
         return replace(self._places, placement=placement, interpreter=interpreter)
 
+    def reserve_pids(self) -> Sequence[int]:
+        """Returns the processes that run no version and wait for one."""
+        return self._interpreters.reserve_pids
+
     def prepare(self) -> None:
         """Imports torch where versions may come to run in this process. Blocks."""
         if self._places.placement.backend is not Backend.PROCESS:
@@ -256,6 +262,15 @@ class ModelFleet:
             self._annotate(state.id, *kept)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
             self._loop.post(self._wake_measurer)
+        if state.manager_state is ManagerState.END:
+            self._loop.post(functools.partial(self._forget_if_gone, state.id.name))
+
+    def _forget_if_gone(self, name: str) -> None:
+        """Ends what was kept for the next version of a servable that has none any more."""
+        if self._interpreters.reserve_pids and all(
+            version.state in END_STATES for version in self._manager.snapshots(name)
+        ):
+            self._interpreters.forget(name)
 
     def _keep_note(
         self, servable_id: ServableId, note: str, resident_bytes: int | None

@@ -327,6 +327,7 @@ class ModelServer:
             is_draining=lambda: self._draining,
             stats=self.stats,
             memory=self._memory,
+            reserve_pids=self._fleet.reserve_pids,
         )
 
     def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:

@@ -271,6 +271,15 @@ def test_a_worker_that_nobody_takes_ends(
     assert versions.parked.pids == []
 
 
+def test_the_workers_of_a_servable_that_is_gone_end(versions: Versions) -> None:
+    """Nothing is kept for a version that is not to come; others keep theirs."""
+    models = [versions.load(versions.source(name=name)) for name in "ab"]
+    gone, kept = (versions.unload(model) for model in models)
+    versions.host.on_loop(lambda: versions.parked.forget("a"))
+    assert versions.parked.pids == versions.parked.all_pids == [kept]
+    until(lambda: is_gone(gone), "its end")
+
+
 def test_a_parked_worker_that_was_killed_is_forgotten(versions: Versions) -> None:
     """The next version is loaded on another process, whoever ended this one."""
     pid = versions.come_and_go()

@@ -10,7 +10,7 @@ if it is, it waits here; whatever it finds changed, it ends as ever.
     cleaning  drops its model, and looks             -> parked, ended
     parked    has nothing, waits for the next        -> taken, ended
     taken     is an interpreter's, as any worker
-    ended     by death or age, at the lowest priority
+    ended     by death or age, or as its servable is gone, at the lowest priority
 
 """
 
@@ -98,6 +98,11 @@ class ParkedWorkers:
         """The processes that could be taken now."""
         return [each.link.pid for each in self._parked if each.is_clean]
 
+    @property
+    def all_pids(self) -> list[int]:
+        """Those, and the ones that clean up or wait to. Any thread may ask."""
+        return [each.link.pid for each in list(self._parked)]
+
     def park(self, code: SameCode, link: WorkerLink, model_id: int) -> bool:
         """Takes over a worker that answers no calls any more; False: the caller keeps it.
 
@@ -144,6 +149,12 @@ class ParkedWorkers:
                 )
                 return parked.link
         return None
+
+    def forget(self, servable: str) -> None:
+        """Ends those of a servable, of which no next version is to come."""
+        for parked in list(self._parked):
+            if parked.code.servable == servable:
+                self._end(parked)
 
     def close(self) -> None:
         """Ends them all and takes no more; idempotent."""

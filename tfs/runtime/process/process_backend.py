@@ -112,10 +112,22 @@ class ProcessBackend:
         """The worker that is kept ready, once it is."""
         return self._spare.pid if self._spare is not None else None
 
+    def forget(self, servable: str) -> None:
+        """Keeps no worker for the next version of a servable: none is to come."""
+        if self._parked is not None:
+            self._loop.post(partial(self._parked.forget, servable))
+
     @property
     def parked_pids(self) -> Sequence[int]:
         """The workers that wait for the next version of what they ran."""
         return self._parked.pids if self._parked is not None else ()
+
+    @property
+    def reserve_pids(self) -> Sequence[int]:
+        """The workers that run no version: the spare and those parked. Any thread."""
+        pids = self._parked.all_pids if self._parked is not None else []
+        spare = self.spare_pid
+        return pids if spare is None else [spare, *pids]
 
     def close(self, deadline_s: float | None = None) -> None:
         """Ends every pool and the zygote. Blocks; the loop must run."""

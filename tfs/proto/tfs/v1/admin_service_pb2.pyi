@@ -46,7 +46,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerReport(_message.Message):
-    __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats")
+    __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats", "num_reserve_processes", "reserve_bytes")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[ServerReport.State]
@@ -68,6 +68,8 @@ class ServerReport(_message.Message):
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RESERVE_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_BYTES_FIELD_NUMBER: _ClassVar[int]
     state: ServerReport.State
     tfs_version: str
     torch_version: str
@@ -77,7 +79,9 @@ class ServerReport(_message.Message):
     memory_reserved_bytes: int
     resident_bytes: int
     stats: _containers.RepeatedCompositeFieldContainer[Stat]
-    def __init__(self, state: _Optional[_Union[ServerReport.State, str]] = ..., tfs_version: _Optional[str] = ..., torch_version: _Optional[str] = ..., started_s: _Optional[float] = ..., listeners: _Optional[_Iterable[_Union[ListenerReport, _Mapping]]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_reserved_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ...) -> None: ...
+    num_reserve_processes: int
+    reserve_bytes: int
+    def __init__(self, state: _Optional[_Union[ServerReport.State, str]] = ..., tfs_version: _Optional[str] = ..., torch_version: _Optional[str] = ..., started_s: _Optional[float] = ..., listeners: _Optional[_Iterable[_Union[ListenerReport, _Mapping]]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_reserved_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., num_reserve_processes: _Optional[int] = ..., reserve_bytes: _Optional[int] = ...) -> None: ...
 
 class Stat(_message.Message):
     __slots__ = ("name", "labels", "value", "histogram")
