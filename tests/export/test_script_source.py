@@ -52,6 +52,79 @@ def test_changes_of_a_kept_table_are_kept() -> None:
     assert "TABLE.update(b=2)" in kept
 
 
+REGISTRIES = """\
+import functools
+import torch
+
+LAYERS = {}
+
+
+def register(name):
+    def enter(item):
+        LAYERS[name] = item
+        return item
+    return enter
+
+
+def timed(function):
+    return functools.wraps(function)(lambda *args: function(*args))
+
+
+@register("square")
+def square(x):
+    return power(x)
+
+
+def power(x):
+    return x * x
+
+
+@functools.singledispatch
+def weigh(layer):
+    return 1
+
+
+@weigh.register
+def _(layer: torch.nn.ReLU):
+    return 2
+
+
+@timed
+def main():
+    import_that_trains()
+
+
+@torch.no_grad()
+def evaluate():
+    return 1
+
+
+class Net(torch.nn.Module):
+    @timed
+    def forward(self, x):
+        return LAYERS["square"](x) * weigh(self)
+
+
+def train(net):
+    return LAYERS, net
+
+
+train(Net())
+"""
+
+
+def test_definitions_that_enter_themselves_into_what_is_kept_are_kept() -> None:
+    """A registry that a model looks into is filled by decorators that nobody names."""
+    kept = needed_source(REGISTRIES, {"Net"})
+    for wanted in ("def square", "def power", "@weigh.register\ndef _(", "def timed"):
+        assert wanted in kept
+    for gone in ("def evaluate", "def main", "def train", "train(Net())"):
+        assert gone not in kept
+    without_tables = REGISTRIES.replace('LAYERS["square"](x) * ', "")
+    assert "def main" not in needed_source(without_tables, {"Net"})
+    assert "def square" not in needed_source(without_tables, {"Net"})
+
+
 def test_decorated_and_conditional_definitions_are_kept_whole() -> None:
     """A decorator belongs to its function, a try to all names it binds."""
     source = (

@@ -8,7 +8,7 @@ define what the model uses go into the archive, word for word.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 
 def needed_source(source: str, names: Collection[str]) -> str:
@@ -16,7 +16,9 @@ def needed_source(source: str, names: Collection[str]) -> str:
 
     Imports, definitions and assignments are kept if something kept uses what they
     bind, and calls on such an object (``TABLE.update(...)``) with them, but none on
-    what was imported (``torch.save(...)``). A block that asks for ``__name__`` never is.
+    what was imported (``torch.save(...)``). So are definitions that enter themselves
+    into something kept: by a decorator of it (``@TABLE.register``), or by one that is a
+    function which fills a kept table. A block that asks for ``__name__`` never is.
 
     Raises:
         SyntaxError: The source does not parse.
@@ -32,11 +34,19 @@ def needed_source(source: str, names: Collection[str]) -> str:
     }
     wanted = set(names)
     kept: set[int] = set()
+    fills = {
+        each.name: _filled(each)
+        for each in statements
+        if isinstance(each, ast.FunctionDef | ast.ClassDef)
+    }
     changed = True
     while changed:
         changed = False
         for index, statement in enumerate(statements):
-            if index in kept or not _is_needed(statement, wanted, imported):
+            if index in kept or not (
+                _is_needed(statement, wanted, imported)
+                or _enters_itself(statement, wanted - imported, fills)
+            ):
                 continue
             kept.add(index)
             wanted |= _used(statement)
@@ -63,6 +73,52 @@ def _is_needed(
             and owner.id not in imported
         )
     return any(name in wanted for name in _bound(statement))
+
+
+def _enters_itself(
+    statement: ast.stmt, wanted: Collection[str], fills: Mapping[str, Collection[str]]
+) -> bool:
+    """Whether something wanted learns of a definition by one of its decorators.
+
+    Args:
+        statement: At the top level.
+        wanted: Names that the script itself binds.
+        fills: What each function and class of the script writes into.
+
+    """
+    if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return False
+    for decorator in statement.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        owner = _owner(called)
+        if owner is called:  # a function of the script
+            if any(name in wanted for name in fills.get(owner.id, ())):
+                return True
+        elif owner is not None and owner.id in wanted:
+            return True
+    return False
+
+
+def _filled(definition: ast.stmt) -> set[str]:
+    """Returns the names of what a definition writes into, or has methods called of."""
+    owners = set()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Call):
+            owner = _owner(node.func) if isinstance(node.func, ast.Attribute) else None
+        elif isinstance(node, ast.Attribute | ast.Subscript):
+            owner = _owner(node) if isinstance(node.ctx, ast.Store) else None
+        else:
+            continue
+        if owner is not None:
+            owners.add(owner.id)
+    return owners
+
+
+def _owner(node: ast.expr) -> ast.Name | None:
+    """Returns the name that attributes and items are taken of; itself if it is one."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
