@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -466,6 +467,35 @@ def test_own_code_outside_of_the_archive_is_out_of_reach(
     importlib.invalidate_caches()
     with pytest.raises(InvalidArgument, match=r"'own_heads' \(it is in the archive"):
         save(_own_net(), torch.rand(2, 3), tmp_path, include=["own_heads"])
+
+
+def test_authors_own_file_may_be_called_model(
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what most people call it; the archive's own package makes room for it."""
+    (own_code / "model.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(3, 2)\n"
+    )
+    spec = importlib.util.find_spec("model")
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    with monkeypatch.context() as imported:
+        imported.setitem(sys.modules, "model", source)
+        spec.loader.exec_module(source)
+        path = save(source.Model(), torch.rand(2, 3), tmp_path / "base")
+        resources = {"words.txt": "a"}
+        with pytest.raises(InvalidArgument, match=r'"resources/words\.txt"'):
+            save(source.Model(), torch.rand(2, 3), tmp_path, resources=resources)
+    entry = read_manifest(path).entry
+    assert entry["package"] == "packaged_model"
+    importer = PackageImporter(f"{path}/model.pt")
+    loaded = importer.load_pickle("packaged_model", "model.pkl")
+    again = save(loaded, torch.rand(2, 3), tmp_path / "base")
+    assert read_manifest(again).entry == entry
 
 
 def test_extern_own_code_may_import_more_of_it(tmp_path: Path, own_code: Path) -> None:

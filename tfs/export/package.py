@@ -41,6 +41,11 @@ from tfs.export.script_source import needed_source
 from tfs.export.wrappers import unwrapped, without_compiled_parts
 
 PACKAGE: Final = "model"
+"""Where the model is pickled in an archive, and resources lie that name no folder."""
+
+BESIDE: Final = "packaged_model"
+"""In its place, where the author has a module called model: a file is no package."""
+
 RESOURCE: Final = "model.pkl"
 
 
@@ -83,6 +88,41 @@ class PackageRules:
         for rule in ("intern", "mock"):
             for glob in getattr(self, rule):
                 _refuse_always_extern(rule, glob)
+
+
+def package_of(module: nn.Module, rules: PackageRules) -> str:
+    """Returns the package of an archive in which its model is pickled.
+
+    Raises:
+        InvalidArgument: The author has a module called model, and resources for the
+            package of that name.
+
+    """
+    own = {type(part).__module__ for part in module.modules()}
+    repackaged = [name for name in own if name != PACKAGE and _plain(name) == PACKAGE]
+    if not _is_file_of_the_authors(PACKAGE, rules) and not any(
+        not hasattr(sys.modules.get(name), "__path__") for name in repackaged
+    ):
+        return PACKAGE
+    for name in rules.resources:
+        if name.rpartition("/")[0] in ("", PACKAGE):
+            raise InvalidArgument(
+                f"resource {name!r} would lie in the package {PACKAGE!r}, which is a "
+                "module of yours and no folder: put it into another one "
+                f'("resources/{name.rpartition("/")[2]}")'
+            )
+    return BESIDE
+
+
+def _is_file_of_the_authors(name: str, rules: PackageRules) -> bool:
+    """Whether a module may go into the archive, and as a file, not as a folder."""
+    if name in rules.sources:
+        return Path(rules.sources[name]).is_file()
+    module = sys.modules.get(name)
+    if module is not None and hasattr(module, "__path__"):
+        return False
+    is_used = module is not None or name in rules.include
+    return is_used and default_action(name)[0] is Action.INTERNED
 
 
 def _refuse_always_extern(rule: str, glob: str) -> None:
@@ -144,6 +184,7 @@ def _save(
 ) -> tuple[Unsaved, ...]:
     """Puts everything into the archive; returns what of the module does not go."""
     _refuse_two_of_a_name(module)
+    package = package_of(module, rules)
     unsaved = _scripted(module)
     _save_script(exporter, module)
     for name, place in rules.sources.items():
@@ -153,7 +194,7 @@ def _save(
             with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
                 # torch's own exporter asks a storage in a way that torch deprecates.
                 warnings.filterwarnings("ignore", "TypedStorage is deprecated")
-                exporter.save_pickle(PACKAGE, RESOURCE, module)
+                exporter.save_pickle(package, RESOURCE, module)
     except Exception as error:
         unsaved = unsaved_of(module)
         if not unsaved:

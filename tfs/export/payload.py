@@ -21,9 +21,9 @@ from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived
 from tfs.export.foreign_operators import operators_of, refuse_foreign
 from tfs.export.package import (
-    PACKAGE,
     RESOURCE,
     PackageRules,
+    package_of,
     quiet,
     write_package,
 )
@@ -108,7 +108,11 @@ class PackageWriter:
         )
         if self.report is not None:
             self.report(found)
-        return {"package": PACKAGE, "resource": RESOURCE, **module.entry}
+        return {
+            "package": package_of(module.module, self.rules),
+            "resource": RESOURCE,
+            **module.entry,
+        }
 
 
 @dataclass(frozen=True, slots=True)
