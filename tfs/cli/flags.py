@@ -117,7 +117,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_receive_bytes",
         "max_receive_bytes",
         int,
-        "express: requests on their way in, all together; a larger one is refused",
+        "express: requests on their way in, all together; a larger one is refused; as "
+        "much again of answers may wait for slow readers",
     ),
     Flag("model_name", "model_name", str, "single model: its name (default default)"),
     Flag(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from tfs.core.call import Transport
 from tfs.core.serving_loop import ServingLoop
@@ -26,6 +27,9 @@ def chosen_transport(options: ServerOptions) -> TransportKind:
     return TransportKind.EXPRESS
 
 
+_LEAST_BACKLOG_BYTES: Final = 64 << 20  # answers may be far longer than requests
+
+
 def make_transport(
     options: ServerOptions,
     loop: ServingLoop,
@@ -47,7 +51,10 @@ def make_transport(
         return ExpressTransport(
             loop,
             ExpressOptions(
-                limits, options.max_receive_bytes, look_s=options.loop_spin_us / 1e6
+                limits,
+                options.max_receive_bytes,
+                max_backlog_bytes=max(options.max_receive_bytes, _LEAST_BACKLOG_BYTES),
+                look_s=options.loop_spin_us / 1e6,
             ),
             stats=stats,
             on_large_message=on_large_message,

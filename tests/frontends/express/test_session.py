@@ -411,6 +411,79 @@ def test_bad_compression_fails_the_call(
 # -- rounds and back-pressure -----------------------------------------------------------
 
 
+def test_answers_nobody_takes_are_bounded_for_the_whole_server(tmp_path: Path) -> None:
+    """Those who read too slowly go until the rest fits; who reads is served on."""
+    options = ExpressOptions(max_backlog_bytes=400_000)
+    closed = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+    with running(tmp_path, options) as rig:
+        slow = [rig.connect(closed) for _ in range(5)]
+        for client in slow:
+            rig.advance(2.0)
+            client.send(head(1) + data_frame(1, prefixed(bytes(60_000))))
+            client.send(head(3) + data_frame(3, prefixed(bytes(5_000))))
+            rig.settle()
+        assert rig.transport._shared.backlog.num_bytes == 5 * 65_010
+        late = [rig.connect(closed) for _ in range(2)]
+        for client in late:
+            client.send(head(1) + data_frame(1, prefixed(bytes(60_000))))
+            rig.settle()
+        assert rig.transport._shared.backlog.num_bytes == 4 * 65_010 + 2 * 60_005
+        for client in slow:
+            client.read()
+        assert [client.is_closed for client in slow] == [True] + 4 * [False]
+        assert slow[0].goaway is ErrorCode.ENHANCE_YOUR_CALM
+        good = rig.connect()
+        good.send(request(1, b"others"))
+        rig.settle()
+        assert good.answer(1).messages == [b"others"]
+        for client in [*slow, *late]:
+            client.close()
+        rig.settle()
+        assert rig.transport._shared.backlog.num_bytes == 0
+        assert rig.transport.counters.timeouts == 1
+
+
+def test_an_answer_taken_byte_by_byte_is_given_up(tmp_path: Path) -> None:
+    """A window of a byte now and then is no progress; 16 KB a second are."""
+    with running(tmp_path) as rig:
+        client = rig.connect(HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+        for stream_id in (1, 3):
+            client.send(head(stream_id))
+            body = prefixed(bytes(1_000_000))
+            while body:
+                body = client.upload(stream_id, body, 60_000)
+                rig.settle()
+        client.send(frames.window_update(0, 2_000_000))
+        for _round in range(4):
+            client.send(frames.window_update(1, 1) + frames.window_update(3, 200_000))
+            for _ in range(4):
+                rig.settle()
+                client.read()
+            rig.advance(10.0)
+        assert client.answer(1).reset is ErrorCode.CANCEL
+        assert client.answer(3).reset is None
+        assert len(client.answer(3).body) == 800_000
+
+
+def test_a_stream_of_answers_is_refused_where_others_wait(tmp_path: Path) -> None:
+    """What waits for one client's streams is bounded together; a first message is not."""
+    options = ExpressOptions(limits=ConnectionLimits(max_queued_bytes=100_000))
+    with running(tmp_path, options) as rig:
+        client = rig.connect(HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+        for stream_id in (1, 3, 5):
+            client.send(
+                head(stream_id, STREAM) + data_frame(stream_id, prefixed(b"go"))
+            )
+        rig.settle()
+        first, second, third = rig.streams
+        assert first.send(bytes(90_000))
+        assert second.send(bytes(90_000))
+        assert not first.send(b"more")
+        assert not second.send(b"more")
+        assert third.send(b"first")
+        assert not third.send(b"more")
+
+
 def test_a_flooding_connection_gets_its_turn_and_no_more(tmp_path: Path) -> None:
     """Its surplus waits, others are served in every round, and it in every other."""
     options = ExpressOptions(limits=ConnectionLimits(max_requests_per_round=10))

@@ -341,12 +341,15 @@ class ExpressStreamCall(ExpressCall):
         if not self.is_finished and session.connection.is_too_large(len(message)):
             self.fail(session.connection.too_large(len(message)))
             return False
+        connection = session.connection
+        waiting_bytes = self.stream.outbox_bytes
         if (
             self.is_finished
-            or self.stream.outbox_bytes > session.max_stream_queued_bytes
+            or waiting_bytes > session.max_stream_queued_bytes
+            or (waiting_bytes and connection.is_overfull)
         ):
             return False
-        session.connection.send_message(self.stream, message)
+        connection.send_message(self.stream, message)
         session.mark_dirty()
         return True
 

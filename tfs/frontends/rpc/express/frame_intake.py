@@ -214,7 +214,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             table.remember_reset(stream_id)  # GOAWAY told it: never processed
         elif (
             len(self.streams) + self.num_cut_off >= self._limits.max_concurrent_streams
-            or self.queued_bytes > self._limits.max_queued_bytes
+            or self.is_overfull
             or num_bytes > self._budget.free_to_all_bytes
         ):
             self._refuse(stream_id, ErrorCode.REFUSED_STREAM, ends)

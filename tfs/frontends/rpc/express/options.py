@@ -26,13 +26,16 @@ class ExpressOptions:
         max_unsent_bytes: Answers the kernel does not take; above, nothing more is
             read from that connection.
         max_stream_queued_bytes: Of one stream; above, ``StreamCall.send`` refuses.
+        max_backlog_bytes: Answers that clients do not take, over all connections;
+            above, the slowest are closed.
         handshake_timeout_s: From accept until preface and SETTINGS are there; as long
             again for TLS before it.
         header_timeout_s: For a header block, or any frame but DATA, to be whole.
         body_timeout_s: For a request message to be whole, plus one second per
             ``min_body_bytes_per_s`` received.
         min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
-        write_timeout_s: For a client to take anything of what waits for it.
+        write_timeout_s: For a client to take anything of what waits for it; of an
+            answer, at 16 KB a second.
         starve_timeout_s: For the receive budget to have room for the connection
             that is favoured; then its youngest unfinished request fails. While
             connections starve, so do requests of others that come at less than
@@ -59,6 +62,7 @@ class ExpressOptions:
     max_written_bytes: int = 2 << 20
     max_unsent_bytes: int = 1 << 20
     max_stream_queued_bytes: int = 4 << 20
+    max_backlog_bytes: int = 256 << 20
     handshake_timeout_s: float = 10.0
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0

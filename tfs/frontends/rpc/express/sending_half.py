@@ -38,6 +38,9 @@ _ok_trailers = response.ok_trailers
 _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
 
+LEAST_PACE_BYTES_PER_S: Final = 16_384
+"""Who takes its answers more slowly is as one who takes nothing."""
+
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 262_144  # of one stream, before it is another's turn
 _LARGEST_FRAME: Final = 65_536
@@ -278,7 +281,9 @@ class SendingHalf:
                 )
                 self._send_window -= size
                 stream.send_window -= size
-                stream.progress_s = self._now_s
+                stream.progress_s = min(
+                    self._now_s, stream.progress_s + size / LEAST_PACE_BYTES_PER_S
+                )
                 self.queued_bytes -= size
                 if size > _LARGE_OUTPUT:
                     self.has_large_output = True

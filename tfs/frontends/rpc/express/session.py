@@ -26,7 +26,7 @@ from tfs.core.errors import (
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
-from tfs.frontends.rpc.express.frames import ErrorCode
+from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.inbox import Inbox
 from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
@@ -191,6 +191,22 @@ class Session(SocketOutput):
             self._written_s if self._unsent else None,
             has_more=self._has_more,
         )
+
+    def cut_off_reader(self) -> None:
+        """Ends the connection: too much waits for those who read too slowly."""
+        self._shared.counters.timeouts += 1
+        log.warning(
+            "event=slow_reader peer=%s waiting_bytes=%d note=%r",
+            self.peer.address,
+            self._noted_bytes,
+            "closed: clients that take no answers have more waiting than there is room "
+            "for",
+        )
+        self.connection.terminate(
+            ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are taken too slowly")
+        )
+        self.flush()  # what says so, if the socket takes it
+        self.close()
 
     @property
     def wants_favour(self) -> bool:
@@ -385,6 +401,7 @@ class Session(SocketOutput):
         shared = self._shared
         shared.loop.unwatch(self._socket.fileno())
         shared.starved.pop(self, None)
+        shared.backlog.note(self, 0, self._now())
         shared.turns.forget(self)
         self._socket.close()
         self._unsent.clear()

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
@@ -55,6 +56,14 @@ class ExpressCounters:
     decoded_heads: int = 0
 
 
+class SlowReader(Protocol):
+    """A session as far as what waits for its client is concerned."""
+
+    def cut_off_reader(self) -> None:
+        """Ends the connection: too much waits for those who read too slowly."""
+        ...
+
+
 class StarvedSession(Protocol):
     """A session as far as the receive budget is concerned."""
 
@@ -83,6 +92,7 @@ class SharedState:
         on_large_message: Called after each message that was compressed, and when
             buffers of large ones are let go.
         budget: The server's receive budget.
+        backlog: Answers that clients do not take.
         buffers: Memory of large requests, used again.
         turns: How much a connection may take in a round.
         deadlines: Of all unfinished calls.
@@ -107,6 +117,7 @@ class SharedState:
     executor: Executor
     on_large_message: Callable[[], None]
     budget: ReceiveBudget = field(init=False)
+    backlog: Backlog[SlowReader] = field(init=False)
     buffers: ReceiveBuffers = field(init=False)
     turns: Turns = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
@@ -125,6 +136,7 @@ class SharedState:
     def __post_init__(self) -> None:
         max_receive_bytes = self.options.max_receive_bytes
         self.budget = ReceiveBudget(max_receive_bytes)
+        self.backlog = Backlog(self.options.max_backlog_bytes)
         # Replies may lie in a request's memory until they are sent: as much again as
         # arrives is lent at a time.
         self.buffers = ReceiveBuffers(max_receive_bytes // 2)

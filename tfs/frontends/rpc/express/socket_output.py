@@ -33,6 +33,7 @@ class SocketOutput(abc.ABC):
     """
 
     __slots__ = (
+        "_noted_bytes",
         "_now",
         "_options",
         "_shared",
@@ -58,6 +59,7 @@ class SocketOutput(abc.ABC):
         self._watched = READABLE
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
+        self._noted_bytes = 0  # in the server's backlog
         self._written_s = self._now()
 
     @abc.abstractmethod
@@ -71,6 +73,10 @@ class SocketOutput(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Closes the socket and cuts off every call; idempotent."""
+
+    @abc.abstractmethod
+    def cut_off_reader(self) -> None:
+        """Ends the connection: too much waits for those who read too slowly."""
 
     def mark_dirty(self) -> None:
         """Has :meth:`flush` called at the end of the round."""
@@ -87,6 +93,10 @@ class SocketOutput(abc.ABC):
             self._write()
         except Exception as error:
             self.on_failure(error)
+        waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
+        if waiting_bytes != self._noted_bytes and not self.is_closed:
+            self._noted_bytes = waiting_bytes
+            self._shared.backlog.note(self, waiting_bytes, self._now())
 
     def _write(self) -> None:
         connection = self.connection

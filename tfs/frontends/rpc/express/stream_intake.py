@@ -113,6 +113,11 @@ class StreamIntake(SendingHalf):
         return any(stream.state is OPENED for stream in self.streams.values())
 
     @property
+    def is_overfull(self) -> bool:
+        """Whether more answers wait for the client's windows than may."""
+        return self.queued_bytes > self._limits.max_queued_bytes
+
+    @property
     def max_request_bytes(self) -> int:
         """The longest message taken, compressed or not."""
         return self._max_request_bytes

@@ -29,6 +29,7 @@ from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
+from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.listener import Listener
@@ -36,7 +37,11 @@ from tfs.frontends.rpc.express.lone_caller import LoneCaller
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.published_stats import publish
 from tfs.frontends.rpc.express.session import Session
-from tfs.frontends.rpc.express.shared_state import ExpressCounters, SharedState
+from tfs.frontends.rpc.express.shared_state import (
+    ExpressCounters,
+    SharedState,
+    SlowReader,
+)
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 from tfs.frontends.rpc.express.tls_handshake import TlsHandshake
 from tfs.frontends.rpc.express.tls_session import TlsSession
@@ -333,6 +338,7 @@ class ExpressTransport:
             caller = shared.turns.last
             if len(dirty) == 1 and isinstance(caller, Session):
                 self._lone_caller.note_round(caller.connection)
+            self._relieve(shared.backlog)
         if self._is_draining:
             self._check_drained()
         if shared.round_begun_s is not None:
@@ -347,6 +353,11 @@ class ExpressTransport:
                     len(dirty),
                 )
         return now_s if shared.wants_round else None
+
+    def _relieve(self, backlog: Backlog[SlowReader]) -> None:
+        """Closes whoever reads too slowly, until what waits fits again."""
+        while (reader := backlog.excess(self._now())) is not None:
+            reader.cut_off_reader()
 
     def _feed_starved(self) -> None:
         """Grants what the budget has, and its reserve to one session at a time."""

@@ -1,0 +1,67 @@
+"""Whose connection goes when answers wait that nobody takes."""
+
+from __future__ import annotations
+
+from tfs.frontends.rpc.express.backlog import Backlog
+
+
+def _backlog() -> Backlog[str]:
+    return Backlog(100_000)
+
+
+def test_what_fits_costs_nobody_anything() -> None:
+    """Up to the limit, however slowly it is taken."""
+    backlog = _backlog()
+    backlog.note("a", 100_000, 0.0)
+    assert backlog.excess(1000.0) is None
+
+
+def test_who_takes_nothing_goes_before_who_has_more_waiting() -> None:
+    """A large answer that is taken at a fair pace is no reason to go."""
+    backlog = _backlog()
+    backlog.note("idle", 10_000, 0.0)
+    backlog.note("busy", 95_000, 0.0)
+    for second in range(1, 5):
+        backlog.note("busy", 95_000 - 1, float(second))
+        backlog.note("busy", 95_000 - 20_000, float(second))
+        backlog.note("busy", 95_000, float(second))
+    assert backlog.excess(4.0) == "idle"
+    backlog.note("idle", 0, 4.0)
+    assert backlog.excess(4.0) is None
+    assert backlog.num_bytes == 95_000
+
+
+def test_a_drop_now_and_then_is_not_a_fair_pace() -> None:
+    """A byte a second gains a byte's time."""
+    backlog = _backlog()
+    backlog.note("dribbles", 50_000, 0.0)
+    backlog.note("new", 60_000, 9.0)
+    for second in range(1, 10):
+        backlog.note("dribbles", 50_000 - second, float(second))
+    assert backlog.excess(9.0) == "dribbles"
+
+
+def test_among_those_who_just_began_the_largest_goes() -> None:
+    """Nobody is slow yet, and one gone may be enough."""
+    backlog = _backlog()
+    backlog.note("small", 30_000, 0.0)
+    backlog.note("large", 80_000, 0.5)
+    assert backlog.excess(0.6) == "large"
+
+
+def test_pace_is_not_saved_up() -> None:
+    """Who took a lot at once may not stop for long afterwards."""
+    backlog = _backlog()
+    backlog.note("a", 1_000_000, 0.0)
+    backlog.note("a", 60_000, 0.1)
+    backlog.note("b", 90_000, 5.0)
+    assert backlog.excess(5.0) == "a"
+
+
+def test_a_single_answer_may_be_longer_than_the_limit() -> None:
+    """Its reader goes only if it is slow."""
+    backlog = _backlog()
+    backlog.note("a", 200_000, 0.0)
+    assert backlog.excess(0.5) is None
+    backlog.note("a", 199_999, 2.0)
+    assert backlog.excess(2.0) == "a"
