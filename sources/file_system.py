@@ -2,10 +2,10 @@
 
 The source looks at a base path when the kernel says that something changed below
 it, when a directory may have settled, and from time to time in any case, because
-events get lost and some file systems give none. This file is its configurations, its
-thread and its rounds of looks. When a base path is looked at next is a
-:class:`~sources.look_time.LookTime`; looking is :func:`sources.scan.scan`; what is said
-of a servable then, its :class:`~sources.servable_record.ServableRecord` knows.
+events get lost and some file systems give none. This file is its thread and its rounds of
+looks. What is looked at next, and when, its :class:`~sources.agenda.Agenda` knows, to which
+anybody may speak; looking is :func:`sources.scan.scan`; what is said of a servable then, its
+:class:`~sources.servable_record.ServableRecord` knows.
 
 Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
 cannot be read affects only its own servable, and an empty listing does not unload
@@ -19,18 +19,18 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from sources.agenda import Agenda
 from sources.directory_watcher import DirectoryWatcher
 from sources.distant_look import DistantLook
 from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.followed_repository import FollowedRepository
 from sources.look import Look, take_look
-from sources.look_time import LookTime
 from sources.model_repository import ModelRepository
-from sources.path_index import PathIndex
-from sources.remote_storage import AnyFileSystem, local_path
+from sources.remote_storage import AnyFileSystem
 from sources.scan import ServableToMonitor
 from sources.servable_record import ServableRecord
 from sources.storage import FileSystem
@@ -53,6 +53,15 @@ OnModels = Callable[[Sequence[ServableToMonitor]], object]
 # as long as a look took.
 _MIN_GAP_S: Final = 0.05
 _LONGEST_CLOSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """What the last round of looks found; absent is what is as it should be. Immutable."""
+
+    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    at_hand: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    outlooks: Mapping[str, bool | None] = field(default_factory=dict)
 
 
 class FileSystemSource:
@@ -96,37 +105,19 @@ class FileSystemSource:
         self._on_looked = on_looked
         self._storage = storage
         self._outlet: Outlet[StoragePath] = Outlet()
+        self._agenda = Agenda(by_name(options.servables), self._clock)
+        self._on_models: OnModels = self.update_config
+        self._repository: FollowedRepository | None = None
+        self._findings = _Findings()  # replaced as a whole
+        self._thread: threading.Thread | None = None
         # Held by whoever scans, for as long as that takes; it orders the calls for each
-        # name. Guards _records, _watched, _pulse_s and the repository's looks. Rank:
-        # before _changed and before any lock of a target. Never taken by the event thread.
+        # name. Guards the two below and the repository's looks. Rank: before the agenda's
+        # and any lock of a target. Never taken by the event thread.
         self._turn = threading.Lock()
         self._records: dict[str, ServableRecord] = {}
         self._watched = WatchedPaths(
             self._file_system, watcher, options.watch, asks_distant=storage is None
         )
-        self._pulse_s = 0.0
-        # Guards every field below. Rank: before the locks of distant looks; nothing is
-        # read, called or emitted under it.
-        self._changed = threading.Condition()
-        self._servables = by_name(options.servables)
-        self._index = _index(self._servables)
-        self._times = {name: LookTime() for name in self._servables}
-        self._repository: FollowedRepository | None = None
-        self._repository_time = LookTime()
-        self._on_models: OnModels = self.update_config
-        self._removed: list[str] = []
-        self._config_changed = True
-        self._storage_due_s = math.inf
-        self._awaited: set[str] = set()  # looks of the configuration taken in last
-        self._awaited_asked = 0  # its number
-        self._asked = 0  # configurations accepted
-        self._applied = 0  # configurations whose servables were all looked at
-        self._published: Mapping[str, tuple[str, ...]] = {}
-        self._at_hand: Mapping[str, tuple[int, ...]] = {}
-        self._outlooks: Mapping[str, bool | None] = {}  # those that are not True
-        self._thread: threading.Thread | None = None
-        self._closed = False
-        self._insist_on_all_locked()
 
     # -- wiring ----------------------------------------------------------------
 
@@ -135,8 +126,7 @@ class FileSystemSource:
     ) -> None:
         """Connects the target; scanning starts with ``start`` or ``poll_once``."""
         self._outlet.connect(callback)
-        with self._changed:
-            self._changed.notify_all()
+        self._agenda.open()
 
     def start(self) -> None:
         """Starts to watch and to scan, on a thread of the source's own.
@@ -146,15 +136,10 @@ class FileSystemSource:
                 was started.
 
         """
-        self._check_has_versions(self._servables.values())
-        if self._options.poll_wait_s < 0:
+        self._check_has_versions(self._agenda.servables.values())
+        if self._options.poll_wait_s < 0 or not self._agenda.claim():
             return
-        with self._changed:
-            if self._thread is not None or self._closed:
-                return
-            self._thread = threading.Thread(
-                target=self._run, name="source", daemon=True
-            )
+        self._thread = threading.Thread(target=self._run, name="source", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -163,11 +148,9 @@ class FileSystemSource:
         Waits for a look in progress, up to five seconds: a dead network mount
         must not keep the server from ending. Not to be called by a target.
         """
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            thread = self._thread
+        self._agenda.close()
         self._outlet.close()
+        thread = self._thread
         if thread is not None:
             thread.join(_LONGEST_CLOSE_S)
             if thread.is_alive():
@@ -203,21 +186,8 @@ class FileSystemSource:
         """
         wanted = by_name(servables)
         self._check_has_versions(wanted.values())
-        index = _index(wanted)
-        with self._changed:
-            before = self._servables
-            self._servables = wanted
-            self._index = index
-            self._times = {n: self._times.get(n, LookTime()) for n in wanted}
-            # The unchanged ones too: whoever reloads by hand wants to be up to date,
-            # above all where nothing is polled.
-            self._insist_on_all_locked()
-            self._removed += before.keys() - wanted.keys()
-            self._config_changed = True
-            self._asked += 1
-            threaded = self._thread is not None
-            self._changed.notify_all()
-        if not threaded and self._outlet.is_connected:
+        self._agenda.configure(wanted)
+        if self._thread is None and self._outlet.is_connected:
             self.step()
 
     def watch_repository(
@@ -232,51 +202,42 @@ class FileSystemSource:
                 calls ``update_config`` itself.
 
         """
-        followed = FollowedRepository(
+        followed = self._repository = FollowedRepository(
             repository,
             self._file_system,
             self._watched,
             self._storage,
-            self._insist_on_repository,
+            self._agenda.insist_on_repository,
         )
-        with self._changed:
-            self._repository = followed
-            if on_models is not None:
-                self._on_models = on_models
-        self._insist_on_repository()
+        if on_models is not None:
+            self._on_models = on_models
+        self._agenda.add_repository(followed.covers)
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until every configuration given so far was looked at and emitted.
 
         Returns whether it was by the (monotonic) deadline.
         """
-        with self._changed:
-            wanted = self._asked
-            while self._applied < wanted and not self._closed:
-                now_s = self._clock.now()
-                if deadline_s is not None and now_s >= deadline_s:
-                    return False
-                self._clock.wait(self._changed, deadline_s)
-            return self._applied >= wanted
+        return self._agenda.wait_applied(deadline_s)
 
     @property
     def servables(self) -> Mapping[str, ServableToMonitor]:
         """What is monitored, by name; a snapshot."""
-        return dict(self._servables)
+        return dict(self._agenda.servables)
 
     def problems(self) -> Mapping[str, tuple[str, ...]]:
         """Returns what is wrong with each servable's base path, for status.
 
         Servables without a problem, or not looked at yet, are absent.
         """
-        return self._published
+        return self._findings.problems
 
     def at_hand(self, name: str) -> Sequence[int]:
         """Returns the versions that the last look at a base path showed, lowest first.
 
         Ready or not; none before the first look.
         """
-        return self._at_hand.get(name, ())
+        return self._findings.at_hand.get(name, ())
 
     def outlook(self, name: str) -> bool | None:
         """Returns whether the last look at a servable found a version to serve.
@@ -284,7 +245,7 @@ class FileSystemSource:
         None if there may be one yet: something settles. Where it is False, ``problems``
         says why, and what is aspired, if anything, is what was found before.
         """
-        return self._outlooks.get(name, True)
+        return self._findings.outlooks.get(name, True)
 
     @property
     def repository_problem(self) -> str:
@@ -300,21 +261,11 @@ class FileSystemSource:
 
     def look_soon(self) -> None:
         """Has the source's thread look at everything now; returns at once."""
-        with self._changed:
-            self._insist_on_all_locked()
-            if self._repository is not None:
-                self._repository_time.insist(self._clock.now())
-            self._changed.notify_all()
+        self._agenda.insist_on_all()
 
     def mark_changed(self, path: str) -> None:
         """Notes that something at, above or below ``path`` changed. Thread-safe."""
-        now_s = self._clock.now()
-        with self._changed:
-            times = [self._times[name] for name in self._index.find(path)]
-            if self._repository is not None and self._repository.covers(path):
-                times.append(self._repository_time)
-            if sum(time.ask(now_s) for time in times):
-                self._changed.notify_all()
+        self._agenda.mark_changed(path)
 
     def step(self) -> float | None:
         """Looks at what is due, on this thread; blocks while files are listed.
@@ -329,99 +280,48 @@ class FileSystemSource:
         make_way()
         self._look_at_repository()
         with self._turn:
-            with self._changed:
-                servables = self._servables
-                asked = self._asked
-                removed, self._removed = self._removed, []
-                config_changed, self._config_changed = self._config_changed, False
-                now_s = self._clock.now()
-                due = [n for n, time in self._times.items() if time.due_s <= now_s]
-            for name in removed:
-                if name in servables:  # left out and back before anybody looked
-                    continue
+            now = self._agenda.take_round(self._options.poll_wait_s)
+            for name in now.removed:
                 if self._records.pop(name, None) is not None:
                     reason = f"{name} is not configured any more"
                     self._emit(AspiredVersions(name, (), reason))
-            if config_changed:
-                self._watch(servables.values())
-            if self._watched.is_started and now_s >= self._pulse_s:
-                self._pulse_s = now_s + self._options.poll_wait_s
-                due += self._find_stale(servables, due)
+            if now.is_changed:
+                self._watch(now.servables.values())
+            due = [*now.due]
+            if now.is_pulse:
+                due += self._find_stale(now.servables, due)
                 if self._repository is not None and self._repository.is_stale():
-                    self._insist_on_repository()
+                    self._agenda.insist_on_repository()
             for name in due:
-                if name in servables:
-                    self._look(servables[name])
+                self._look(now.servables[name])
             self._give_up_waiting()
-            published = {n: r.problems for n, r in self._records.items() if r.problems}
-            at_hand = {n: r.at_hand or () for n, r in self._records.items()}
-            outlooks = {n: r.outlook for n, r in self._records.items() if not r.outlook}
-            with self._changed:
-                self._published = published
-                self._at_hand = at_hand
-                self._outlooks = outlooks
-                self._note_applied_locked(asked)
-                self._changed.notify_all()
-                next_due_s = self._next_due_s_locked()
+            self._publish(now.number)
         self._on_looked()
-        return next_due_s
+        return self._agenda.next_due_s()
 
     def _run(self) -> None:
         if self._options.watch is not False and self._options.poll_wait_s > 0:
-            self._start_watcher()
-        while True:
-            with self._changed:
-                while not self._closed and not self._is_due_locked():
-                    self._clock.wait(self._changed, self._next_due_s_locked())
-                if self._closed:
-                    return
+            with self._turn:
+                self._watched.start(self.mark_changed)
+                if self._watched.is_started:
+                    self._agenda.begin_pulse()
+        while self._agenda.wait_due():
             try:
                 self.step()
             except Exception:
                 log.exception("event=source_step_failed")
 
-    def _start_watcher(self) -> None:
-        with self._turn:
-            self._watched.start(self.mark_changed)
-            if self._watched.is_started:
-                with self._changed:
-                    # Those that a step before this thread took in are to be watched.
-                    self._config_changed = True
-
-    def _is_due_locked(self) -> bool:
-        if not self._outlet.is_connected:
-            return False
-        if self._removed or self._config_changed:
-            return True
-        due_s = self._next_due_s_locked()
-        return due_s is not None and due_s <= self._clock.now()
-
-    def _next_due_s_locked(self) -> float | None:
-        due_s = min(
-            self._storage_due_s,
-            self._repository_time.due_s,
-            *(time.due_s for time in self._times.values()),
-        )
-        if self._watched.is_started and (
-            self._servables or self._repository is not None
-        ):
-            due_s = min(due_s, self._pulse_s)
-        return None if due_s == math.inf else due_s
-
     def _look_at_repository(self) -> None:
         """Lists the directory of models if that is due; hands on what it found."""
         repository = self._repository
-        with self._changed:
-            now_s = self._clock.now()
-            if repository is None or self._repository_time.due_s > now_s:
-                return
-            self._repository_time.begin()
+        if repository is None or not self._agenda.begin_repository():
+            return
+        now_s = self._clock.now()
         with self._turn:
             changed = repository.look()
             if not repository.is_open:  # else its end asks for the next
                 due_s = self._next_poll_s(now_s, has_events=repository.has_events)
-                with self._changed:
-                    self._repository_time.end(now_s + _MIN_GAP_S, due_s)
+                self._agenda.end_repository(now_s + _MIN_GAP_S, due_s)
         if changed:
             try:
                 self._on_models(repository.models)
@@ -430,33 +330,10 @@ class FileSystemSource:
                     "event=repository_models_refused path=%s", repository.path
                 )
 
-    def _insist_on_repository(self) -> None:
-        with self._changed:
-            self._repository_time.insist(self._clock.now())
-            self._changed.notify_all()
-
-    def _insist_on_all_locked(self) -> None:
-        now_s = self._clock.now()
-        for time in self._times.values():
-            time.insist(now_s)
-
-    def _insist_on(self, name: str) -> None:
-        with self._changed:
-            time = self._times.get(name)
-            if time is not None:  # else it left the configuration meanwhile
-                time.insist(self._clock.now())
-                self._changed.notify_all()
-
-    def _begin(self, name: str) -> None:
-        with self._changed:
-            time = self._times.get(name)
-            if time is not None:
-                time.begin()
-
     def _look(self, servable: ServableToMonitor) -> None:
         """Looks at one servable, or takes the look that another thread has taken."""
         record = self._record_of(servable)
-        self._begin(servable.name)
+        self._agenda.begin(servable.name)
         try:
             self._look_at(servable, record)
         except Exception as error:  # one base path must not stop the others
@@ -470,7 +347,7 @@ class FileSystemSource:
         place = self._file_system.place(servable.base_path)
         if self._storage is not None and place:
             if record.distant is None:
-                on_taken = functools.partial(self._insist_on, servable.name)
+                on_taken = functools.partial(self._agenda.insist_on, servable.name)
                 record.distant = DistantLook(self._storage, on_taken)
             self._look_elsewhere(record, record.distant, place)
         else:
@@ -488,7 +365,7 @@ class FileSystemSource:
         if look is not None and is_current:
             self._take(record, look)
         if is_outdated or not is_current:
-            self._begin(record.servable.name)
+            self._agenda.begin(record.servable.name)
             next_look = record.next_look(self._file_system, self._options, self._clock)
             distant.begin(place, next_look)
 
@@ -503,18 +380,18 @@ class FileSystemSource:
                 self._emit(aspired)
         if self._repository is not None:
             self._repository.give_up_waiting()
-        with self._changed:
-            self._storage_due_s = math.inf if due_s is None else due_s
+        self._agenda.set_storage_due(due_s)
 
-    def _note_applied_locked(self, asked: int) -> None:
-        """Notes which configuration's servables were all looked at, or do not answer."""
-        looking = {n for n, record in self._records.items() if record.is_awaited}
-        if asked > self._awaited_asked:
-            self._awaited, self._awaited_asked = looking, asked
-        else:
-            self._awaited &= looking
-        if not self._awaited:
-            self._applied = max(self._applied, self._awaited_asked)
+    def _publish(self, number: int) -> None:
+        """Shows what was found, then that the configuration was looked at."""
+        records = self._records
+        self._findings = _Findings(
+            {n: r.problems for n, r in records.items() if r.problems},
+            {n: r.at_hand or () for n, r in records.items()},
+            {n: r.outlook for n, r in records.items() if not r.outlook},
+        )
+        looking = {n for n, record in records.items() if record.is_awaited}
+        self._agenda.end_round(number, looking)
 
     def _record_of(self, servable: ServableToMonitor) -> ServableRecord:
         record = self._records.get(servable.name)
@@ -535,10 +412,7 @@ class FileSystemSource:
         settled_at_s = look.found.settled_at_s if look.found else None
         if settled_at_s is not None and options.poll_wait_s >= 0:
             due_s = min(due_s, max(settled_at_s, soonest_s))
-        with self._changed:
-            # If it changed while it was looked at, it is due already.
-            if self._servables.get(record.servable.name) == record.servable:
-                self._times[record.servable.name].end(soonest_s, due_s)
+        self._agenda.end(record.servable, soonest_s, due_s)
 
     def _next_poll_s(self, now_s: float, *, has_events: bool) -> float:
         """Returns when to look again though nothing asks for it; infinite for never."""
@@ -587,7 +461,3 @@ class FileSystemSource:
                     f"Unable to find a numerical version path for servable "
                     f"{servable.name} at: {servable.base_path}"
                 )
-
-
-def _index(servables: Mapping[str, ServableToMonitor]) -> PathIndex:
-    return PathIndex({name: local_path(s.base_path) for name, s in servables.items()})

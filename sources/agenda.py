@@ -1,0 +1,293 @@
+"""What a source is to look at, and when: the half of it that anybody may speak to.
+
+Configurations, events and the ends of looks elsewhere come from any thread, at any time,
+and change what is looked at next; whoever looks takes one round after the other and says
+how each look ended. Nothing is read, called or emitted here.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from sources.look_time import LookTime
+from sources.path_index import PathIndex
+from sources.remote_storage import local_path
+from sources.scan import ServableToMonitor
+from tfs.core.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What is to be done now. Immutable.
+
+    Attributes:
+        now_s: When it began, by the clock.
+        number: Of the last configuration it knows of.
+        servables: All that are monitored, by name.
+        removed: Names that left the configuration since the round before.
+        is_changed: Whether the configuration did.
+        due: Names to look at.
+        is_pulse: Whether to see if what is watched is still the same directories.
+
+    """
+
+    now_s: float
+    number: int
+    servables: Mapping[str, ServableToMonitor]
+    removed: Sequence[str]
+    is_changed: bool
+    due: Sequence[str]
+    is_pulse: bool
+
+
+class Agenda:
+    """When which base path is looked at. Thread-safe; only ``wait...`` blocks.
+
+    Nothing is due before ``open``. At first everything is.
+
+    Args:
+        servables: What is monitored, by name.
+        clock: What it goes by.
+
+    """
+
+    def __init__(
+        self, servables: Mapping[str, ServableToMonitor], clock: Clock
+    ) -> None:
+        self._clock = clock
+        # Guards every field below; leaf: nothing is called under it.
+        self._changed = threading.Condition()
+        self._servables = servables
+        self._index = _index(servables)
+        self._times = {name: LookTime() for name in servables}
+        self._repository_time = LookTime()
+        self._is_repositorys: Callable[[str], bool] | None = None
+        self._removed: list[str] = []
+        self._is_config_new = True
+        self._pulse_s = math.inf
+        self._storage_due_s = math.inf
+        # Looks of the configuration taken in last that are not over.
+        self._awaited: AbstractSet[str] = frozenset()
+        self._num_taken = 0  # its number
+        self._num_asked = 0  # configurations accepted
+        self._num_applied = 0  # configurations whose servables were all looked at
+        self._is_open = False
+        self._is_claimed = False
+        self._is_closed = False
+        self._insist_on_all_locked()
+
+    # -- what is looked at -------------------------------------------------------
+
+    @property
+    def servables(self) -> Mapping[str, ServableToMonitor]:
+        """What is monitored, by name; never changed, but replaced."""
+        return self._servables
+
+    def configure(self, wanted: Mapping[str, ServableToMonitor]) -> None:
+        """Monitors exactly these from now on, and has all of them looked at now."""
+        index = _index(wanted)
+        with self._changed:
+            before, self._servables = self._servables, wanted
+            self._index = index
+            self._times = {n: self._times.get(n, LookTime()) for n in wanted}
+            # The unchanged ones too: whoever reloads by hand wants to be up to date,
+            # above all where nothing is polled.
+            self._insist_on_all_locked()
+            self._removed += before.keys() - wanted.keys()
+            self._is_config_new = True
+            self._num_asked += 1
+            self._changed.notify_all()
+
+    def add_repository(self, covers: Callable[[str], bool]) -> None:
+        """Has a directory of models looked at too, now.
+
+        Args:
+            covers: Whether a change of a path is that directory's; quick.
+
+        """
+        with self._changed:
+            self._is_repositorys = covers
+        self.insist_on_repository()
+
+    def wait_applied(self, deadline_s: float | None = None) -> bool:
+        """Blocks until every configuration given so far was looked at and emitted.
+
+        Returns whether it was by the (monotonic) deadline.
+        """
+        with self._changed:
+            wanted = self._num_asked
+            while self._num_applied < wanted and not self._is_closed:
+                now_s = self._clock.now()
+                if deadline_s is not None and now_s >= deadline_s:
+                    return False
+                self._clock.wait(self._changed, deadline_s)
+            return self._num_applied >= wanted
+
+    # -- who asks for looks --------------------------------------------------------
+
+    def mark_changed(self, path: str) -> None:
+        """Notes that something at, above or below ``path`` changed."""
+        now_s = self._clock.now()
+        with self._changed:
+            times = [self._times[name] for name in self._index.find(path)]
+            if self._is_repositorys is not None and self._is_repositorys(path):
+                times.append(self._repository_time)
+            if sum(time.ask(now_s) for time in times):
+                self._changed.notify_all()
+
+    def insist_on(self, name: str) -> None:
+        """Has a servable looked at now, if it is monitored still."""
+        with self._changed:
+            time = self._times.get(name)
+            if time is not None:
+                time.insist(self._clock.now())
+                self._changed.notify_all()
+
+    def insist_on_repository(self) -> None:
+        """Has the directory of models looked at now."""
+        with self._changed:
+            self._repository_time.insist(self._clock.now())
+            self._changed.notify_all()
+
+    def insist_on_all(self) -> None:
+        """Has everything looked at now."""
+        with self._changed:
+            self._insist_on_all_locked()
+            if self._is_repositorys is not None:
+                self._repository_time.insist(self._clock.now())
+            self._changed.notify_all()
+
+    # -- who looks -----------------------------------------------------------------
+
+    def claim(self) -> bool:
+        """Returns whether a thread may be started that looks: once, before the end."""
+        with self._changed:
+            was_claimed, self._is_claimed = self._is_claimed, True
+            return not (was_claimed or self._is_closed)
+
+    def open(self) -> None:
+        """Lets looks be due: there is somebody to tell what they find."""
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all waiting; idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def begin_pulse(self) -> None:
+        """Has what is watched set anew, and seen to, in the next round."""
+        with self._changed:
+            # Those that a round before taken in are to be watched, too.
+            self._is_config_new = True
+            self._pulse_s = -math.inf
+
+    def wait_due(self) -> bool:
+        """Blocks until something is to be done; returns False once closed."""
+        with self._changed:
+            while not self._is_closed and not self._is_due_locked():
+                due_s = self._next_due_s_locked() if self._is_open else None
+                self._clock.wait(self._changed, due_s)
+            return not self._is_closed
+
+    def next_due_s(self) -> float | None:
+        """Returns when, by the clock, something will be due; None if nothing will."""
+        with self._changed:
+            return self._next_due_s_locked()
+
+    def take_round(self, pulse_pause_s: float) -> Round:
+        """Returns what is to be done now; the next pulse comes after the pause."""
+        with self._changed:
+            now_s = self._clock.now()
+            is_pulse = now_s >= self._pulse_s
+            if is_pulse:
+                self._pulse_s = now_s + pulse_pause_s
+            removed, self._removed = self._removed, []
+            is_changed, self._is_config_new = self._is_config_new, False
+            return Round(
+                now_s,
+                self._num_asked,
+                self._servables,
+                [name for name in removed if name not in self._servables],
+                is_changed,
+                [name for name, time in self._times.items() if time.due_s <= now_s],
+                is_pulse,
+            )
+
+    def end_round(self, number: int, looking: AbstractSet[str]) -> None:
+        """Notes which looks are not over, of the configurations up to a number."""
+        with self._changed:
+            if number > self._num_taken:
+                self._awaited, self._num_taken = looking, number
+            else:
+                self._awaited &= looking
+            if not self._awaited:
+                self._num_applied = max(self._num_applied, self._num_taken)
+            self._changed.notify_all()
+
+    def begin(self, name: str) -> None:
+        """Notes that a look at a servable begins."""
+        with self._changed:
+            time = self._times.get(name)
+            if time is not None:
+                time.begin()
+
+    def end(self, servable: ServableToMonitor, soonest_s: float, due_s: float) -> None:
+        """Sets the next look; nothing if it is not monitored like this any more.
+
+        If it changed while it was looked at, it is due already. See ``LookTime.end``.
+        """
+        with self._changed:
+            if self._servables.get(servable.name) == servable:
+                self._times[servable.name].end(soonest_s, due_s)
+
+    def begin_repository(self) -> bool:
+        """Returns whether the directory of models is due; its look begins then."""
+        with self._changed:
+            if self._repository_time.due_s > self._clock.now():
+                return False
+            self._repository_time.begin()
+            return True
+
+    def end_repository(self, soonest_s: float, due_s: float) -> None:
+        """Sets its next look; see ``LookTime.end``."""
+        with self._changed:
+            self._repository_time.end(soonest_s, due_s)
+
+    def set_storage_due(self, due_s: float | None) -> None:
+        """Sets when to see whether what may not answer has; None is never."""
+        with self._changed:
+            self._storage_due_s = math.inf if due_s is None else due_s
+
+    def _insist_on_all_locked(self) -> None:
+        now_s = self._clock.now()
+        for time in self._times.values():
+            time.insist(now_s)
+
+    def _is_due_locked(self) -> bool:
+        if not self._is_open:
+            return False
+        if self._removed or self._is_config_new:
+            return True
+        due_s = self._next_due_s_locked()
+        return due_s is not None and due_s <= self._clock.now()
+
+    def _next_due_s_locked(self) -> float | None:
+        due_s = min(
+            self._storage_due_s,
+            self._repository_time.due_s,
+            *(time.due_s for time in self._times.values()),
+        )
+        if self._servables or self._is_repositorys is not None:
+            due_s = min(due_s, self._pulse_s)
+        return None if due_s == math.inf else due_s
+
+
+def _index(servables: Mapping[str, ServableToMonitor]) -> PathIndex:
+    return PathIndex({name: local_path(s.base_path) for name, s in servables.items()})

@@ -1,0 +1,158 @@
+"""sources.agenda: what is looked at, and when; looking is not its business."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from sources.agenda import Agenda, Round
+from sources.scan import ServableToMonitor
+from tfs.testing.fake_clock import FakeClock
+
+PAUSE_S = 10.0
+
+
+def servables(*names: str, base: str = "/models") -> dict[str, ServableToMonitor]:
+    return {name: ServableToMonitor(name, f"{base}/{name}") for name in names}
+
+
+class Looker:
+    """An agenda, and who looks: each look is over at once, the next is never due."""
+
+    def __init__(self, *names: str) -> None:
+        self.clock = FakeClock()
+        self.agenda = Agenda(servables(*names), self.clock)
+        self.agenda.open()
+
+    def round(self, looking: frozenset[str] = frozenset()) -> Round:
+        now = self.agenda.take_round(PAUSE_S)
+        for name in now.due:
+            self.agenda.begin(name)
+            self.agenda.end(now.servables[name], now.now_s + 1.0, math.inf)
+        self.agenda.end_round(now.number, looking)
+        return now
+
+
+@pytest.fixture
+def looker() -> Looker:
+    return Looker("a", "b")
+
+
+def test_at_first_everything_is_due_and_then_what_changed(looker: Looker) -> None:
+    """An event brings the look at what it is about, once the pause is over."""
+    assert [*looker.round().due] == ["a", "b"]
+    assert looker.agenda.next_due_s() is None
+    looker.agenda.mark_changed("/models/b/1/model.pt")
+    assert [*looker.round().due] == []
+    looker.clock.advance(1.0)
+    assert [*looker.round().due] == ["b"]
+
+
+def test_a_change_during_a_look_brings_another(looker: Looker) -> None:
+    """What is asked for after a look began is not answered by it."""
+    now = looker.agenda.take_round(PAUSE_S)
+    looker.agenda.begin("a")
+    looker.agenda.mark_changed("/models/a/1")
+    looker.agenda.end(now.servables["a"], now.now_s + 1.0, math.inf)
+    looker.clock.advance(1.0)
+    assert "a" in looker.agenda.take_round(PAUSE_S).due
+
+
+def test_a_configuration_has_all_of_it_looked_at_and_tells_who_left(
+    looker: Looker,
+) -> None:
+    """Once; a name that is left out and back before anybody looked did not leave."""
+    looker.round()
+    looker.agenda.configure(servables("b", "c"))
+    now = looker.round()
+    assert ([*now.removed], [*now.due], now.is_changed) == (["a"], ["b", "c"], True)
+    now = looker.round()
+    assert ([*now.removed], [*now.due], now.is_changed) == ([], [], False)
+    looker.agenda.configure(servables("c"))
+    looker.agenda.configure(servables("b", "c"))
+    assert [*looker.round().removed] == []
+
+
+def test_the_end_of_a_look_at_what_is_gone_sets_nothing(looker: Looker) -> None:
+    """Nor at the base path that a servable had before."""
+    now = looker.round()
+    looker.agenda.configure(servables("a", base="/other"))
+    looker.agenda.end(now.servables["a"], now.now_s + 9.0, math.inf)
+    looker.agenda.end(now.servables["b"], now.now_s + 9.0, math.inf)
+    looker.agenda.begin("b")
+    looker.agenda.insist_on("b")
+    assert [*looker.round().due] == ["a"]
+
+
+def test_a_configuration_is_applied_when_its_looks_are_over(looker: Looker) -> None:
+    """Looks that another thread takes are waited for; those of later rounds are not."""
+    looker.round()
+    looker.agenda.configure(servables("a", "b"))
+    now_s = looker.clock.now()
+    assert not looker.agenda.wait_applied(now_s)
+    looker.round(frozenset("ab"))
+    assert not looker.agenda.wait_applied(now_s)
+    looker.round(frozenset("b"))
+    assert not looker.agenda.wait_applied(now_s)
+    looker.round(frozenset("a"))  # another look, not the one that was waited for
+    assert looker.agenda.wait_applied(now_s)
+
+
+def test_nothing_is_due_before_somebody_listens() -> None:
+    """Who waits for work sleeps until then, and until the end."""
+    clock = FakeClock()
+    agenda = Agenda(servables("a"), clock)
+    answers: list[bool] = []
+
+    def work() -> None:
+        answers.append(agenda.wait_due())
+        agenda.begin("a")
+        agenda.take_round(PAUSE_S)
+        answers.append(agenda.wait_due())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    clock.block_until_sleepers(1)
+    assert answers == []
+    agenda.open()
+    while len(answers) < 1:
+        clock.block_until_sleepers(1)
+    agenda.close()
+    thread.join(30.0)
+    assert answers == [True, False]
+
+
+def test_one_thread_may_look() -> None:
+    """And none after the end."""
+    agenda = Agenda({}, FakeClock())
+    assert agenda.claim()
+    assert not agenda.claim()
+    closed = Agenda({}, FakeClock())
+    closed.close()
+    assert not closed.claim()
+
+
+def test_a_pulse_comes_at_once_and_then_after_each_pause(looker: Looker) -> None:
+    """Watched directories that became others give no event."""
+    looker.round()
+    looker.agenda.begin_pulse()
+    now = looker.round()
+    assert (now.is_pulse, now.is_changed) == (True, True)
+    assert looker.agenda.next_due_s() == now.now_s + PAUSE_S
+    looker.clock.advance(PAUSE_S)
+    assert looker.round().is_pulse
+
+
+def test_a_directory_of_models_is_looked_at_like_a_base_path(looker: Looker) -> None:
+    """At once, and when something in it changed."""
+    assert not looker.agenda.begin_repository()
+    looker.agenda.add_repository(lambda path: path == "/models")
+    assert looker.agenda.begin_repository()
+    assert not looker.agenda.begin_repository()
+    looker.agenda.end_repository(looker.clock.now(), math.inf)
+    looker.agenda.mark_changed("/models")
+    assert looker.agenda.begin_repository()
+    looker.agenda.insist_on_all()
+    assert looker.agenda.begin_repository()
