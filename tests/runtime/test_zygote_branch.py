@@ -27,6 +27,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
+from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import MakeTemplate, ProcessPool
@@ -162,6 +163,24 @@ def test_the_next_worker_has_what_its_template_loaded(
     model.unload()
     until(lambda: not process.is_running(), "the end of the template")
     assert values_after_reload(pool, tmp_path) == [[2, 4]]
+
+
+def test_a_backend_keeps_templates_without_a_spare(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """A graph is back in the time of a fork where no process more is wanted."""
+    backend = ProcessBackend(host.loop, ProcessOptions(keeps_templates=True))
+    try:
+        pool = backend.pool(1)
+        pool.load(graph(tmp_path))
+        (one,) = pool.interpreters
+        branch = maker_of(one)
+        until(lambda: pool._templates[0].forks is not None, "the template")
+        kill_worker(one)
+        assert maker_of(one) != branch
+        assert backend.spare_pid is None
+    finally:
+        backend.close()
 
 
 def ends_with_its_host(pid: int) -> bool:

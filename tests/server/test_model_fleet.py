@@ -14,7 +14,7 @@ from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
-from tfs.server.interpreters import Interpreters
+from tfs.server.interpreters import Interpreters, interpreters_options
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.options import ServerOptions
 from tfs.testing.fake_clock import FakeClock
@@ -75,6 +75,29 @@ def noting() -> Iterator[Noting]:
     yield made
     made.fleet.close(0.0)
     made.loop.close()
+
+
+@pytest.mark.parametrize(
+    ("spare_worker", "limit_bytes", "spare", "templates"),
+    [
+        (True, 0, True, True),
+        (True, 1 << 30, False, True),
+        (False, 0, False, False),
+        (False, 1 << 30, False, False),
+    ],
+)
+def test_a_limit_on_models_memory_spares_the_templates(
+    spare_worker: bool, limit_bytes: int, spare: bool, templates: bool
+) -> None:
+    """A graph without one takes longer to be back than a crash may take."""
+    options = interpreters_options(
+        ServerOptions(
+            model_base_path="/m",
+            spare_worker=spare_worker,
+            model_memory_limit_bytes=limit_bytes,
+        )
+    )
+    assert (options.keeps_spare, options.keeps_templates) == (spare, templates)
 
 
 def test_a_note_comes_again_for_what_replaces_a_version(noting: Noting) -> None:

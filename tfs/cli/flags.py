@@ -315,9 +315,10 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "spare_worker",
         _bool,
         "keep one process interpreter more than are used ready, to replace one that "
-        "crashed, a second zygote to fork them, and of each .pt2 version a process that "
-        "has it loaded, and for half a minute what ran the version before with the same "
-        "code; not with --model_memory_limit_bytes (default true)",
+        "crashed, a second zygote to fork them, and for half a minute what ran the "
+        "version before with the same code, but nothing of this beside "
+        "--model_memory_limit_bytes; and of each .pt2 version a process that has it "
+        "loaded (default true)",
     ),
     Flag(
         "share_gpu_weights",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.process_backend import ProcessBackend
@@ -41,6 +42,8 @@ class InterpretersOptions:
         worker: How the processes run.
         num_private_pythons: Those of backend dlmopen; 0 for as many as processes.
         keeps_spare: Whether a process more than are used is kept ready.
+        keeps_templates: Whether a process is kept that has a version loaded, where that
+            takes long.
         shares_gpu_weights: Whether the processes of a version share its weights on GPUs.
 
     """
@@ -51,6 +54,7 @@ class InterpretersOptions:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     num_private_pythons: int = 0
     keeps_spare: bool = False
+    keeps_templates: bool = False
     shares_gpu_weights: bool = True
 
     def __post_init__(self) -> None:
@@ -99,6 +103,7 @@ class Interpreters:
                     on_quarantine=on_quarantine,
                     kept_devices={"cuda": "cuda"} if options.shares_gpu_weights else {},
                     keeps_spare=options.keeps_spare,
+                    keeps_templates=options.keeps_templates,
                     is_urgent=is_urgent,
                 ),
                 zygote,
@@ -207,6 +212,31 @@ class Interpreters:
 def default_num_interpreters() -> int:
     """Returns one per core this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def interpreters_options(options: ServerOptions) -> InterpretersOptions:
+    """Returns how many interpreters a server has, and what is kept ready for them.
+
+    Beside a limit on the memory of models, templates alone: without one, a graph that
+    crashed is back too late.
+
+    Raises:
+        InvalidArgument: As ``worker_options``.
+
+    """
+    num = options.num_interpreters or default_num_interpreters()
+    num_private = num
+    if not options.num_interpreters:
+        num_private = min(num, dlmopen_probe.most_interpreters())
+    return InterpretersOptions(
+        num,
+        options.interpreter_call_timeout_s,
+        worker=worker_options(options),
+        num_private_pythons=num_private,
+        keeps_spare=options.spare_worker and not options.model_memory_limit_bytes,
+        keeps_templates=options.spare_worker,
+        shares_gpu_weights=options.share_gpu_weights,
+    )
 
 
 def worker_options(options: ServerOptions) -> WorkerOptions:

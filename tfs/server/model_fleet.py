@@ -36,12 +36,7 @@ from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
 from tfs.servables.profiler import Profiler
 from tfs.server.batching import Batcher, read_batching_file
-from tfs.server.interpreters import (
-    Interpreters,
-    InterpretersOptions,
-    default_num_interpreters,
-    worker_options,
-)
+from tfs.server.interpreters import Interpreters, interpreters_options
 from tfs.server.model_settings import Backend as RuntimeBackend
 from tfs.server.model_settings import RuntimeSettings
 from tfs.server.options import ServerOptions
@@ -76,24 +71,14 @@ class ModelFleet:
     ) -> None:
         self._loop = loop
         self._manager = manager
-        num = options.num_interpreters or default_num_interpreters()
-        num_private = num
-        if not options.num_interpreters:
-            num_private = min(num, dlmopen_probe.most_interpreters())
+        interpreters = interpreters_options(options)
+        num = interpreters.num_interpreters
+        num_private = interpreters.num_private_pythons
         if options.interpreter_backend is Backend.DLMOPEN:
             _require_dlmopen(num_private)
         self._interpreters = Interpreters(
             loop,
-            InterpretersOptions(
-                num,
-                options.interpreter_call_timeout_s,
-                worker=worker_options(options),
-                num_private_pythons=num_private,
-                keeps_spare=(
-                    options.spare_worker and not options.model_memory_limit_bytes
-                ),
-                shares_gpu_weights=options.share_gpu_weights,
-            ),
+            interpreters,
             on_slow=self._note_slow,
             on_hang=self._note_hang,
             on_quarantine=self._quarantine,

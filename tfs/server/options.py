@@ -138,7 +138,8 @@ class ServerOptions:
             and the loop for a reply that is due, before they sleep, 0 to 1000.
         spare_worker: Whether one process interpreter more than are used is kept ready
             while there are any, and a second zygote, and those of unloaded versions for
-            others of the same code; never beside a limit on the memory of models.
+            others of the same code, never beside a limit on the memory of models; and a
+            process for each .pt2 version that has it loaded.
         share_gpu_weights: Whether the process interpreters of a version on a GPU share
             its parameters there.
         load_probe_budget_s: How long measuring a version of unknown code may take;

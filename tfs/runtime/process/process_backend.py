@@ -87,7 +87,7 @@ class ProcessBackend:
                 ],
                 self._options,
                 may_grow,
-                self._make_template if self._options.keeps_spare else None,
+                self._make_template if self._options.keeps_templates else None,
             )
             if self._parked is not None:
                 self._loop.post(partial(self._parked.expect, num_interpreters))

@@ -37,9 +37,10 @@ class ProcessOptions:
             version are there once for all its workers (``device_shares.py``); a device
             without has a copy for each.
         keeps_spare: Whether one worker more than are used is kept ready, for some
-            15 MB, a second zygote, for some 5, and by :class:`ProcessBackend` a
-            process for each version that takes long to load, for some 7, and for a
+            15 MB, a second zygote, for some 5, and by :class:`ProcessBackend` for a
             while one that ran what is loaded next, for some 25.
+        keeps_templates: Whether :class:`ProcessBackend` keeps a process for each
+            version that takes long to load, for some 7 MB, to fork its next workers.
         is_urgent: Whether loads need not make way for what serves: while a server
             starts. Called on the loop.
 
@@ -54,6 +55,7 @@ class ProcessOptions:
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     kept_devices: Mapping[str, str] = field(default_factory=lambda: {"cuda": "cuda"})
     keeps_spare: bool = False
+    keeps_templates: bool = False
     is_urgent: Callable[[], bool] = _never
 
     def __post_init__(self) -> None:
