@@ -437,6 +437,43 @@ assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [
     )
 
 
+@pytest.mark.filterwarnings("ignore:.* is deprecated. Use files")
+@pytest.mark.parametrize(
+    "read",
+    [
+        "resources.files(__package__).joinpath('size.txt').read_text()",
+        "(importlib.resources.files(__name__) / 'size.txt').read_bytes()",
+        "resources.read_text('own_data', 'size.txt')",
+        "next(p for p in resources.files('own_data').iterdir()"
+        " if p.name.endswith('txt') and p.is_file()).read_text()",
+        "pkgutil.get_data(__name__, 'size.txt')",
+    ],
+)
+def test_data_of_a_packaged_module_is_found_by_pythons_own_ways(
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """Code that reads its configuration so needs no other way to do it on a server."""
+    folder = own_code / "own_data"
+    folder.mkdir()
+    (folder / "size.txt").write_text("2")
+    (folder / "__init__.py").write_text(
+        "import importlib.resources\n"
+        "import pkgutil\n"
+        "from importlib import resources\n"
+        "import torch\n"
+        f"SIZE = int({read})\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x * SIZE\n"
+    )
+    monkeypatch.setitem(sys.modules, "own_data", types.ModuleType("own_data"))
+    del sys.modules["own_data"]
+    module = importlib.import_module("own_data").Net()
+    with pytest.raises(InvalidArgument, match=r"pass resources=.* to save$|StopIter"):
+        save(module, torch.rand(2, 3), tmp_path)
+    save(module, torch.rand(2, 3), tmp_path, resources={"own_data/size.txt": "2"})
+
+
 def test_own_code_outside_of_the_archive_is_out_of_reach(
     tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,9 @@ _HINT: Final = (
 _OWN_FILE: Final = re.compile(r"'<torch_package_\d+>\.?([^']*)'")
 """A path made from the ``__file__`` of a packaged module, in an error's text."""
 
-_SAYS_WHAT_TO_DO: Final = re.compile(r"No module named '.*' \(it is ")  # own_code.py
+_SAYS_WHAT_TO_DO: Final = re.compile(
+    r"No module named '.*' \(it is |is not in the archive: pass resources="
+)
 _REGISTERS: Final = re.compile("TORCH_LIBRARY|register an operator", re.I)
 _REGISTRATION_HINT: Final = (
     "Operators belong to the process, in which the author's are registered already: "

@@ -38,6 +38,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weight_places import by_address
 
 ARCHIVE = "model.pt"
+_RESOURCES = "importlib.resources"
 
 
 def load(
@@ -103,9 +104,28 @@ def open_package(file: SealedFile, who: str) -> PackageImporter:
         ) from error
     importer.modules = _Modules(importer)
     vars(importer)["Unpickler"] = functools.partial(_Unpickler, importer)
-    if "importlib" in importer.extern_modules:
-        importer.modules["importlib"] = _importlib_of(importer)
+    _replace_finders(importer)
     return importer
+
+
+def _replace_finders(importer: PackageImporter) -> None:
+    """Has packaged code find modules and data of the archive by Python's own ways."""
+    extern = importer.extern_modules
+    if (
+        "importlib" not in extern
+        and _RESOURCES not in extern
+        and "pkgutil" not in extern
+    ):
+        return
+    own = importer.modules["importlib"] = _importlib_of(importer)
+    if _RESOURCES not in extern and "pkgutil" not in extern:
+        return
+    from tfs.runtime.guest import packaged_resources
+
+    resources = packaged_resources.packaged_resources(importer)
+    own.__dict__["resources"] = importer.modules[_RESOURCES] = resources
+    if "pkgutil" in extern:
+        importer.modules["pkgutil"] = packaged_resources.packaged_pkgutil(importer)
 
 
 def _importlib_of(importer: PackageImporter) -> types.ModuleType:
