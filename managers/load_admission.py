@@ -134,10 +134,31 @@ class LoadAdmission:
                 self._num_executing -= 1
                 self._may_have_made_room = True
 
-    def correct(self, managed: ManagedVersion, estimate: ResourceAllocation) -> None:
-        """Reserves what a loaded version takes in the place of what was expected."""
-        if self._tracker is not None and managed.reserved is not None:
-            managed.reserved = self._tracker.replace(managed.reserved, estimate)
+    def correct(
+        self, managed: ManagedVersion, estimate: ResourceAllocation
+    ) -> ServingError | None:
+        """Reserves what a loaded version takes in the place of what was expected.
+
+        Returns:
+            None, or why it may not stay: it takes more than was expected, and more than
+            there is beside the others. Its load ends then, with what it made undone; where
+            it could fit some day it is marked as refused.
+
+        """
+        expected = managed.reserved
+        if self._tracker is None or expected is None:
+            return None
+        with self._lock:
+            managed.reserved = self._tracker.replace(expected, estimate)
+            if not self._tracker.is_exceeded or not self._tracker.is_more(
+                managed.reserved, expected
+            ):
+                return None
+            beside = self._tracker.used_beside(managed.reserved)
+            managed.is_refused = (
+                self._can_ever_fit(managed) and managed.harness.can_be_renewed
+            )
+            return _too_large(managed, expected, beside, self._tracker.total)
 
     def release(self, managed: ManagedVersion) -> None:
         """Gives back what was reserved for a version; idempotent.
@@ -268,13 +289,32 @@ def _no_room(
     going: Sequence[ManagedVersion] = (),
 ) -> ServingError:
     """Returns the refusal of a load, with the numbers and what to do."""
-    cure = "unload something or raise the limit"
-    if managed.is_refused:
-        cure += "; it is tried again when memory is given back"
     kept = ", ".join(str(each.harness.id.version) for each in going)
     stays = f"without version {kept} too, which therefore stays; " if kept else ""
     return ResourceExhausted(
         f"Insufficient resources to load servable {managed.harness.id}: it takes "
         f"{wanted.describe()}, in use are {tracker.used.describe()} of "
-        f"{tracker.total.describe()}; {stays}{cure}"
+        f"{tracker.total.describe()}; {stays}{_cure(managed)}"
     )
+
+
+def _too_large(
+    managed: ManagedVersion,
+    expected: ResourceAllocation,
+    beside: ResourceAllocation,
+    total: ResourceAllocation,
+) -> ServingError:
+    """Returns the refusal of a version that was loaded, and took more than was expected."""
+    taken = managed.reserved or ResourceAllocation()
+    return ResourceExhausted(
+        f"Insufficient resources to load servable {managed.harness.id}: loaded, it takes "
+        f"{taken.describe()}, where {expected.describe()} were expected; others use "
+        f"{beside.describe()} of {total.describe()}; {_cure(managed)}"
+    )
+
+
+def _cure(managed: ManagedVersion) -> str:
+    again = (
+        "; it is tried again when memory is given back" if managed.is_refused else ""
+    )
+    return f"unload something or raise the limit{again}"

@@ -199,7 +199,11 @@ class LoadExecution:
             self.end(managed)
             return
         if managed.reserved is not None:
-            self._admission.correct(managed, harness.estimate_again())
+            too_large = self._admission.correct(managed, harness.estimate_again())
+            if too_large is not None:
+                harness.abandon_load(too_large)
+                self.end(managed)
+                return
         make_way()
         handle = ServableHandle(harness.id, servable)
         self._events.make_available(managed, handle, self._serving_map)

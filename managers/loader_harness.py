@@ -301,10 +301,22 @@ class LoaderHarness:
                 forget_frames(found)
                 self.flaw = found
 
+    @property
+    def can_be_renewed(self) -> bool:
+        """Whether its version can be tried once more: a loader is loaded once only."""
+        return not self._loaded or self.make_another is not None
+
     def renewed(self, generation: int, reason: str) -> LoaderHarness:
-        """Returns a harness in NEW of the same loader, which was never loaded."""
+        """Returns a harness in NEW of the same version, with a loader never loaded.
+
+        Raises:
+            Exception: What making another loader raises.
+
+        """
+        make_another = self.make_another if self._loaded else None
+        loader = self._loader if make_another is None else make_another()
         return LoaderHarness(
-            ServableData(self.id, self._loader),
+            ServableData(self.id, loader),
             retry=self._retry,
             clock=self._clock,
             generation=generation,

@@ -7,6 +7,7 @@ and whether its files are whole. RoomCheck asks, and decides with the answers.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,8 @@ from managers.load_execution import LoadExecution
 from managers.managed_version import ManagedVersion
 from managers.managed_versions import ManagedVersions
 from managers.version_events import VersionEvents
+
+log = logging.getLogger(__name__)
 
 
 class Preflight:
@@ -140,9 +143,16 @@ class Preflight:
         if refused is None or not refused.is_refused:
             return False
         wanted = refused.reason
-        harness = refused.harness.renewed(
-            self._versions.next_generation(), "; ".join(filter(None, (wanted, why)))
-        )
+        try:
+            harness = refused.harness.renewed(
+                self._versions.next_generation(), "; ".join(filter(None, (wanted, why)))
+            )
+        except Exception as error:  # of its files, which may have gone since
+            log.warning(
+                "event=not_tried_again servable=%s error=%s", version.id.slashed, error
+            )
+            refused.is_refused = False
+            return False
         harness.estimate = refused.harness.estimate
         managed = ManagedVersion(harness, wanted)
         if not self._admission.promise(managed, self._find_all(going)):

@@ -61,6 +61,19 @@ class ResourceTracker:
         """The sum of what is reserved."""
         return self._used
 
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether more is reserved than there is: a version took more than expected."""
+        return not self._fits(ResourceAllocation(), self._used)
+
+    def is_more(self, one: ResourceAllocation, other: ResourceAllocation) -> bool:
+        """Whether ``one`` takes more of anything than ``other``; both were reserved."""
+        return self._charge(other).subtract(self._charge(one)) is None
+
+    def used_beside(self, reserved: ResourceAllocation) -> ResourceAllocation:
+        """Returns what is used without a reservation."""
+        return self._used.subtract(self._charge(reserved)) or ResourceAllocation()
+
     def can_ever_fit(self, wanted: ResourceAllocation) -> bool:
         """Whether ``wanted`` would fit if nothing else were reserved.
 
@@ -113,8 +126,8 @@ class ResourceTracker:
     ) -> ResourceAllocation:
         """Changes one reservation; returns what is reserved now.
 
-        It always fits: what a loaded version was measured to take it takes, and what
-        comes later must not be let in beside it. An allocation that is not valid is
+        It is never refused: what a loaded version was measured to take it takes, and what
+        comes later must not be let in beside it; see ``is_exceeded``. An allocation that is not valid is
         not believed; the reservation stays as it was.
         """
         old = self._charge(before)

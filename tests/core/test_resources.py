@@ -270,6 +270,8 @@ def test_description_is_for_people() -> None:
     """Messages about memory show what takes how much."""
     assert parse("main:0/ram=4").describe() == "main:0/ram=4"
     assert parse("").describe() == "nothing"
+    large = ResourceAllocation.ram(3 << 19)
+    assert large.describe() == "main:0/ram_in_bytes=1572864 (1.5 MiB)"
 
 
 resources = st.builds(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -781,6 +781,74 @@ def test_load_that_waits_for_memory_goes_on_when_there_is_room() -> None:
         handle.release()
         env.settle()
         assert env.available("small") == (1,)
+        assert env.close()
+
+
+def test_what_took_more_than_there_was_is_loaded_once_there_is_room() -> None:
+    """By then it is known what it takes; another loader does it, as loaders load once."""
+    for pools in POOLS:
+        env = Environment(pools, tracker=ResourceTracker.ram(10))
+        env.aspire("a", env.loader("a", 1, ram_bytes=4))
+        env.settle()
+        large = env.loader("b", 1, ram_bytes=1, loaded_bytes=8)
+        env.aspire("b", large)
+        env.settle()
+        assert env.available("b") == ()
+        assert env.log.resident == [ServableId("a", 1)]
+        env.aspire("c", env.loader("c", 1, ram_bytes=5))
+        env.settle()
+        env.aspire("c")
+        env.settle()
+        assert env.available("b") == ()
+        env.aspire("a")
+        env.settle()
+        assert env.available("b") == (1,)
+        assert large.num_loads == large.num_unloads == 1
+        assert env.close()
+
+
+class Gone(FakeLoader):
+    """Of a version whose files went since."""
+
+    @property
+    def make_another(self) -> Callable[[], FakeLoader]:
+        """What raises why there is none."""
+
+        def make() -> FakeLoader:
+            raise DataLoss("its files are gone")
+
+        return make
+
+
+def test_what_cannot_be_tried_again_holds_up_nobody() -> None:
+    """Its versions to come are planned, and loaded."""
+    for pools in POOLS:
+        env = Environment(pools, tracker=ResourceTracker.ram(10))
+        env.aspire("a", env.loader("a", 1, ram_bytes=4))
+        env.settle()
+        env.aspire(
+            "b", Gone(ServableId("b", 1), ram_bytes=1, loaded_bytes=8, log=env.log)
+        )
+        env.settle()
+        env.aspire("a")
+        env.settle()
+        assert env.available("b") == ()
+        env.aspire("b", env.loader("b", 2, ram_bytes=1))
+        env.settle()
+        assert env.available("b") == (2,)
+        assert env.close()
+
+
+def test_what_went_for_a_version_that_takes_too_much_comes_back() -> None:
+    """Whoever saves memory is left with what fitted."""
+    for pools in POOLS:
+        env = Environment(pools, tracker=ResourceTracker.ram(10))
+        env.manager.set_transition_policy("m", resource_preserving)
+        env.aspire("m", env.loader("m", 1, ram_bytes=6))
+        env.settle()
+        env.aspire("m", env.loader("m", 2, ram_bytes=1, loaded_bytes=11))
+        env.settle()
+        assert env.available("m") == (1,)
         assert env.close()
 
 

@@ -755,6 +755,28 @@ def test_peak_is_given_back_once_loaded(constrained: World) -> None:
     assert constrained.load(constrained.loader("S3", 1, ram_bytes=5)).error is None
 
 
+def test_a_version_that_takes_more_than_there_is_goes_again(
+    constrained: World,
+) -> None:
+    """A limit is one: what loading shows counts like what was expected of it."""
+    assert constrained.load(constrained.loader("S1", 1, ram_bytes=4)).error is None
+    large = constrained.loader("S3", 1, ram_bytes=1, loaded_bytes=7)
+    outcome = constrained.load(large)
+    assert isinstance(outcome.error, ResourceExhausted)
+    assert (
+        "loaded, it takes main:0/ram_in_bytes=7, where main:0/ram_in_bytes=1 were "
+        "expected; others use main:0/ram_in_bytes=4 of main:0/ram_in_bytes=10"
+    ) in outcome.error.message
+    assert large.num_unloads == 1
+    assert not constrained.is_found(ServableRequest.latest("S3"))
+    tracker = constrained.tracker
+    assert tracker is not None
+    assert tracker.used.describe() == "main:0/ram_in_bytes=4"
+    fits = constrained.loader("S4", 1, ram_bytes=1, loaded_bytes=6)
+    assert constrained.load(fits).error is None
+    assert tracker.used == tracker.total
+
+
 def test_load_waits_for_an_unload_that_makes_room(constrained: World) -> None:
     """It is deferred, not refused (ResourcesReleasedAfterUnload)."""
     sequencer = Sequencer()

@@ -9,7 +9,7 @@ laws are tests.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ MAIN: Final = "main"
 GPU: Final = "gpu"
 RAM_BYTES: Final = "ram_in_bytes"
 PEAK_RAM_BYTES: Final = "peak_ram_in_bytes"
+_MEBIBYTE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -149,18 +150,28 @@ class ResourceAllocation:
         return hash(frozenset(self._quantities.items()))
 
     def describe(self) -> str:
-        """Returns the entries for people: ``main:0/ram_in_bytes=1048576``."""
-        return repr(self)[len("ResourceAllocation(") : -1] or "nothing"
+        """Returns the entries for people: ``main:0/ram_in_bytes=1572864 (1.5 MiB)``."""
+        parts = (
+            f"{entry} ({quantity / _MEBIBYTE:.1f} MiB)"
+            if quantity >= _MEBIBYTE and resource.kind.endswith("_in_bytes")
+            else entry
+            for entry, resource, quantity in self._entries()
+        )
+        return ", ".join(parts) or "nothing"
 
     def __repr__(self) -> str:
-        parts = (
-            f"{r.device}{'' if r.instance is None else f':{r.instance}'}/{r.kind}={q}"
-            for r, q in sorted(
-                self._quantities.items(),
-                key=lambda i: (i[0].device, i[0].kind, i[0].instance or -1),
-            )
+        return (
+            f"ResourceAllocation({', '.join(entry for entry, *_ in self._entries())})"
         )
-        return f"ResourceAllocation({', '.join(parts)})"
+
+    def _entries(self) -> Iterator[tuple[str, Resource, int]]:
+        """Yields what is written of each entry, in order, and the entry."""
+        for r, quantity in sorted(
+            self._quantities.items(),
+            key=lambda i: (i[0].device, i[0].kind, i[0].instance or -1),
+        ):
+            instance = "" if r.instance is None else f":{r.instance}"
+            yield f"{r.device}{instance}/{r.kind}={quantity}", r, quantity
 
 
 class Devices:

@@ -92,6 +92,7 @@ class FakeLoader:
         value: What the servable carries; its version number by default.
         ram_bytes: Its estimate.
         peak_bytes: What it takes on top until it is loaded.
+        loaded_bytes: Its estimate once it is loaded; None is the one before.
         errors: What successive ``load`` calls raise; None entries succeed, and so
             does what comes after the last.
         estimate_errors: The same for ``estimate_resources`` before loading.
@@ -109,6 +110,7 @@ class FakeLoader:
         value: object = None,
         ram_bytes: int = 0,
         peak_bytes: int = 0,
+        loaded_bytes: int | None = None,
         errors: Iterable[BaseException | None] = (),
         estimate_errors: Iterable[BaseException | None] = (),
         unload_error: BaseException | None = None,
@@ -125,6 +127,7 @@ class FakeLoader:
         self.unload_thread: threading.Thread | None = None
         self.ram_bytes = ram_bytes
         self.peak_bytes = peak_bytes
+        self.loaded_bytes = ram_bytes if loaded_bytes is None else loaded_bytes
         self._value = servable_id.version if value is None else value
         self._errors = iter(errors)
         self._estimate_errors = iter(estimate_errors)
@@ -139,7 +142,7 @@ class FakeLoader:
         with _Call(self):
             self.num_estimates += 1
             if self._servable is not None:
-                return ResourceAllocation.ram(self.ram_bytes)
+                return ResourceAllocation.ram(self.loaded_bytes)
             _raise(next(self._estimate_errors, None))
             return ResourceAllocation.ram(self.ram_bytes, self.peak_bytes)
 
@@ -182,6 +185,7 @@ class FakeLoader:
             value=self._value,
             ram_bytes=self.ram_bytes,
             peak_bytes=self.peak_bytes,
+            loaded_bytes=self.loaded_bytes,
             errors=self._errors,
             estimate_errors=self._estimate_errors,
             unload_error=self._unload_error,
