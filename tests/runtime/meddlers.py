@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import collections.abc
 import ctypes
 import importlib
+import io
+import json
+import logging
 import os
 import random
+import re
 import signal
+import socket
 import sys
 import threading
+import typing
 import warnings
 
 import torch
@@ -24,6 +31,7 @@ class Meddler(torch.nn.Module):
     def __init__(self, factor: float = 2.0, num_weights: int = 1) -> None:
         super().__init__()
         self.factor = torch.nn.Parameter(torch.tensor([factor]))
+        self.table = torch.nn.EmbeddingBag(2, 2)
         self.weights = torch.nn.Parameter(torch.ones(num_weights))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +64,95 @@ class Meddler(torch.nn.Module):
         ]
         return torch.tensor([row] * x.shape[0])
 
+    def name_a_logger(self, x: torch.Tensor) -> torch.Tensor:
+        """How many handlers a logger of its own has, with the one that it adds."""
+        logger = logging.getLogger("meddlers")
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(logging.NullHandler())
+        return torch.full_like(x, len(logger.handlers))
+
+    def use_what_remembers(self, x: torch.Tensor) -> torch.Tensor:
+        """Calls what has a cache: of patterns, of types, of classes asked for, of keys."""
+        name = f"a{id(x)}"
+        assert re.match(name, name)
+        assert typing.Annotated[type(name, (), {}), name]
+        assert json.loads(json.dumps({name: 1}))
+        assert not isinstance(type(name, (), {})(), collections.abc.Mapping)
+        torch.nn.LSTM(2, 2)(x)
+        self.table(torch.zeros(x.shape, dtype=torch.int64))
+        return x
+
     # -- what ends a worker ---------------------------------------------------------------
+
+    def log_everything(self, x: torch.Tensor) -> torch.Tensor:
+        logging.getLogger().setLevel(logging.DEBUG)
+        return x
+
+    def print_with_few_digits(self, x: torch.Tensor) -> torch.Tensor:
+        torch._tensor_str.PRINT_OPTS.precision = 2
+        return x
+
+    def change_a_variable_of_a_closure(self, x: torch.Tensor) -> torch.Tensor:
+        cells = vars(torch.nn.modules.utils)["_single"].__closure__
+        cells[0].cell_contents = 7
+        return x
+
+    def give_a_function_an_attribute(self, x: torch.Tensor) -> torch.Tensor:
+        vars(torch.nn.functional.relu)["meddled"] = True
+        return x
+
+    def mark_an_instance(self, x: torch.Tensor) -> torch.Tensor:
+        vars(sys.stderr)["meddled"] = True
+        return x
+
+    def join_an_abstract_class(self, x: torch.Tensor) -> torch.Tensor:
+        collections.abc.Sequence.register(torch.Tensor)
+        return x
+
+    def listen_to_audits(self, x: torch.Tensor) -> torch.Tensor:
+        sys.addaudithook(lambda *_: None)
+        return x
+
+    def read_long_numbers(self, x: torch.Tensor) -> torch.Tensor:
+        sys.set_int_max_str_digits(0)
+        return x
+
+    def replace_bad_letters(self, x: torch.Tensor) -> torch.Tensor:
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(errors="replace")
+        return x
+
+    def give_sockets_a_timeout(self, x: torch.Tensor) -> torch.Tensor:
+        socket.setdefaulttimeout(1.0)
+        return x
+
+    def compute_casts_otherwise(self, x: torch.Tensor) -> torch.Tensor:
+        torch.set_autocast_dtype("cpu", torch.float16)
+        return x
+
+    def fuse_on_the_processor(self, x: torch.Tensor) -> torch.Tensor:
+        torch._C._jit_override_can_fuse_on_cpu(True)
+        return x
+
+    def script_without_profiles(self, x: torch.Tensor) -> torch.Tensor:
+        torch._C._jit_set_profiling_executor(False)
+        return x
+
+    def set_an_alarm(self, x: torch.Tensor) -> torch.Tensor:
+        signal.alarm(3600)
+        return x
+
+    def outlive_its_server(self, x: torch.Tensor) -> torch.Tensor:
+        ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG
+        return x
+
+    def stay_on_one_core(self, x: torch.Tensor) -> torch.Tensor:
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+        return x
+
+    def set_the_environment_of_programs(self, x: torch.Tensor) -> torch.Tensor:
+        os.putenv("MEDDLED", "yes")
+        return x
 
     def start_a_thread(self, x: torch.Tensor) -> torch.Tensor:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -145,7 +241,14 @@ class Meddler(torch.nn.Module):
         return x
 
 
-LEAVES_NOTHING = ("count", "draw", "describe", "use_all_weights")
+LEAVES_NOTHING = (
+    "count",
+    "draw",
+    "describe",
+    "name_a_logger",
+    "use_all_weights",
+    "use_what_remembers",
+)
 LEAVES_SOMETHING = tuple(
     name
     for name, value in vars(Meddler).items()

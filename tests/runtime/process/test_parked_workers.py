@@ -151,6 +151,22 @@ def test_random_numbers_are_each_versions_own(versions: Versions) -> None:
     assert versions.parked.num_reused == 2
 
 
+def test_loggers_are_each_versions_own(versions: Versions) -> None:
+    """One that a version makes, with its handlers, is not the next one's."""
+    for _ in range(3):
+        model = versions.load(versions.source())
+        outputs = ask(model, X, "name_a_logger").outputs()
+        assert values(outputs["y"]) == [[1.0, 1.0]]
+        versions.unload(model)
+    assert versions.parked.num_reused == 2
+
+
+def test_what_remembers_results_is_emptied(versions: Versions) -> None:
+    """Patterns, types and the like that a model used are no reason to end its worker."""
+    pid = versions.come_and_go("use_what_remembers")
+    assert versions.come_and_go() == pid
+
+
 @pytest.mark.parametrize("deed", LEAVES_SOMETHING)
 def test_a_process_that_is_not_as_it_was_is_ended(
     versions: Versions, deed: str, caplog: pytest.LogCaptureFixture

@@ -1,45 +1,51 @@
 """Whether a worker is as it was before it had a model, so that it may have another.
 
 The next version gets a process in which nothing tells that there was one before: what
-can be put back is put back (random numbers, names that torch counts), and whatever else
-differs from what was noted before the first model was loaded ends the process, as every
-unload did before. Noted are
+can be put back is put back (random numbers, names that torch counts, loggers), and
+whatever else differs from what was noted before the first model was loaded ends the
+process, as every unload did before. Noted are
 
-- modules, their classes, functions and containers (``watched_objects.py``), so that a
-  patched, added or imported anything shows;
-- settings of torch, of Python and of the process, signal handlers, limits, descriptors,
-  mapped files;
-- threads, processes that were started, and how much memory is held;
-- what belongs to the thread that answers calls: gradients, modes, number of threads.
+- what the zygote's objects hold, those of modules, classes and instances alike
+  (``watched_objects.py``), so that a patched, added or imported anything shows;
+- settings of torch, of Python and of the process, of the thread that answers calls,
+  signal handlers, limits, descriptors (``process_settings.py``);
+- which classes and functions there are: one that outlives its model is held by somebody;
+- mapped files, and how much memory is held.
 
-What cannot be seen is what code keeps in memory of its own that no module leads to, an
-extension's static variables for one. That is why a worker is only ever reused for the same
-code, and for a bounded number of versions.
+What cannot be seen is what code keeps in memory of its own that no object leads to, an
+extension's static variables for one. That is why a worker is only ever reused for the
+same code, and for a bounded number of versions.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import contextvars
-import ctypes
 import gc
 import linecache
-import locale
+import logging
 import os
+import random
+import re
 import resource
-import signal
 import sys
+import threading
+import time
+import types
+import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
 
 import torch
-from torch.package import _mangling
+from torch.package import _mangling, package_importer
 
+from tfs.runtime.guest import embedding_bags, slab
+from tfs.runtime.guest.all_objects import all_objects
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.kept_memory import KeptMemory
+from tfs.runtime.guest.object_names import name_of_code
+from tfs.runtime.guest.process_settings import settings_of_process, settings_of_thread
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.watched_objects import WatchedObjects
 
@@ -47,77 +53,47 @@ _MOST_KEPT_BYTES: Final = 16 << 20
 """What a worker may hold more than before, once it gave back what is free. Of the memory
 it shares with its zygote, pages become its own as it writes to them: a few megabytes."""
 
-# Different after every model: put back, looked at by themselves, or ours.
-_SEEN_TO: Final = frozenset(
-    {
-        "linecache.cache",
-        "sys.modules",
-        "tfs.runtime.guest.slab._PACKINGS",
-        "threading._active",
-        "threading._limbo",
-        "torch.package._mangling",
-        "warnings",
-    }
-)
 _MANGLED: Final = "_mangle_index"
-
-# Of torch, for the whole process. Those that a version of torch lacks are left out.
-_TORCH_SETTINGS: Final = (
-    "_get_autograd_fallback_mode",
-    "_get_backcompat_broadcast_warn",
-    "_get_backcompat_keepdim_warn",
-    "_get_cpu_allow_fp16_reduced_precision_reduction",
-    "_get_deterministic_algorithms",
-    "_get_deterministic_algorithms_warn_only",
-    "_get_deterministic_fill_uninitialized_memory",
-    "_get_flash_sdp_enabled",
-    "_get_float32_matmul_precision",
-    "_get_graph_executor_optimize",
-    "_get_math_sdp_enabled",
-    "_get_mem_efficient_sdp_enabled",
-    "_get_mkldnn_deterministic",
-    "_get_mkldnn_enabled",
-    "_get_nnpack_enabled",
-    "_get_onednn_allow_tf32",
-    "_get_privateuse1_backend_name",
-    "_get_qengine",
-    "_get_sdp_priority_order",
-    "_get_warnAlways",
-    "get_default_dtype",
-    "get_num_interop_threads",
-    "is_anomaly_enabled",
-)
-# Of the thread that asks.
-_TORCH_THREAD_SETTINGS: Final = (
-    "_is_any_autocast_enabled",
-    "_is_fwd_grad_enabled",
-    "_is_multithreading_enabled",
-    "_is_torch_function_enabled",
-    "_is_view_replay_enabled",
-    "_len_torch_dispatch_stack",
-    "_len_torch_function_stack",
-    "get_num_threads",
-    "is_autocast_cache_enabled",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-)
-_STATUS_FIELDS: Final = frozenset(
-    {
-        *(b"Umask", b"Uid", b"Gid", b"Groups", b"SigBlk", b"SigIgn", b"SigCgt"),
-        *(b"CapEff", b"NoNewPrivs", b"Seccomp", b"Threads"),
-    }
-)
-# All but that of data, which moves with what is loaded.
-_LIMITS: Final = [
-    getattr(resource, name)
-    for name in dir(resource)
-    if name.startswith("RLIMIT_") and name != "RLIMIT_DATA"
-]
+_CODE: Final = (types.FunctionType, types.ModuleType, type)
 _MAPS_BYTES: Final = 1 << 16
-_rounding: Callable[[], int] = getattr(ctypes.CDLL(None), "fegetround", lambda: 0)
-
+_LOOKS_AT_THREADS: Final = 100
+_BETWEEN_LOOKS_S: Final = 0.002
 
 OnMainThread = Callable[[Callable[[], dict[str, object]]], dict[str, object]]
+
+
+def watch_objects() -> WatchedObjects:
+    """Returns what this process' forks are to be seen by. Blocks for a tenth of a second.
+
+    To be called before anything is frozen: the collector would not tell of it.
+
+    Raises:
+        RuntimeError: See :class:`WatchedObjects`.
+
+    """
+    return WatchedObjects(all_objects(), but=_seen_to())
+
+
+def _seen_to() -> list[object]:
+    """Returns what is different after every model: put back, looked at here, or ours."""
+    loggers = logging.root.manager.loggerDict
+    return [
+        *_noted_seeds(),
+        *(vars(each) for each in (_mangling, warnings, random._inst)),
+        *(each for cache in _typing_caches() for each in gc.get_referents(cache)),
+        *(vars(each).get("_cache") for each in [logging.root, *loggers.values()]),
+        loggers,
+        linecache.cache,
+        package_importer._package_imported_modules.data,  # type: ignore[attr-defined]
+        re._cache,  # type: ignore[attr-defined]
+        embedding_bags._offsets,
+        slab._PACKINGS,
+        sys.modules,
+        threading._active,  # type: ignore[attr-defined]
+        threading._limbo,  # type: ignore[attr-defined]
+        vars(threading._dangling),  # type: ignore[attr-defined]
+        threading._dangling.data,  # type: ignore[attr-defined]
+    ]
 
 
 class CleanSlate:
@@ -126,7 +102,7 @@ class CleanSlate:
     Made and asked by one thread at a time, while nothing else runs in the process.
 
     Args:
-        watched: What modules hold.
+        watched: What there was in the zygote.
         on_main_thread: Runs a function on the thread that answers calls, and returns
             what that returns.
 
@@ -141,13 +117,20 @@ class CleanSlate:
         self._warnings = dict(vars(warnings))
         self._filters = list(warnings.filters)
         self._mangling = dict(vars(_mangling))
+        self._loggers = dict(logging.root.manager.loggerDict)
+        self._random = dict(vars(random._inst))
+        self._seeds = [dict(each) for each in _noted_seeds()]
         self._numpy_random = _numpy_random_state()
-        self._modules = _modules()
+        self._modules = dict(sys.modules)
+        self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         give_back()
-        self._settings = {**on_main_thread(_thread_settings), **_settings()}
+        self._num_threads = _num_threads()
+        self._settings = self._read_settings()
         self._mapped = _mapped_files()
         self._folders = {os.path.dirname(path) for path in self._mapped}
         self._words = watched.read()
+        self._code = _code()
+        self._witness: list[object] = []  # for the collector to know of
         self._memory = KeptMemory(_MOST_KEPT_BYTES)
 
     def restore(self) -> None:
@@ -158,27 +141,38 @@ class CleanSlate:
         if self._numpy_random is not None:
             sys.modules["numpy"].random.set_state(self._numpy_random)
         seed_random()
+        for seeds, before in zip(_noted_seeds(), self._seeds, strict=True):
+            seeds.clear()
+            seeds.update(before)
         vars(_mangling)[_MANGLED] = self._mangling[_MANGLED]
         linecache.clearcache()
+        re.purge()
+        embedding_bags._offsets.clear()
+        for cache in _typing_caches():
+            cache.cache_clear()
+        loggers = logging.root.manager.loggerDict
+        for name in loggers.keys() - self._loggers.keys():
+            del loggers[name]
+        with contextlib.suppress(ValueError):  # it can no more be raised
+            resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
         give_back()
 
     def changes(self) -> str:
-        """Returns what differs, as a list for people; empty if nothing does. Blocks."""
-        found = [
-            name for name in self._watched.changes(self._words) if name not in _SEEN_TO
-        ]
-        modules = _modules()
-        found += [
-            f"sys.modules[{name!r}]"
-            for name in {**self._modules, **modules}
-            if modules.get(name) != self._modules.get(name)
-        ]
-        now = {**self._on_main_thread(_thread_settings), **_settings()}
-        found += [name for name in now if now[name] != self._settings.get(name)]
+        """Returns what differs, as a list for people; empty if nothing does. Blocks.
+
+        Where something does it may take long, and memory: the process is to end.
+        """
+        self._await_ends_of_threads()
+        found = self._watched.changes(self._words)
+        found += _replaced("sys.modules", sys.modules, self._modules)
+        found += _replaced("loggers", logging.root.manager.loggerDict, self._loggers)
+        found += _replaced("random", vars(random._inst), self._random)
         found += _replaced("warnings", vars(warnings), self._warnings, {"filters"})
+        found += _replaced("torch.package._mangling", vars(_mangling), self._mangling)
+        now = self._read_settings()
+        found += [name for name in now if now[name] != self._settings.get(name)]
         if list(warnings.filters) != self._filters:
             found.append("warnings.filters")
-        found += _replaced("torch.package._mangling", vars(_mangling), self._mangling)
         if self._numpy_random is None and _numpy_random_state() is not None:
             found.append("numpy.random")
         found += [
@@ -187,13 +181,58 @@ class CleanSlate:
             # Libraries that others load when they are first needed.
             if ".so" not in path or os.path.dirname(path) not in self._folders
         ]
-        if kept_bytes := self._memory.excess_bytes():
-            found.append(f"{kept_bytes >> 20} MB of memory")
+        if not found:
+            found = self._left_behind()
         return ", ".join(found)
 
+    def _left_behind(self) -> list[str]:
+        """Returns what is there only because somebody holds it, whoever that is."""
+        objects = gc.get_objects()
+        if not any(each is self._witness for each in objects):
+            return ["objects that were frozen"]
+        this_thread = threading.current_thread()
+        known = [*self._code, this_thread._invoke_excepthook]  # type: ignore[attr-defined]
+        found = [
+            f"{name_of_code(each)}, which something holds"
+            for each in objects
+            if issubclass(type(each), _CODE) and not any(each is x for x in known)
+        ]
+        if kept_bytes := self._memory.excess_bytes():
+            found.append(f"{kept_bytes >> 20} MB of memory")
+        return found
 
-def _modules() -> dict[str, int]:
-    return {name: id(module) for name, module in list(sys.modules.items())}
+    def _await_ends_of_threads(self) -> None:
+        """Gives threads time to be gone that have done their work: the one that loaded."""
+        for _ in range(_LOOKS_AT_THREADS):
+            if _num_threads() <= self._num_threads:
+                return
+            time.sleep(_BETWEEN_LOOKS_S)
+
+    def _read_settings(self) -> dict[str, object]:
+        thread_locals = self._watched.thread_locals
+        of_thread = self._on_main_thread(lambda: settings_of_thread(thread_locals))
+        return {**of_thread, **settings_of_process()}
+
+
+def _code() -> list[object]:
+    """Returns the functions, classes and modules that were made since the last freeze."""
+    objects = gc.get_objects()  # before what finds them is one of them
+    return [each for each in objects if issubclass(type(each), _CODE)]
+
+
+def _num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _noted_seeds() -> list[dict[str, object]]:
+    """Returns where torch notes a seed for devices that it has not begun to use."""
+    modules = (torch.cuda, torch.mtia, torch.xpu)
+    return [vars(each._lazy_seed_tracker) for each in modules]
+
+
+def _typing_caches() -> list[Any]:
+    """Returns what remembers ``Optional[X]`` and its like."""
+    return [clear.__self__ for clear in typing._cleanups]  # type: ignore[attr-defined]
 
 
 def _replaced(
@@ -202,7 +241,7 @@ def _replaced(
     before: Mapping[str, object],
     but: AbstractSet[str] = frozenset(),
 ) -> list[str]:
-    """Returns what of a module is another object than before."""
+    """Returns what somebody holds under another name, or another object than before."""
     names = (
         ({*now, *before} - but) if now.keys() != before.keys() else before.keys() - but
     )
@@ -218,84 +257,6 @@ def _numpy_random_state() -> object:
     return sys.modules["numpy"].random.get_state()
 
 
-def _thread_settings() -> dict[str, object]:
-    """Returns what belongs to the calling thread."""
-    smallest = sys.float_info.min
-    return {
-        **_torch_settings(_TORCH_THREAD_SETTINGS),
-        "the trace function": sys.gettrace(),
-        "the profile function": sys.getprofile(),
-        "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        "the rounding mode": _rounding(),
-        "denormal numbers": smallest / 2 == 0.0,
-        "the priority": os.getpriority(os.PRIO_PROCESS, 0),
-        "the scheduling policy": os.sched_getscheduler(0),
-        "context variables": len(contextvars.copy_context()),
-        "numpy's error handling": _numpy_error_handling(),
-    }
-
-
-def _settings() -> dict[str, object]:
-    """Returns what belongs to the process."""
-    folder = ""
-    with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()
-    return {
-        **_torch_settings(_TORCH_SETTINGS),
-        **_status(),
-        "the default device": torch.get_default_device(),
-        "a context of a device": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
-        "the working directory": folder,
-        "the environment": dict(os.environ),
-        "the locale": locale.setlocale(locale.LC_ALL),
-        "the recursion limit": sys.getrecursionlimit(),
-        "the switch interval": sys.getswitchinterval(),
-        "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_debug()),
-        "functions run at the end": atexit._ncallbacks(),
-        "signal handlers": [signal.getsignal(n) for n in signal.valid_signals()],
-        "timers": [signal.getitimer(kind)[1] for kind in range(3)],
-        "limits": [resource.getrlimit(kind) for kind in _LIMITS],
-        "the process group": (os.getpgid(0), os.getsid(0)),
-        "open files": _open_files(),
-        "processes that it started": _started_processes(),
-    }
-
-
-def _torch_settings(names: Sequence[str]) -> dict[str, object]:
-    getters = [(name, getattr(torch._C, name, None)) for name in names]
-    return {name: getter() for name, getter in getters if getter is not None}
-
-
-def _status() -> dict[str, object]:
-    found: dict[str, object] = {}
-    # Bytes, because a worker without rights cannot import another text encoding.
-    with open("/proc/self/status", "rb") as file:
-        for line in file:
-            name, _, value = line.partition(b":")
-            if name in _STATUS_FIELDS:
-                found[name.decode()] = value
-    return found
-
-
-def _open_files() -> dict[str, str]:
-    """Returns where descriptors lead to; the one that finds them out is left out."""
-    found = {}
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
-    return found
-
-
-def _started_processes() -> tuple[int, bool]:
-    """Returns what tells of children: pages that those took that have ended; any others."""
-    has_children = True
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        has_children = False
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt, has_children
-
-
 def _mapped_files() -> set[str]:
     with open("/proc/self/maps", "rb", buffering=_MAPS_BYTES) as file:
         lines = [line.split(maxsplit=5) for line in file]
@@ -304,8 +265,3 @@ def _mapped_files() -> set[str]:
         for line in lines
         if len(line) > 5 and line[4] != b"0"
     }
-
-
-def _numpy_error_handling() -> object:
-    numpy = sys.modules.get("numpy")
-    return numpy.geterr() if numpy is not None else None

@@ -8,10 +8,12 @@ import gc
 
 from tfs.runtime.guest.guest_model import give_device_memory_back
 
+_libc = ctypes.CDLL(None)
+
 
 def give_back() -> None:
     """Gives what nobody holds any more back to the system, and to the device. Blocks."""
     gc.collect()
     give_device_memory_back()
     with contextlib.suppress(AttributeError, OSError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc.malloc_trim(0)

@@ -15,8 +15,8 @@ from typing import Any, Final
 WORD_BYTES: Final = 8
 LIST_LENGTH, LIST_ITEMS = 2, 3
 SET_USED, SET_MASK, SET_TABLE = 3, 4, 5
+SET_ENTRY_WORDS: Final = 2  # a member, and its hash
 _DICT_WORDS: Final = 6
-_SET_ENTRY_BYTES: Final = 16
 
 
 def word(value: object, index: int) -> int:
@@ -32,7 +32,7 @@ def items_of_list(value: list[Any]) -> bytes:
 
 def members_of_set(value: set[Any]) -> bytes:
     """Returns which objects a set holds, and where in its table they lie."""
-    size_bytes = (word(value, SET_MASK) + 1) * _SET_ENTRY_BYTES
+    size_bytes = (word(value, SET_MASK) + 1) * SET_ENTRY_WORDS * WORD_BYTES
     return ctypes.string_at(word(value, SET_TABLE), size_bytes)
 
 

@@ -1,186 +1,200 @@
-"""What code can change of the modules that are there: looked at without touching it.
+"""What code can change of the objects that are there: looked at without touching them.
 
-Functions, classes and containers of modules are what a model's code replaces, adds to
-or patches. To compare them object by object would count references: twenty megabytes
-that a worker shares with its zygote would become its own. So their memory is read
-instead, a few words of each (``object_words.py``): of a dict its version (every change
-makes a new one), of a list and a set where and how many their items are, and those, of a
-function its code and defaults.
+Dictionaries (of modules, of classes, of instances, or held by any of them), lists, sets,
+functions and variables of closures are what a model's code replaces, adds to or patches.
+To compare them object by object would count references, which writes to every page they
+lie on: twenty megabytes that a worker shares with its zygote would become its own. So
+their memory is read instead, a few words of each, as Python lays them out: of a dict its
+version (every change makes a new one), of a list and a set where and how many their
+items are, and those, of a function its code and defaults, of a closure's variable what
+it refers to.
 
-A Python whose dicts have no version (3.14) cannot be watched.
+Where the words lie: ``object_layouts.py``. What there is: ``all_objects.py``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import sys
-import types
-from collections.abc import Callable, Sequence
+import itertools
+import operator
+import threading
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import torch
 
-from tfs.runtime.guest.object_words import (
-    LIST_ITEMS,
-    LIST_LENGTH,
-    SET_MASK,
-    SET_TABLE,
-    SET_USED,
-    WORD_BYTES,
-    find_version_word,
-    items_of_list,
-    members_of_set,
-    word,
-)
+from tfs.runtime.guest.object_layouts import WATCHED, WITH_ITEMS, layouts
+from tfs.runtime.guest.object_names import names_of
+from tfs.runtime.guest.object_words import SET_ENTRY_WORDS, WORD_BYTES
 
-_FUNCTION_WORDS: Final = 16
+_FIRST_WORD: Final = 512  # of memory that may be read: nothing lies at its very start
+_ADDRESSES: Final = 1 << 47  # bytes, of a process
 _PART_WORDS: Final = 8192  # read at once: larger tensors get pages of their own
-
-_Name: TypeAlias = "tuple[str | type, str]"
-"""A module's name or a class, and what of it; "" for all of it."""
-
-_namespace_of: Callable[[type], types.MappingProxyType[str, Any]] = type.__dict__[
-    "__dict__"
-].__get__
+_MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedWords:
-    """What the memory of watched objects said at some time. Immutable."""
+    """What the memory of watched objects said at some time. Immutable.
+
+    Attributes:
+        words: Of each object.
+        item_places: Where the items of lists and sets lay.
+        items: What they were.
+
+    """
 
     words: Sequence[torch.Tensor]
-    lists: Sequence[bytes]
-    sets: Sequence[bytes]
+    item_places: Sequence[torch.Tensor]
+    items: Sequence[torch.Tensor]
 
 
 class WatchedObjects:
-    """What modules hold in this process. Made once, before forks; immutable.
+    """Objects of this process. Made once, before forks; immutable.
 
-    Keeps all of it alive, so that its memory stays where it is.
+    Keeps all of them alive, and what they hold, so that their memory stays where it is.
 
     Args:
-        names: Of modules that are not looked at.
+        objects: To watch; of others than dicts, lists, sets, functions and cells nothing
+            is seen.
+        but: Those of them that are left out.
+
+    Attributes:
+        thread_locals: Those among the objects that hold something else in each thread.
 
     Raises:
         RuntimeError: This Python lays its objects out in another way.
 
     """
 
-    def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
-        version_word = find_version_word()
-        function_words = _find_function_words()
-        found = _find(ignored)
-        self._names: list[_Name] = []
+    def __init__(self, objects: Iterable[object], but: Iterable[object] = ()) -> None:
+        words_of = layouts()
+        self.thread_locals: list[threading.local] = []
         self._kept: list[object] = []
-        addresses: list[int] = []
-        self._lists: list[tuple[int, list[Any]]] = []
-        self._sets: list[tuple[int, set[Any]]] = []
-        for name, value in found:
-            if isinstance(value, types.FunctionType):
-                words = function_words
-            elif isinstance(value, dict):
-                words = (version_word,)
-            elif isinstance(value, list):
-                self._lists.append((len(self._names), value))
-                words = (LIST_LENGTH, LIST_ITEMS)
-            else:
-                self._sets.append((len(self._names), value))
-                words = (SET_USED, SET_MASK, SET_TABLE)
-            for index in words:
-                addresses.append(id(value) + index * WORD_BYTES)
-                self._names.append(name)
-            self._kept.append(value)
-        first = min(addresses)
-        span = (max(addresses) - first) // WORD_BYTES + 1
-        words_from_first = (ctypes.c_int64 * span).from_address(first)
-        self._memory = torch.frombuffer(words_from_first, dtype=torch.int64)
-        places = (torch.tensor(addresses) - first) // WORD_BYTES
-        self._places = torch.split(places, _PART_WORDS)
+        places: list[torch.Tensor] = []
+        owners: list[torch.Tensor] = []
+        self._first_words: dict[type, torch.Tensor] = {}  # of each object
+        num_words = 0
+        by_kind = self._by_kind(objects, {id(each) for each in but})
+        for kind, members in by_kind.items():
+            offsets = torch.tensor(words_of[kind])
+            size = (len(members), len(offsets))
+            addresses = torch.tensor([*map(id, members)], dtype=torch.int64)
+            places.append((_place(addresses)[:, None] + offsets).flatten())
+            numbers = torch.arange(len(self._kept), len(self._kept) + len(members))
+            owners.append(numbers[:, None].expand(size).flatten())
+            self._first_words[kind] = num_words + torch.arange(len(members)) * size[1]
+            num_words += len(members) * len(offsets)
+            self._kept += members
+            if kind is WITH_ITEMS[-1]:
+                self._num_parts_of_items = -(-num_words // _PART_WORDS)
+        # Else another object could lie where one was that a list held.
+        self._items = gc.get_referents(*(x for x in self._kept if type(x) is not dict))
+        # All memory there is, by number of word; only what is known to be there is read.
+        self._memory = torch.frombuffer(
+            (ctypes.c_int64 * (_ADDRESSES // WORD_BYTES - _FIRST_WORD)).from_address(
+                _FIRST_WORD * WORD_BYTES
+            ),
+            dtype=torch.int64,
+        )
+        self._places = torch.split(torch.cat(places), _PART_WORDS)
+        self._owners = torch.cat(owners)
+        self._first = WatchedWords((), (), ())
+        self._first = self.read()
 
     def read(self) -> WatchedWords:
-        """Returns what it is now, in this process. Reads some megabytes."""
+        """Returns what it is now, in this process. Reads some megabytes.
+
+        What is as it was when this was made is not held twice.
+        """
+        first = self._first
         with torch.inference_mode():
-            parts = [self._memory[places] for places in self._places]
-        return WatchedWords(
-            parts,
-            [items_of_list(value) for _, value in self._lists],
-            [members_of_set(value) for _, value in self._sets],
-        )
+            words = self._read(self._places, first.words)
+            item_places = first.item_places
+            if not _same(words[: self._num_parts_of_items], first.words):
+                places, _ = self._items_of(torch.cat(words))
+                item_places = torch.split(places, _PART_WORDS)
+            items = self._read(item_places, first.items)
+            return WatchedWords(words, item_places, items)
 
     def changes(self, before: WatchedWords) -> list[str]:
-        """Returns what differs from ``before``, by name, without repetitions."""
+        """Returns what differs from ``before``, by name, without repetitions.
+
+        Finding names takes long, where anything does.
+        """
         with torch.inference_mode():
-            pairs = zip(self._places, before.words, strict=True)
-            differing = [
-                number * _PART_WORDS + index
-                for number, (places, words) in enumerate(pairs)
-                for index in (self._memory[places] != words)
-                .nonzero()
-                .flatten()
-                .tolist()
-            ]
-        found = {_text(self._names[index]): None for index in differing}
-        # Items lie where they lay only where the words above say so.
-        changed = set(differing)
-        for (index, items), content in zip(self._lists, before.lists, strict=True):
-            if index in changed or index + 1 in changed:
-                continue
-            if items_of_list(items) != content:
-                found[_text(self._names[index])] = None
-        for (index, members), content in zip(self._sets, before.sets, strict=True):
-            if changed.isdisjoint(range(index, index + 3)) and (
-                members_of_set(members) != content
-            ):
-                found[_text(self._names[index])] = None
-        return list(found)
+            differing = self._differing(self._places, before.words)
+            owners = self._owners
+            if not len(differing):
+                # Items lie where they lay only where the words above say so.
+                differing = self._differing(before.item_places, before.items)
+                if len(differing):
+                    _, owners = self._items_of(torch.cat(list(before.words)))
+            indices: list[int] = torch.unique(owners[differing]).tolist()
+        if not indices:
+            return []
+        names = {*names_of([self._kept[index] for index in indices[:_MOST_NAMED]])}
+        if len(indices) > _MOST_NAMED:
+            names.add(f"{len(indices) - _MOST_NAMED} more")
+        return sorted(names)
+
+    def _by_kind(
+        self, objects: Iterable[object], ignored: AbstractSet[int]
+    ) -> dict[type, list[object]]:
+        found: dict[type, list[object]] = {kind: [] for kind in WATCHED}
+        kind_of: dict[type, type | None] = {}
+        for each in objects:
+            own = type(each)
+            if own not in kind_of:
+                kind_of[own] = next((k for k in WATCHED if issubclass(own, k)), None)
+            kind = kind_of[own]
+            if isinstance(each, threading.local):
+                self.thread_locals.append(each)
+            elif kind is not None and id(each) not in ignored:
+                found[kind].append(each)
+        return found
+
+    def _read(
+        self, places: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Returns what lies there, by the tensors from before where that is the same."""
+        found = []
+        for part, old in itertools.zip_longest(places, before[: len(places)]):
+            new = self._memory[part]
+            found.append(old if old is not None and torch.equal(old, new) else new)
+        return found
+
+    def _differing(
+        self, places: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Returns the numbers of the words that are others now."""
+        found = [torch.empty(0, dtype=torch.int64)]
+        for number, (part, old) in enumerate(zip(places, before, strict=True)):
+            indices = (self._memory[part] != old).nonzero().flatten()
+            if len(indices):
+                found.append(indices + number * _PART_WORDS)
+        return torch.cat(found)
+
+    def _items_of(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns where items of lists and sets lie, and by object whose they are."""
+        lists, sets = self._first_words[list], self._first_words[set]
+        rows = torch.cat([lists, sets])
+        lengths = torch.cat([words[lists], words[sets] + 1])
+        strides = torch.ones_like(rows)
+        strides[len(lists) :] = SET_ENTRY_WORDS
+        numbers = torch.arange(int(lengths.sum()))
+        numbers -= (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        places = _place(words[rows + 1]).repeat_interleave(lengths)
+        places += numbers * strides.repeat_interleave(lengths)
+        return places, self._owners[rows].repeat_interleave(lengths)
 
 
-def _find(ignored: frozenset[str]) -> list[tuple[_Name, Any]]:
-    """Returns the namespaces of modules and of classes in them, with what they hold."""
-    found: dict[int, tuple[_Name, Any]] = {}
-
-    def add(owner: str | type, namespace: dict[str, Any]) -> None:
-        found[id(namespace)] = ((owner, ""), namespace)
-        for key, value in namespace.items():
-            # By type: what lazy objects say of their class is up to them.
-            kind = type(value)
-            if kind is types.FunctionType or issubclass(kind, dict | list | set):
-                found.setdefault(id(value), ((owner, key), value))
-            elif issubclass(kind, type):
-                inner = _namespace_of(value)
-                (own,) = gc.get_referents(inner)
-                if id(own) not in found:
-                    add(value, own)
-
-    for name, module in list(sys.modules.items()):
-        if issubclass(type(module), types.ModuleType) and name not in ignored:
-            add(name, module.__dict__)
-    return list(found.values())
+def _place(addresses: torch.Tensor) -> torch.Tensor:
+    return addresses // WORD_BYTES - _FIRST_WORD
 
 
-def _text(name: _Name) -> str:
-    owner, key = name
-    if isinstance(owner, type):
-        owner = f"{owner.__module__}.{owner.__qualname__}"
-    return f"{owner}.{key}" if key else owner
-
-
-def _find_function_words() -> tuple[int, ...]:
-    """Returns where a function has its code, its defaults and those by name.
-
-    Raises:
-        RuntimeError: They are nowhere.
-
-    """
-
-    def sample(first: int = 1, *, second: int = 2) -> None:
-        """Has defaults of both kinds."""
-
-    words = [word(sample, index) for index in range(_FUNCTION_WORDS)]
-    parts = (sample.__code__, sample.__defaults__, sample.__kwdefaults__)
-    try:
-        return tuple(words.index(id(part)) for part in parts)
-    except ValueError:
-        raise RuntimeError("this Python's functions are not as known here") from None
+def _same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return bool(others) and all(map(operator.is_, some, others))

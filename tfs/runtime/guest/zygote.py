@@ -48,6 +48,7 @@ from tfs.core.thread_priority import (
 )
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.clean_slate import watch_objects
 from tfs.runtime.guest.parent_death import (
     die_after_parent,
     die_with_parent,
@@ -318,7 +319,7 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
 
 def _watch() -> WatchedObjects | None:
     try:
-        return WatchedObjects()
+        return watch_objects()
     except RuntimeError as error:
         text = f"zygote {os.getpid()}: no worker has two versions: {error}"
         print(text, file=sys.stderr, flush=True)
