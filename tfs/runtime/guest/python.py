@@ -37,6 +37,7 @@ from tfs.core.signature import Signature
 from tfs.runtime.guest.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.quickening import quicken_held
 from tfs.runtime.guest.sealed_file import (
     SealedFile,
     num_written_pages,
@@ -109,6 +110,7 @@ def load(
         prepare = getattr(servable, "load", None)
         if prepare is not None:
             prepare(Version(source.path, source.device, tensors))
+        quicken_held(servable, module)
         functions = _functions(source, servable)
     except BaseException:
         _forget(module)

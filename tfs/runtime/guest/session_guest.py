@@ -17,8 +17,9 @@ from tfs.runtime.guest.movable_pickle import (
     pickle_movable,
     unpickle_movable,
 )
+from tfs.runtime.guest.quickening import quicken
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.torch_package import close_package, open_package, quicken
+from tfs.runtime.guest.torch_package import close_package, open_package
 from tfs.runtime.guest.value_codec import Ref, decode, encode
 
 Request = Mapping[str, object]

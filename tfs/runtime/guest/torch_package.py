@@ -26,12 +26,10 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.device_weights import DeviceWeights
-from tfs.runtime.guest.embedding_bags import quicken_bags
 from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.layer_chains import quicken_chains
 from tfs.runtime.guest.mapped_reader import MappedReader
-from tfs.runtime.guest.max_pooling import quicken_modules
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.quickening import quicken
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
 from tfs.runtime.guest.version_files import VersionFiles
@@ -80,13 +78,6 @@ def load(
         written_pages=reader.num_written_pages,
         on_close=lambda: close_package(importer),
     )
-
-
-def quicken(model: torch.nn.Module) -> None:
-    """Has a model do quicker what can be, to the same bits; see the modules named."""
-    quicken_modules(model)
-    quicken_bags(model)
-    quicken_chains(model)
 
 
 def open_package(file: SealedFile, who: str) -> PackageImporter:

@@ -1,0 +1,65 @@
+"""What of a loaded model runs quicker, to the same bits: each kind has its own module."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import torch
+
+from tfs.runtime.guest.embedding_bags import quicken_bags
+from tfs.runtime.guest.layer_chains import quicken_chains
+from tfs.runtime.guest.max_pooling import quicken_modules
+
+_CONTAINERS: Final = (dict, list, tuple)
+_MOST_ITEMS: Final = 256
+"""Of a container that may hold modules: vocabularies are longer, and hold none."""
+
+
+def quicken(model: torch.nn.Module) -> None:
+    """Has a model do quicker what can be, to the same bits; see the modules named."""
+    quicken_modules(model)
+    quicken_bags(model)
+    quicken_chains(model)
+
+
+def quicken_held(servable: object, code: types.ModuleType) -> None:
+    """Has the modules quickened that an object of a file, or the file itself, holds.
+
+    Looked for in attributes, in short containers, and in objects of the file's own
+    classes. What is compiled stays as it is: the compiler would meet other code.
+    """
+    for module in _held(servable, code):
+        if not any(map(_is_compiled, torch.nn.Module.modules(module))):
+            quicken(module)
+
+
+def _held(servable: object, code: types.ModuleType) -> Iterator[torch.nn.Module]:
+    seen: set[int] = set()
+    waiting: list[object] = [servable, *vars(code).values()]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        # By type: what an object says of its class is up to it.
+        kind = type(value)
+        if issubclass(kind, torch.nn.Module):
+            assert isinstance(value, torch.nn.Module)
+            yield value
+        elif kind in _CONTAINERS:
+            assert isinstance(value, dict | list | tuple)
+            if len(value) <= _MOST_ITEMS:
+                waiting += value.values() if isinstance(value, dict) else value
+        elif kind.__module__ == code.__name__:
+            own = getattr(value, "__dict__", None)
+            if isinstance(own, Mapping):
+                waiting += own.values()
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    # The class of what torch.compile() returns, which nobody imports for this.
+    return "_orig_mod" in vars(module).get("_modules", {}) or (
+        vars(module).get("_compiled_call_impl") is not None
+    )
