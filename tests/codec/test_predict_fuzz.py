@@ -270,6 +270,59 @@ def test_tensors_at_the_edge_are_read_as_by_message_objects(
         check(bytes(broken) + after)
 
 
+def _strings(num: int, size: int = 9) -> bytes:
+    return (b"\x42" + wire.varint(size) + b"s" * size) * num
+
+
+def _vector(size: int) -> bytes:
+    return wire.delimited(2, wire.delimited(2, b"\x08" + wire.varint(size)))
+
+
+S = b"\x08\x07"
+I64 = b"\x08\x09"
+LONG = {
+    "as many as the shape says": S + _vector(100) + _strings(100),
+    "too few": S + _vector(200) + _strings(100),
+    "too few by far": S + _vector(2000) + _strings(100),
+    "too many": S + _vector(10) + _strings(100),
+    "of all lengths": S + _vector(9) + _strings(2, 70_000) + _strings(7, 200),
+    "without elements": S + _vector(0) + _strings(100),
+    "without a shape": S + _strings(100),
+    "shape behind": S + _strings(100) + _vector(100),
+    "dtype behind": _vector(100) + _strings(100) + S,
+    "another dtype": F32 + _vector(100) + _strings(100),
+    "content before": S + _vector(1) + b"\x22\x02\x01a" + _strings(100),
+    "cut off": S + _vector(100) + _strings(100)[:-1],
+    "tag alone": S + _vector(100) + _strings(100) + b"\x42",
+    "unknown field behind": S + _vector(100) + _strings(100) + b"\x9a\x06\x00",
+    "more than memory has room for": S + _vector(20_000) + _strings(20_000, 0),
+    "of which more than are asked for": S + _vector(5) + _strings(20_000, 0),
+    "filled in, more than memory has room for": S + _vector(1 << 40) + _strings(99),
+    "long integers": I64
+    + _vector(9000)
+    + wire.delimited(10, b"".join(map(wire.varint, range(-500, 8500)))),
+    "long integers, cut off": I64
+    + _vector(9000)
+    + wire.delimited(10, wire.varint(1 << 60) * 9000 + b"\x80"),
+    "a long integer of eleven bytes": I64
+    + _vector(9000)
+    + wire.delimited(10, b"\x01" * 16_380 + b"\x80" * 10 + b"\x01" * 9000),
+}
+
+
+@pytest.mark.parametrize("tensor", LONG.values(), ids=LONG)
+def test_long_fields_are_read_as_by_message_objects(tensor: bytes) -> None:
+    """A portion at a time, to the same values and refusals; mutated, too."""
+    entry = wire.delimited(1, b"x") + wire.delimited(2, tensor)
+    message = b"\x0a\x03\x0a\x01m" + wire.delimited(2, entry)
+    check(message)
+    check(message + b"\x1a\x01o")
+    for seed in range(10):
+        check(mutated(message, seed))
+        broken = wire.delimited(1, b"x") + wire.delimited(2, mutated(tensor, seed))
+        check(wire.delimited(2, broken))
+
+
 def clients_messages() -> list[bytes]:
     """Returns what ordinary clients send: every dtype and encoding, one input or two."""
     messages = []

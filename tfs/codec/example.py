@@ -27,6 +27,7 @@ from tfs.codec.example_input import (
     ExampleRequest,
     read_example_request,
 )
+from tfs.codec.large_example import LargeFeature, UnusualError, read_features
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted
@@ -115,7 +116,7 @@ class _Column:
         has_default = self._is_fixed and spec.default is not None
         self._default = self._packed(spec.default or ()) if has_default else None
         self._nothing = self._packed(())
-        self._context: feature_pb2.Feature | None = None
+        self._context: _Feature | None = None
         self._shared: _Values | None = None  # its values, once an Example needs them
         self._rows: list[_Values] = []
 
@@ -132,9 +133,7 @@ class _Column:
         """
         feature = features.get(self._name)
         row: _Values | None = None
-        if feature is not None and (
-            not self._is_fixed or feature.WhichOneof("kind") is not None
-        ):
+        if feature is not None and (not self._is_fixed or _kind(feature) is not None):
             row = self._row(where, feature)
         elif self._context is not None:
             if self._shared is None:
@@ -232,9 +231,9 @@ class _Column:
             f"feature {self._name!r}, {what},",
         )
 
-    def _row(self, where: str, feature: feature_pb2.Feature) -> _Values | None:
+    def _row(self, where: str, feature: _Feature) -> _Values | None:
         """Returns one feature's values in the input's form; None if it has none."""
-        kind = feature.WhichOneof("kind")
+        kind = _kind(feature)
         if kind is None:
             return None
         dtype = self._spec.dtype
@@ -243,6 +242,8 @@ class _Column:
                 f"{where}: data types don't match for feature {self._name!r}: "
                 f"expected {dtype}, got a {kind}"
             )
+        if isinstance(feature, LargeFeature):
+            return self._large_row(where, feature)
         if kind == "bytes_list":
             return tuple(feature.bytes_list.value)
         if kind == "int64_list":
@@ -253,6 +254,19 @@ class _Column:
             values = feature.float_list.value[:]
         try:
             return self._packed(values)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{where}: {error.message}") from error
+
+    def _large_row(self, where: str, feature: LargeFeature) -> _Values:
+        """As :meth:`_row`, a portion at a time."""
+        if feature.kind == "bytes_list":
+            return feature.strings()
+        if feature.kind == "float_list" and self._spec.dtype is dtypes.FLOAT32:
+            return bytes(feature.values)
+        is_float = feature.kind == "float_list"
+        portions = feature.floats() if is_float else feature.integers()
+        try:
+            return b"".join([cast(bytes, self._packed(part)) for part in portions])
         except InvalidArgument as error:
             raise InvalidArgument(f"{where}: {error.message}") from error
 
@@ -269,16 +283,30 @@ _Values: TypeAlias = bytes | tuple[bytes, ...]
 """Some values of a feature: little-endian elements, or strings."""
 
 
-_FeatureMap: TypeAlias = Mapping[str, feature_pb2.Feature]
+_Feature: TypeAlias = feature_pb2.Feature | LargeFeature
+_FeatureMap: TypeAlias = Mapping[str, _Feature]
 
 
 def _features(serialized: bytes, what: str) -> _FeatureMap:
+    if len(serialized) > _LARGE_EXAMPLE_BYTES:
+        try:
+            return read_features(serialized, MAX_FIELDS)
+        except UnusualError:
+            pass  # message objects know, or say what is wrong
     if len(serialized) > _LARGE_EXAMPLE_BYTES and _has_too_many(serialized):
         raise ResourceExhausted(f"{what}: more than {MAX_FIELDS} features")
     try:
         return example_pb2.Example.FromString(serialized).features.feature
     except DecodeError as error:
         raise InvalidArgument(f"{what}: could not be parsed as tf.Example") from error
+
+
+def _kind(feature: _Feature) -> str | None:
+    """Returns the name of a feature's list; None if it has none."""
+    if isinstance(feature, LargeFeature):
+        return feature.kind
+    kind: str | None = feature.WhichOneof("kind")
+    return kind
 
 
 def _has_too_many(example: bytes) -> bool:

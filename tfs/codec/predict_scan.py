@@ -13,18 +13,23 @@ from google.protobuf.message import DecodeError
 
 from tfs.codec.decode_options import MAX_FIELDS, DecodeOptions, FillBudget
 from tfs.codec.model_spec import ModelSpec, read_model_spec
+from tfs.codec.portions import read_strings
 from tfs.codec.predict_template import Gap, remember
 from tfs.codec.predict_view import PredictRequestView
 from tfs.codec.tensor import (
+    MANY_STRINGS,
     MAX_DIMENSIONS,
+    STRING_BYTES,
+    check_strings,
     clean_bools,
     count_elements,
     fill_elements,
+    fill_strings,
     tensor_view_of,
     unpack,
 )
 from tfs.codec.wire import MalformedError, read_size, read_varint
-from tfs.codec.wire_type import BY_NUMBER
+from tfs.codec.wire_type import BY_DTYPE, BY_NUMBER
 from tfs.core.dtype import BOOL, STRING
 from tfs.core.errors import ServingError
 from tfs.core.tensor_view import Buffer, TensorView
@@ -39,11 +44,21 @@ class _UnusualError(Exception):
     """Nothing the scan knows."""
 
 
+class _RefusedError(Exception):
+    """What message objects would refuse as well, and take long to."""
+
+    def __init__(self, error: ServingError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 _MAX_QUICK_FIELDS = 128
 
 # Longer string tensors go to upb with the whole request: it walks strings in a third of
-# the time.
+# the time. Unless they are so long that others would wait for it.
 _MAX_SCANNED_STRING_BYTES = 256
+
+_FIRST_LOOK: Final = 4096
 
 _CONTENT_TAG: Final = 0x22
 _STRING_TAG: Final = 0x42
@@ -73,10 +88,13 @@ def scan(
 
     Raises:
         SlowError: ``quick``, and it is not.
+        ServingError: What upb would refuse, too, but only after long.
 
     """
     try:
         return _scan_request(message, options, quick)
+    except _RefusedError as refused:
+        raise refused.error from None
     except (
         IndexError,  # cut off
         MalformedError,
@@ -180,6 +198,7 @@ def _scan_tensor(
     tag = -1
     index = first
     while index < stop:
+        field = index
         this = message[index]
         length = message[index + 1]
         index += 2
@@ -207,9 +226,21 @@ def _scan_tensor(
             raise _UnusualError
         else:
             if this == _STRING_TAG and stop - first > _MAX_SCANNED_STRING_BYTES:
-                if quick and stop - first > options.quick_bytes:
+                if stop - first <= options.quick_bytes:
+                    raise _UnusualError
+                if quick:
                     raise SlowError
-                raise _UnusualError
+                if BY_NUMBER.get(number) is not BY_DTYPE[STRING] or shape_start < 0:
+                    raise _UnusualError
+                return _long_strings(
+                    message,
+                    field,
+                    stop,
+                    stop - first,
+                    _shape(bytes(whole[shape_start:shape_stop])),
+                    name,
+                    budget,
+                )
             tag = this
             start = index
             end = index = index + length
@@ -236,7 +267,8 @@ def _scan_tensor(
         return TensorView(dtype, shape, whole[start:end])
     if tag >= 0 and tag != _TAG_BY_NUMBER[number]:
         raise _UnusualError
-    payload: Buffer = whole[start:end]
+    packed = whole[start:end]
+    payload: Buffer = packed
     if kind.is_raw:
         if tag < 0:
             payload = b""
@@ -250,8 +282,7 @@ def _scan_tensor(
             # Only known fields, once each: this part means the same on its own.
             part = bytes(whole[first:stop])
             return tensor_view_of(tensor_pb2.TensorProto.FromString(part), budget)
-        packed = bytes(payload)
-        if quick and end - start > options.quick_bytes and not packed.isascii():
+        if quick and end - start > options.quick_bytes and not _is_ascii(packed):
             raise SlowError
         payload = unpack(kind, packed)
     if num_elements == 0:
@@ -259,6 +290,40 @@ def _scan_tensor(
     return TensorView(
         dtype, shape, fill_elements(dtype, shape, num_elements, payload, budget)
     )
+
+
+def _long_strings(
+    message: Buffer,
+    first: int,
+    stop: int,
+    num_bytes: int,
+    shape: _Shape,
+    name: str,
+    budget: FillBudget,
+) -> TensorView:
+    """Reads strings that are all of the rest of a tensor of so many bytes."""
+    sizes, num_elements = shape
+    room = budget.limit_bytes - budget.num_bytes + num_bytes
+    most = min(num_elements, max(MANY_STRINGS, room // STRING_BYTES) + 1)
+    values, num, end = read_strings(message, first, stop, _STRING_TAG, most)
+    if end != stop:
+        raise _UnusualError
+    if num_elements == 0:
+        return TensorView(STRING, sizes, ())
+    try:
+        check_strings(min(num, num_elements), num_bytes, budget)
+        return TensorView(
+            STRING, sizes, fill_strings(sizes, num_elements, tuple(values), budget)
+        )
+    except ServingError as error:
+        raise _RefusedError(
+            type(error)(f"tensor parsing error: {name}: {error.message}")
+        ) from error
+
+
+def _is_ascii(data: memoryview) -> bool:
+    """Tells whether no byte has its highest bit; what is none mostly shows early."""
+    return bytes(data[:_FIRST_LOOK]).isascii() and bytes(data).isascii()
 
 
 def _shape(message: bytes) -> _Shape:

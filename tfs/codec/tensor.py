@@ -20,6 +20,7 @@ from typing import Final
 
 from tfs.codec import wire
 from tfs.codec.decode_options import FillBudget
+from tfs.codec.portions import PORTION_BYTES, varint_portions
 from tfs.codec.wire_type import BY_DTYPE as BY_DTYPE
 from tfs.codec.wire_type import WireType, wire_type
 from tfs.core.dtype import BOOL, STRING, DType
@@ -32,8 +33,12 @@ MAX_DIMENSIONS: Final = 254
 
 _MAX_ELEMENTS: Final = (1 << 63) - 1
 _PORTION: Final = 16_384
-_MANY_STRINGS: Final = 16_384
-_STRING_BYTES: Final = 48  # what a short one takes at least
+
+MANY_STRINGS: Final = 16_384
+"""Of no more than these it does not matter what they take."""
+
+STRING_BYTES: Final = 48
+"""What a short one takes at least."""
 
 
 def count_elements(shape: Sequence[int]) -> int:
@@ -83,7 +88,7 @@ def tensor_view_of(
         return TensorView(kind.dtype, shape, () if kind.dtype is STRING else b"")
     content = proto.tensor_content
     if kind.dtype is STRING:
-        _check_strings(
+        check_strings(
             min(num_elements, len(content) or len(proto.string_val)),
             len(content) or proto.ByteSize(),
             budget,
@@ -181,13 +186,19 @@ def fill_strings(
     return values + (values[-1:] or (b"",)) * missing
 
 
-def unpack(kind: WireType, packed: bytes) -> Buffer:
+def unpack(kind: WireType, packed: memoryview) -> Buffer:
     """Returns the elements of a packed typed field of varints.
 
     Raises:
-        DecodeError: Some varint is malformed.
+        DecodeError, MalformedError: Some varint is malformed.
 
     """
+    if len(packed) <= PORTION_BYTES:
+        return _unpack_portion(kind, bytes(packed))
+    return b"".join([_unpack_portion(kind, part) for part in varint_portions(packed)])
+
+
+def _unpack_portion(kind: WireType, packed: bytes) -> Buffer:
     dtype = kind.dtype
     if not packed.isascii():
         field = b"".join((kind.typed_tag, wire.varint(len(packed)), packed))
@@ -271,11 +282,16 @@ def fill_tensor_proto(
     proto.MergeFromString(write_tensor(view, as_tensor_content=as_tensor_content))
 
 
-def _check_strings(num: int, num_bytes: int, budget: FillBudget) -> None:
-    """Refuses strings that would take far more as objects than they took on the wire."""
-    if num > _MANY_STRINGS:
+def check_strings(num: int, num_bytes: int, budget: FillBudget) -> None:
+    """Refuses strings that would take far more as objects than they took on the wire.
+
+    Raises:
+        ResourceExhausted: They exceed the budget.
+
+    """
+    if num > MANY_STRINGS:
         budget.take(
-            max(0, num * _STRING_BYTES - num_bytes), f"to tell {num} strings apart"
+            max(0, num * STRING_BYTES - num_bytes), f"to tell {num} strings apart"
         )
 
 
