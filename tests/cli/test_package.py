@@ -116,6 +116,18 @@ def test_edit_that_breaks_the_model_is_refused(
     assert not (tmp_path / "base" / "2").exists()
 
 
+def test_file_in_the_place_of_a_module_is_named_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who has a file at hand types its name; both ways lead on."""
+    monkeypatch.chdir(tmp_path)
+    Path("own_nets.py").write_text("")
+    assert packaged("own_nets.py:net", "--out=base") == 1
+    assert "named without .py: own_nets:net" in capsys.readouterr().err
+    assert packaged("own_nets.py", "--out=base") == 1
+    assert "tfs package MODULE:NAME" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -41,6 +41,7 @@ from tests.models.with_state import (
     Overwrites,
     ReadsFile,
     Tempered,
+    Widened,
 )
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
@@ -829,6 +830,22 @@ class Greets(nn.Module):
 class OtherInGraphs(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if torch.compiler.is_exporting() else x
+
+
+def test_defaults_of_the_authors_program_are_not_those_of_servers(
+    tmp_path: Path,
+) -> None:
+    """A model that leans on them would answer otherwise there, or not at all."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(InvalidArgument, match=r"called torch\.set_default_dtype"):
+            save(Widened(), torch.rand(2, 3, dtype=torch.float32), tmp_path)
+        save(AddsOne(), torch.rand(2, 3), tmp_path)
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        save(AddsOne(), torch.rand(2, 3, device="cpu"), tmp_path)
 
 
 def test_graph_that_computes_otherwise_is_told_of_what_may_be_the_cause(

@@ -108,3 +108,10 @@ class Halfway(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.part(x)
         return result
+
+
+class Widened(nn.Module):
+    """Makes a tensor of the program's default dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(3)

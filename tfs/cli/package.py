@@ -327,7 +327,10 @@ def _import(spec: str) -> Any:
         for part in attribute.split("."):
             value = getattr(value, part)
     except (ImportError, AttributeError) as error:
-        raise InvalidArgument(f"{spec}: {error}") from error
+        hint = ""
+        if name.endswith(".py") and os.path.isfile(name):
+            hint = f"; modules are named without .py: {name[:-3]}:{attribute}"
+        raise InvalidArgument(f"{spec}: {error}{hint}") from error
     return value
 
 

@@ -25,6 +25,7 @@ from tfs.export.examples import place_examples
 from tfs.export.opened_files import watched_files
 from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
+from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.export.verify import warn_of_files
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
@@ -128,7 +129,11 @@ def save_python(
             examples, blob = place_examples({DEFAULT_SIGNATURE: derived})
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
-        with own_code_out_of_reach() as finder, watched_files(folder) as opened:
+        with (
+            own_code_out_of_reach() as finder,
+            watched_files(folder) as opened,
+            server_defaults(),
+        ):
             try:
                 _try(folder, entry, placed, example)
                 needed = []
@@ -242,7 +247,8 @@ def _class_of(path: str, class_name: str | None) -> type:
     if len(classes) != 1:
         raise InvalidArgument(
             f"{path} must define {class_name or 'one class with predict'}; found "
-            f"{', '.join(kind.__name__ for kind in classes) or 'none'}"
+            f"{', '.join(kind.__name__ for kind in classes) or 'none'} (an nn.Module "
+            "is for tfs.export.save, or tfs package MODULE:NAME)"
         )
     return classes[0]
 

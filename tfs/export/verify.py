@@ -19,6 +19,7 @@ from tfs.export.derive import Derived
 from tfs.export.gradient_advice import gradient_advice
 from tfs.export.opened_files import OpenedFiles, watched_files
 from tfs.export.own_code import own_code_out_of_reach
+from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Value, close, view_of
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
@@ -77,6 +78,7 @@ def differing_outputs(
     with (
         own_code_out_of_reach(*_modules_of(os.path.join(folder, "model.pt"))),
         watched_files(folder) as opened,
+        server_defaults(),
     ):
         model = _load(source)
         is_fresh = True
