@@ -54,7 +54,8 @@ class Inbox:
                 return
             self._aspired[aspired.name] = aspired
             self._num_aspired += 1
-        self.note_change(aspired.name)
+            self._changed.setdefault(aspired.name, False)
+        self._on_mail()
 
     def note_change(self, name: str, *, is_urgent: bool = False) -> None:
         """Notes that something happened to a servable."""

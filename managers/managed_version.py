@@ -84,7 +84,7 @@ class ManagedVersion:
         return LoadStatus(
             num_failures=harness.num_failures,
             next_attempt_s=harness.retry_at_s,
-            error=harness.snapshot().error,
+            error=harness.error,
             duration_s=harness.load_s,
             reserved=self.reserved,
             is_deferred=is_deferred,

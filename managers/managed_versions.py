@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 
 from managers.managed_version import ManagedVersion
 from tfs.core.servable_id import ServableId
@@ -12,15 +13,17 @@ from tfs.core.servable_id import ServableId
 class ManagedVersions:
     """A table of versions; finding one costs the same however many there are.
 
-    Thread-safe.
+    Thread-safe; who looks for a version by its number takes no lock.
     """
 
     def __init__(self) -> None:
-        # Guards the two below; leaf: nothing is called under it.
+        # Guards the changes of the two below, and looking at the first; leaf: nothing
+        # is called under it.
         self._lock = threading.Lock()
         self._by_name: dict[str, dict[int, ManagedVersion]] = {}
-        # Of one generation as a rule, of two while changed files replace what serves.
-        self._by_id: dict[ServableId, list[ManagedVersion]] = {}
+        # Of one generation as a rule, of two while changed files replace what serves;
+        # oldest first. Never changed, but replaced.
+        self._by_id: dict[ServableId, tuple[ManagedVersion, ...]] = {}
         self._generations = itertools.count(1)
 
     def next_generation(self) -> int:
@@ -37,18 +40,20 @@ class ManagedVersions:
             if not is_replacement and harness.id in self._by_id:
                 return False
             self._by_name.setdefault(harness.id.name, {})[harness.generation] = managed
-            self._by_id.setdefault(harness.id, []).append(managed)
+            self._by_id[harness.id] = (*self._by_id.get(harness.id, ()), managed)
             return True
 
     def remove(self, managed: ManagedVersion) -> bool:
         """Forgets a version if nothing of it is loaded or asked to; returns whether."""
         harness = managed.harness
         with self._lock:
-            same = self._by_id.get(harness.id, [])
+            same = self._by_id.get(harness.id, ())
             if managed not in same or not harness.is_dormant:
                 return False
-            same.remove(managed)
-            if not same:
+            left = tuple(each for each in same if each is not managed)
+            if left:
+                self._by_id[harness.id] = left
+            else:
                 del self._by_id[harness.id]
             stream = self._by_name[harness.id.name]
             del stream[harness.generation]
@@ -66,26 +71,25 @@ class ManagedVersions:
         with self._lock:
             return list(self._by_name.get(name, {}).values())
 
-    def siblings(self, managed: ManagedVersion) -> list[ManagedVersion]:
+    def siblings(self, managed: ManagedVersion) -> Sequence[ManagedVersion]:
         """Returns the other generations of a version, oldest first."""
-        with self._lock:
-            same = list(self._by_id.get(managed.harness.id, ()))
+        same = self._by_id.get(managed.harness.id, ())
+        if len(same) == 1 and same[0] is managed:
+            return ()  # as a rule
         return [each for each in same if each is not managed]
 
     def find(
         self, servable_id: ServableId, generation: int | None = None
     ) -> ManagedVersion | None:
         """Returns that generation of a version, or its newest; None without any."""
-        with self._lock:
-            for managed in reversed(self._by_id.get(servable_id, ())):
-                if generation in (None, managed.harness.generation):
-                    return managed
+        for managed in reversed(self._by_id.get(servable_id, ())):
+            if generation in (None, managed.harness.generation):
+                return managed
         return None
 
     def find_serving(self, servable_id: ServableId) -> ManagedVersion | None:
         """Returns the newest generation that requests can reach; None without any."""
-        with self._lock:
-            for managed in reversed(self._by_id.get(servable_id, ())):
-                if managed.is_serving:
-                    return managed
+        for managed in reversed(self._by_id.get(servable_id, ())):
+            if managed.is_serving:
+                return managed
         return None

@@ -61,9 +61,7 @@ class PublishedVersion:
         if is_available:
             since_s = self._since_s = self._since_s or wall_s
         is_late = harness.is_late and manager_state in _MOVING
-        error = harness.snapshot().error
-        if is_available:
-            error = self.fault or self.heir_error
+        error = self.fault or self.heir_error if is_available else harness.error
         return ServableState(
             id=harness.id,
             manager_state=manager_state,

@@ -41,7 +41,7 @@ class VersionEvents:
         bus: Where they are published; None publishes nothing.
         clock: For the time of each state.
         siblings: Returns the other harnesses of the same version; quick, takes no
-            lock but a leaf.
+            lock.
 
     """
 
@@ -68,7 +68,7 @@ class VersionEvents:
         with self._publishing:
             if managed.published.is_started or managed.is_serving:
                 return
-            elders = self._elders(managed)
+            elders = _elders(managed, self._siblings(managed))
             if not elders:
                 managed.published.is_started = True
             is_over = managed.harness.is_over
@@ -142,17 +142,19 @@ class VersionEvents:
     ) -> None:
         if self._bus is None:
             return
+        wall_s = self._clock.wall_s()
+        siblings = self._siblings(managed)
+        if not siblings:  # as a rule
+            self._bus.publish(managed.published.state(manager_state, wall_s))
+            return
         generation = managed.harness.generation
-        heirs = [
-            m for m in self._siblings(managed) if m.harness.generation > generation
-        ]
+        heirs = [m for m in siblings if m.harness.generation > generation]
         if any(
             m.is_serving or (managed.is_abandoned and m.published.is_started)
             for m in heirs
         ):
             return
-        elders = self._elders(managed)
-        wall_s = self._clock.wall_s()
+        elders = _elders(managed, siblings)
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
                 if elder.is_serving:
@@ -162,10 +164,12 @@ class VersionEvents:
             return
         self._bus.publish(managed.published.state(manager_state, wall_s))
 
-    def _elders(self, managed: ManagedVersion) -> list[ManagedVersion]:
-        generation = managed.harness.generation
-        return [
-            m
-            for m in self._siblings(managed)
-            if m.harness.generation < generation and not m.is_abandoned
-        ]
+
+def _elders(
+    managed: ManagedVersion, siblings: Sequence[ManagedVersion]
+) -> list[ManagedVersion]:
+    """Returns those that a version has to wait for."""
+    generation = managed.harness.generation
+    return [
+        m for m in siblings if m.harness.generation < generation and not m.is_abandoned
+    ]
