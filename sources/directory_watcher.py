@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+import watchdog.events
 from watchdog.events import (
     DirCreatedEvent,
     DirDeletedEvent,
@@ -45,6 +46,14 @@ _PAIRING_CLASSES: Final = (
     ("watchdog.observers.inotify_buffer", "InotifyBuffer"),  # watchdog 6
 )
 
+# watchdog 7 tells apart what 6 called modified: times and permissions. A file that is
+# touched is to be loaded anew, one that may be read again is waited for.
+_ATTRIBUTES: Final = [
+    found
+    for name in ("DirAttribEvent", "FileAttribEvent")
+    if (found := getattr(watchdog.events, name, None)) is not None
+]
+
 # Reading a model's files must not wake anybody, so opening is left out.
 _EVENTS: Final[list[type[FileSystemEvent]]] = [
     DirCreatedEvent,
@@ -55,6 +64,7 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
     FileDeletedEvent,
     FileModifiedEvent,
     FileMovedEvent,
+    *_ATTRIBUTES,
 ]
 
 OnChange = Callable[[str], None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,28 @@ def test_a_change_is_told_under_every_name_of_its_directory(
         watcher.watch(map(str, [plain, links[0]]))
         (plain / "2").mkdir()
         wait_for(plain / "2", links[0] / "2")
+    finally:
+        watcher.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda path: os.utime(path), lambda path: path.chmod(0o640)],
+    ids=["touch", "chmod"],
+)
+def test_a_file_that_is_touched_is_told(
+    watcher: WatchdogWatcher, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Times and permissions are changes: a version is tried again for them."""
+    file = tmp_path / "1" / "servable.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    told = threading.Event()
+    watcher.start(lambda path: told.set() if path == str(file) else None)
+    try:
+        watcher.watch([str(tmp_path)])
+        change(file)
+        assert told.wait(20)
     finally:
         watcher.close()
 
