@@ -89,7 +89,7 @@ def noting() -> Iterator[Noting]:
 def test_a_limit_on_models_memory_spares_the_templates(
     spare_worker: bool, limit_bytes: int, spare: bool, templates: bool
 ) -> None:
-    """A graph without one takes longer to be back than a crash may take."""
+    """A graph without one takes longer to be back than a crash may; the rest goes."""
     options = interpreters_options(
         ServerOptions(
             model_base_path="/m",
@@ -98,6 +98,7 @@ def test_a_limit_on_models_memory_spares_the_templates(
         )
     )
     assert (options.keeps_spare, options.keeps_templates) == (spare, templates)
+    assert options.packs_weights == (not limit_bytes)
 
 
 def test_a_note_comes_again_for_what_replaces_a_version(noting: Noting) -> None:

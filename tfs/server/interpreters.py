@@ -45,6 +45,8 @@ class InterpretersOptions:
         keeps_templates: Whether a process is kept that has a version loaded, where that
             takes long.
         shares_gpu_weights: Whether the processes of a version share its weights on GPUs.
+        packs_weights: Whether models in the server process may keep a second copy of
+            weights, for kernels that want them in another order.
 
     """
 
@@ -56,6 +58,7 @@ class InterpretersOptions:
     keeps_spare: bool = False
     keeps_templates: bool = False
     shares_gpu_weights: bool = True
+    packs_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -192,6 +195,7 @@ class Interpreters:
                 ),
                 max_queued=options.max_queued,
                 call_timeout_s=options.call_timeout_s,
+                packs_weights=options.packs_weights,
                 on_slow=self._on_slow,
                 on_hang=self._on_hang,
             )
@@ -218,7 +222,8 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
     """Returns how many interpreters a server has, and what is kept ready for them.
 
     Beside a limit on the memory of models, templates alone: without one, a graph that
-    crashed is back too late.
+    crashed is back too late. Nor are there second copies of weights, which no estimate
+    knows of.
 
     Raises:
         InvalidArgument: As ``worker_options``.
@@ -236,6 +241,7 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
         keeps_spare=options.spare_worker and not options.model_memory_limit_bytes,
         keeps_templates=options.spare_worker,
         shares_gpu_weights=options.share_gpu_weights,
+        packs_weights=not options.model_memory_limit_bytes,
     )
 
 

@@ -24,6 +24,7 @@ from torch._jit_internal import is_scripting
 from torch.nn import functional
 from torch.nn.modules import module as _module
 
+from tfs.runtime.guest import packed_convolutions
 from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
 
 _State = Mapping[str, Any]
@@ -94,11 +95,13 @@ def _run(
             continue
         own = state.get("forward")
         if own is not None:
-            if getattr(own, "__func__", None) is forward:
+            function = getattr(own, "__func__", None)
+            if function is forward:
                 tensor, is_ours = _run(state, tensor, is_ours=is_ours)
-            else:
+                continue
+            if function is not packed_convolutions.forward:
                 tensor, is_ours = layer(tensor), False
-            continue
+                continue
         make = _MAKERS.get(kind)
         if make is not None:
             made = make(state, tensor)
@@ -129,6 +132,9 @@ def _convolve(state: _State, images: torch.Tensor) -> torch.Tensor | None:
         or "_conv_forward" in state  # how models change what their borders are
     ):
         return None
+    packed = packed_convolutions.convolve(state, images)
+    if packed is not None:
+        return packed
     return functional.conv2d(
         images,
         weight,

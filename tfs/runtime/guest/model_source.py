@@ -30,6 +30,8 @@ class ModelSource:
             anything but 1 oversubscribes the cores.
         code_digest: The same for versions that differ in their weights' bytes alone;
             empty where nobody knows.
+        packs_weights: Whether the interpreter may keep a second copy of weights, as
+            kernels want them (:mod:`tfs.runtime.guest.packed_convolutions`).
 
     """
 
@@ -41,6 +43,7 @@ class ModelSource:
     device: str = "cpu"
     intra_op_threads: int = 1
     code_digest: str = ""
+    packs_weights: bool = False
 
     def __post_init__(self) -> None:
         who = self.id.slashed

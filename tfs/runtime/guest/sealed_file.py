@@ -22,10 +22,11 @@ _ADD_SEALS = 1033  # fcntl.F_ADD_SEALS; absent from the module before Python 3.1
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
 _FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
-# The byte of a pagemap entry that tells whether a page is present (its highest bit) and
-# still the file's own (bit 61), and a table of what it says: 1 for a private copy.
+# The byte of a pagemap entry that tells whether a page is present (its highest bit) or
+# swapped out (bit 62), and still the file's own (bit 61), and a table of what it says: 1
+# for a private copy.
 _FLAGS_BYTE = 7 if sys.byteorder == "little" else 0
-_IS_WRITTEN = bytes(flags & 0xA0 == 0x80 for flags in range(256))
+_IS_WRITTEN = bytes(flags & 0xC0 != 0 and flags & 0x20 == 0 for flags in range(256))
 
 
 class SealedFile:

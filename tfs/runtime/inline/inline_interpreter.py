@@ -161,6 +161,8 @@ class InlineInterpreter:
         call_timeout_s: When a call on the thread counts as hung (:class:`HangWatch`):
             what waits behind it, and what comes, is refused then. None waits.
         on_hang: Told of that, see there.
+        packs_weights: Whether models may keep a second copy of weights, for kernels
+            that want them in another order; see :class:`ModelSource`.
 
     """
 
@@ -176,8 +178,10 @@ class InlineInterpreter:
         takes_several: bool = True,
         call_timeout_s: float | None = None,
         on_hang: OnHang = lambda _servable, _text: None,
+        packs_weights: bool = False,
     ) -> None:
         self._name = name
+        self._packs_weights = packs_weights
         self._load_model = load_model or load_guest_model
         self._takes_several = takes_several
         self._max_queued = max_queued
@@ -240,6 +244,7 @@ class InlineInterpreter:
         if self._closing:
             raise closed(self._name)
         files = VersionFiles.stage(source) if files is None else files.duplicate()
+        source = replace(source, packs_weights=self._packs_weights)
         begun_s = time.thread_time()
         try:
             guest = self._load_model(source, files)
