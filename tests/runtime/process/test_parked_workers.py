@@ -16,6 +16,7 @@ from tests.runtime.meddlers import LEAVES_NOTHING, LEAVES_SOMETHING, Meddler
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
 from tfs.core.process_memory import anonymous_bytes, resident_bytes
+from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process import parked_workers, spare_worker
@@ -124,6 +125,45 @@ def test_the_next_version_has_the_process_of_the_one_before(versions: Versions) 
         assert versions.unload(model) == first
     assert versions.spare.pid == spare
     assert versions.parked.num_reused == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux has idle time")
+@pytest.mark.skipif(
+    os.sched_getscheduler(0) != os.SCHED_OTHER, reason="the operator's policy stays"
+)
+def test_what_loaded_quickly_loads_in_idle_time_the_next_time(
+    versions: Versions, tmp_path: Path
+) -> None:
+    """Nobody waits for it then; a first load may be long, and is not left to starve."""
+
+    def policy() -> list[object]:
+        versions.number += 1
+        folder = tmp_path / "policy" / str(versions.number)
+        folder.mkdir(parents=True)
+        (folder / "servable.py").write_text(
+            "import os\n"
+            "POLICY = os.sched_getscheduler(0)\n"
+            "class Servable:\n"
+            "    def predict(self, x):\n"
+            "        return x * 0 + POLICY\n"
+        )
+        source = ModelSource(
+            id=ServableId("policy", versions.number),
+            path=str(folder),
+            platform="python",
+            entry={},
+            signatures={"serving_default": signature()},
+            code_digest="policy",
+        )
+        model = versions.load(source)
+        found = values(ask(model, X).outputs()["y"])
+        versions.unload(model)
+        return found
+
+    assert policy() == [[os.SCHED_OTHER, os.SCHED_OTHER]]
+    # On a busy machine a load may take long, and the next one has its time.
+    idle = [[os.SCHED_IDLE, os.SCHED_IDLE]]
+    assert any(policy() == idle for _ in range(20))
 
 
 def test_a_version_never_sees_the_globals_of_another(versions: Versions) -> None:

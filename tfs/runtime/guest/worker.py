@@ -3,7 +3,8 @@
 The main thread sleeps on one eventfd and does nothing but calls. The control thread
 reads the control channel; what it is asked to do in the background it does on a
 thread of the lowest CPU priority, made for it, because a thread without privileges
-cannot raise its priority again. When the channel ends, because the host closed it or
+cannot raise its priority again. What it did quickly when it was asked last it does in
+idle time only (``brief_work.py``). When the channel ends, because the host closed it or
 is gone, the process exits.
 """
 
@@ -32,6 +33,7 @@ from tfs.core.servable import Tensors
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.core.thread_priority import bring, give_way
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.brief_work import BriefWork
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.clean_slate import CleanSlate
@@ -106,6 +108,7 @@ class Worker:
         self._preloaded = preloaded
         self._surface = surface or WatchedSurface()
         self._slate: CleanSlate | None = None
+        self._brief_work = BriefWork()
         self._has_run_on_control = False  # a model's code: what it set is not looked at
         # To be run by the main thread, which is rung as for a call.
         self._errands: deque[Callable[[], None]] = deque()
@@ -237,8 +240,12 @@ class Worker:
     def _serve_in_background(
         self, request: Mapping[str, object], fds: list[int]
     ) -> None:
-        _give_way()
-        self._serve(request, fds)
+        op, source, brief = request["op"], request.get("source"), self._brief_work
+        if isinstance(source, ModelSource):
+            brief.note_code(source.code_digest)
+        with brief.measured(op):
+            _give_way(is_brief=brief.is_brief(op))
+            self._serve(request, fds)
 
     def _warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
         _give_way()
@@ -488,9 +495,9 @@ class Worker:
             control_channel.send(self._control, line + payload, tuple(fds))
 
 
-def _give_way() -> None:
+def _give_way(*, is_brief: bool = False) -> None:
     """Gives this thread the lowest priority, for good."""
-    give_way()
+    give_way(is_brief=is_brief)
     torch.set_num_threads(1)
 
 
