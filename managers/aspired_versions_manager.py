@@ -254,8 +254,17 @@ class AspiredVersionsManager:
 
     @property
     def is_lending(self) -> bool:
-        """Whether ``lend_all_threads`` is in force: loads have nobody to make way for."""
+        """Whether ``lend_all_threads`` is in force."""
         return self._is_lending
+
+    @property
+    def disturbs_nobody(self) -> bool:
+        """Whether loads have nobody to make way for.
+
+        While a server starts, and while nothing can be requested of it: between the
+        versions of its only model, where one goes before the next comes, too. Thread-safe.
+        """
+        return self._is_lending or self.serving_map.is_empty
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Unloads everything, then ends the executors; idempotent.

@@ -129,6 +129,11 @@ class ServingMap:
             return self.acquire_earliest(request.name)
         return self.acquire(request.name)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no version of anything is available."""
+        return not self._streams
+
     def latest_version(self, name: str) -> int | None:
         """Returns the version that ``acquire`` would pin now; None without any."""
         stream = self._streams.get(name)

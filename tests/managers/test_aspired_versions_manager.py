@@ -687,6 +687,27 @@ def test_driver_thread_retries_when_the_clock_says_so() -> None:
     assert env.manager.close()
 
 
+def test_loads_disturb_nobody_while_nothing_can_be_requested(
+    empty: Environment,
+) -> None:
+    """What nobody can ask for yet need not make way for anybody."""
+    manager, found = empty.manager, list[bool]()
+    assert manager.disturbs_nobody
+    loaders = [
+        empty.loader("A", v, on_load=lambda: found.append(manager.disturbs_nobody))
+        for v in (1, 2)
+    ]
+    for loader in loaders:
+        empty.aspire("A", loader)
+        empty.settle()
+    assert found == [True, False]
+    empty.aspire("A")
+    empty.settle()
+    assert manager.disturbs_nobody
+    with manager.lend_all_threads():
+        assert manager.disturbs_nobody
+
+
 def test_lent_threads_come_back() -> None:
     """lend_all_threads enlarges the load pool and then restores it."""
     options = AspiredVersionsManagerOptions(

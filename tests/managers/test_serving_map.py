@@ -40,6 +40,17 @@ def test_version_zero_can_be_the_latest() -> None:
     assert serving_map.acquire_version("a", 0) is handles[0]
 
 
+def test_a_map_is_empty_while_nothing_can_be_requested() -> None:
+    """A version that others still pin cannot be requested any more."""
+    assert ServingMap().is_empty
+    serving_map, handles = filled(1, 2)
+    handles[2].pin(None)
+    for version in (1, 2):
+        assert not serving_map.is_empty
+        retire(serving_map, handles[version], lambda: None)
+    assert serving_map.is_empty
+
+
 def test_acquire_version_and_earliest_pin_what_they_name() -> None:
     """Specific and earliest requests pin exactly that version."""
     serving_map, handles = filled(2, 9, 5)

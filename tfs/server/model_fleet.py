@@ -82,7 +82,7 @@ class ModelFleet:
             on_slow=self._note_slow,
             on_hang=self._note_hang,
             on_quarantine=self._quarantine,
-            is_urgent=lambda: manager.is_lending,
+            is_urgent=lambda: manager.disturbs_nobody,
             zygote=zygote,
         )
         common = None

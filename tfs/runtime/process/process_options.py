@@ -42,7 +42,7 @@ class ProcessOptions:
         keeps_templates: Whether :class:`ProcessBackend` keeps a process for each
             version that takes long to load, for some 7 MB, to fork its next workers.
         is_urgent: Whether loads need not make way for what serves: while a server
-            starts. Called on the loop.
+            starts, or has nothing to serve. Called on any thread.
 
     """
 
