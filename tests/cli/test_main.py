@@ -55,3 +55,28 @@ def test_a_flag_without_its_value_is_two_lines(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "argument --port: expected one argument" in lines[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["canary", "m", "99999999999999999999"],
+        ["canary", "m", "1", "--min_samples=99999999999999999999"],
+        ["canary", "m", "1", "--min_samples=0"],
+        ["promote", "m", "9223372036854775808"],
+        ["rollback", "m", "-3"],
+        ["rollback", "m", "x"],
+        ["predict", "m", "--version=9223372036854775808", "--input", "x=[1]"],
+        ["metadata", "m", "--version=-1"],
+        ["replay", "log", "--version=1.5"],
+        ["package", "model.py", "--out=/m", "--version=-1"],
+    ],
+)
+def test_a_number_that_no_message_has_room_for_is_a_wrong_command_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error is told with what would do, and not by a traceback."""
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert "is a whole number from" in capsys.readouterr().err

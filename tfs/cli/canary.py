@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.argument_range import count, version_number
 from tfs.cli.report import as_json, canary_lines, emit, notes_lines, outcome_lines
 from tfs.core.errors import InvalidArgument
 
 _LIMITS = (
-    ("min_samples", int, "N", "requests before any limit applies"),
+    ("min_samples", count, "N", "requests before any limit applies"),
     ("max_top1_disagreement", float, "SHARE", "of rows whose class is another"),
     ("max_mean_abs_diff", float, "X", "of the outputs' elements"),
     ("max_latency_ratio", float, "X", "the canary's mean latency over the primary's"),
@@ -28,7 +29,7 @@ def add_parser(
         "goes. The version is loaded whatever the version policy says.",
     )
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    parser.add_argument("version", metavar="VERSION", type=version_number, nargs="?")
     parser.add_argument(
         "--tee", type=float, metavar="SHARE", help="of requests to copy"
     )

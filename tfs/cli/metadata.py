@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tfs.cli.argument_range import version_number
 from tfs.cli.connection import add_connection_flags, connect
 from tfs.cli.report import table
 
@@ -27,7 +28,7 @@ def add_parser(
     )
     parser.add_argument("model", metavar="MODEL", help="its name on the server")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="ask this version")
+    which.add_argument("--version", type=version_number, help="ask this version")
     which.add_argument("--label", help="ask the version this label means")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_connection_flags(parser)

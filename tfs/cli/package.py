@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tfs.cli.argument_range import version_number
 from tfs.core.errors import InvalidArgument, ServingError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def add_parser(
     parser.add_argument("spec", metavar="SPEC", help="what to package, see below")
     parser.add_argument("--out", metavar="BASE", help="the model's directory")
     parser.add_argument(
-        "--version", type=int, help="its number; default: the next free one"
+        "--version", type=version_number, help="its number; default: the next free one"
     )
     parser.add_argument(
         "--explain",

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tfs.cli.argument_range import version_number
 from tfs.cli.connection import add_connection_flags, connect
 from tfs.cli.inputs import HELP, jsonable, read_inputs
 from tfs.core.errors import ServingError
@@ -38,7 +39,7 @@ def add_parser(
         "--input", action="append", default=[], metavar="NAME=VALUE", help=HELP
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="ask this version")
+    which.add_argument("--version", type=version_number, help="ask this version")
     which.add_argument("--label", help="ask the version this label means")
     parser.add_argument("--signature", default="", help="other than the default one")
     parser.add_argument(

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from tfs.cli.admin_client import add_connection_arguments
+from tfs.cli.argument_range import version_number
 from tfs.cli.report import as_json, emit, outcome_lines
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the model, the version, ``--dry_run`` and where the server is."""
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("version", metavar="VERSION", type=int, nargs="?")
+    parser.add_argument("version", metavar="VERSION", type=version_number, nargs="?")
     parser.add_argument(
         "--dry_run", action="store_true", help="only check whether it could be done"
     )

@@ -6,6 +6,7 @@ import argparse
 import itertools
 from typing import Final
 
+from tfs.cli.argument_range import version_number
 from tfs.cli.connection import add_connection_flags, connect
 from tfs.cli.logged_requests import LoggedRequests, num_records
 from tfs.core.errors import ServingError, Unavailable
@@ -37,7 +38,9 @@ def add_parser(
     parser.add_argument("files", nargs="+", metavar="FILE", help="TFRecord files")
     parser.add_argument("--model", default="", help="ask this model instead")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="ask this version instead")
+    which.add_argument(
+        "--version", type=version_number, help="ask this version instead"
+    )
     which.add_argument("--label", help="ask the version this label means instead")
     parser.add_argument(
         "--rtol", type=float, default=1e-5, help="relative, of floats (default 1e-5)"
