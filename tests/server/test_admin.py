@@ -367,6 +367,13 @@ def test_a_trial_starts_runs_and_ends() -> None:
     assert not operator.model().HasField("canary")
 
 
+def test_a_model_whose_primary_is_not_there_says_what_callers_get() -> None:
+    """Available versions alone would look like a model that answers."""
+    extra = f"{ALL} traffic {{ primary: 7 }}"
+    (note,) = operating(1, 2, extra=extra).model().notes
+    assert note.startswith("version 7 is the primary, and is not available")
+
+
 def test_a_canary_that_does_not_load_says_why() -> None:
     """Whoever waits for a trial learns that it will not begin."""
     env = Environment()

@@ -226,6 +226,11 @@ class CoreReports:
             )
         if primary is not None:
             report.primary = primary
+        elif settings.primary is not None:
+            report.notes.append(
+                f"version {settings.primary} is the primary, and is not available: "
+                "requests that name no version get NOT_FOUND"
+            )
         problem = core.problem(name)
         if problem:
             fill_error(report.error, NotFound(problem))
