@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.core.conformance.servable import run_task
 from tests.models.digits import DigitClassifier
+from tests.runtime.process_host import process_host
 from tests.servables.fakes import ID, FakeInterpreter
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
@@ -25,6 +27,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import MANIFEST, read_manifest
 from tfs.export import save
+from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
@@ -47,6 +50,24 @@ def inline() -> Iterator[InlineInterpreter]:
     interpreter.start()
     yield interpreter
     interpreter.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
+    """Neither to save it nor to serve it, where a compiler may be missing."""
+    from tests.models.with_compiled import Scales
+
+    x = torch.rand(2, 3)
+    path = save(Scales(), x, tmp_path)
+    with process_host() as host:
+        interpreter = host.interpreter()
+        interpreter.start()
+        loader = TorchPackage().loader(path, LoadContext(lambda _: interpreter))
+        loader.load(ID)
+        outcome = run_task(loader.servable, DEFAULT_SIGNATURE, {"x": view_of(x)})
+        loader.unload()
+    assert not isinstance(outcome, ServingError), outcome
+    assert outcome["output"] == view_of(x * 3)
 
 
 def test_version_loads_answers_like_the_module_and_unloads(

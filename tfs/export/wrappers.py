@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
+import torch
 from torch import nn
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,8 @@ def without_compiled_parts(module: nn.Module) -> Iterator[None]:
     """Has the parts of a module run as they were written for the block.
 
     Both parts that torch.compile has wrapped and those it compiled in place
-    (``part.compile()``). Other wrappers stay: the module may reach through them.
+    (``part.compile()``), and functions of its code that it decorates. Other wrappers
+    stay: the module may reach through them.
     """
     taken: list[tuple[dict[str, nn.Module | None], str, nn.Module]] = []
     compiled: list[tuple[nn.Module, object]] = []
@@ -48,12 +51,22 @@ def without_compiled_parts(module: nn.Module) -> Iterator[None]:
             if call is not None:
                 compiled.append((part, call))
                 setattr(part, _COMPILED, None)
-        yield
+        # Else nothing was compiled, and importing the compiler takes seconds.
+        is_there = "torch._dynamo" in sys.modules
+        with _uncompiled() if is_there else contextlib.nullcontext():
+            yield
     finally:
         for parts, name, child in taken:
             parts[name] = child
         for part, call in compiled:
             setattr(part, _COMPILED, call)
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[object]:
+    return cast(
+        "contextlib.AbstractContextManager[object]",
+        torch.compiler.set_stance("force_eager"),
+    )
 
 
 _ORIGINAL: Final = "_orig_mod"

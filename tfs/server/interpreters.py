@@ -18,6 +18,7 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.uncompiled import UNCOMPILED
 from tfs.runtime.process.worker_options import WorkerOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
@@ -178,6 +179,8 @@ class Interpreters:
             is_new = "torch" not in sys.modules
             collects = gc.isenabled()
             if is_new:
+                for name, value in UNCOMPILED.items():
+                    os.environ.setdefault(name, value)
                 map_torch_libraries()
                 gc.disable()  # the modules to come are no garbage
             try:

@@ -26,6 +26,7 @@ import tfs
 from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest import control_channel, sibling_fork
 from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
+from tfs.runtime.process.uncompiled import UNCOMPILED
 
 _MALLOC: Final = {
     # MobileNet-sized models take hundreds of page faults per call because glibc gives
@@ -44,6 +45,7 @@ _UNASKED: Final = {
     # Whether there are devices: of the driver's library, not of the driver. Whoever has
     # asked the driver cannot fork processes that use it.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    **UNCOMPILED,
 }
 
 _WNOTHREAD: Final = (
