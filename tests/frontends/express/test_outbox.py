@@ -59,3 +59,23 @@ def test_more_may_be_put_in_meanwhile() -> None:
     outbox.move(out, 1, 5, 100)
     assert payloads(b"".join(out), 1) == [b"abcd", b"efghi"]
     assert not outbox
+
+
+def test_small_parts_are_joined_behind_what_was_sent() -> None:
+    """A thousand small messages are a few parts; what is sent stays in order."""
+    outbox = Outbox()
+    expected = b""
+    sent = b""
+    for index in range(1000):
+        part = bytes([index % 251]) * (index % 40)
+        outbox.add(part)
+        expected += part
+        if index % 7 == 0 and outbox:
+            out: Output = []
+            outbox.move(out, 1, min(5, outbox.size_bytes), 16_384)
+            sent += b"".join(bytes(each) for each in out[1::2])
+    assert len(outbox._parts) <= 1 + len(expected) // 4096
+    out = []
+    outbox.move(out, 1, outbox.size_bytes, 1 << 20)
+    assert sent + b"".join(bytes(each) for each in out[1:]) == expected
+    assert not outbox
