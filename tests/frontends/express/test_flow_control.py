@@ -20,20 +20,49 @@ def increment(data: bytes) -> int:
     return sum(int(unpack_uint32(sent.payload)[0]) for sent in parse_frames(data))
 
 
-def test_the_first_window_is_raised_to_what_is_preferred() -> None:
-    """With budget to spare, a client may send a megabyte at once."""
-    window = ReceiveWindow(ReceiveBudget(100 * MIB), MIB)
-    assert increment(window.refill()) == MIB - DEFAULT_WINDOW
-    assert window.size == MIB
+def use_half(window: ReceiveWindow, budget: ReceiveBudget) -> bytes:
+    """Receives half of what may come, has it done with, and refills."""
+    num_bytes = window.size // 2 + 1
+    window.receive(num_bytes)
+    budget.release(num_bytes)
+    return window.refill()
+
+
+def grown(budget: ReceiveBudget, preferred: int = MIB) -> ReceiveWindow:
+    """Returns a window that has grown as far as it does."""
+    window = ReceiveWindow(budget, preferred)
+    for _ in range(6):
+        use_half(window, budget)
+    return window
+
+
+def test_a_window_grows_with_its_use_to_what_is_preferred() -> None:
+    """Whoever only connects is granted nothing; after half a window comes four."""
+    budget = ReceiveBudget(100 * MIB)
+    window = ReceiveWindow(budget, MIB)
+    assert window.refill() == b""
+    assert budget.used_bytes == DEFAULT_WINDOW
+    sizes = []
+    for _ in range(4):
+        use_half(window, budget)
+        sizes.append(window.size)
+    assert sizes == [4 * DEFAULT_WINDOW, 16 * DEFAULT_WINDOW, MIB, MIB]
+
+
+def test_a_thousand_idle_connections_leave_an_upload_its_window() -> None:
+    """What they were granted could not be taken back from them."""
+    budget = ReceiveBudget(256 * MIB)
+    idle = [ReceiveWindow(budget, 8 * MIB) for _ in range(1500)]
+    assert all(window.refill() == b"" for window in idle)
+    assert grown(budget, 8 * MIB).size == 8 * MIB
 
 
 def test_a_connection_takes_no_large_share_of_what_is_left() -> None:
     """Many connections shrink each other's windows, not below HTTP/2's own."""
     budget = ReceiveBudget(MIB)
-    windows = [ReceiveWindow(budget, MIB) for _ in range(20)]
+    windows = [grown(budget) for _ in range(20)]
     for window in windows:
-        window.refill()
-        assert DEFAULT_WINDOW <= window.size <= MIB // 8
+        assert DEFAULT_WINDOW <= window.target <= MIB // 8
     assert budget.used_bytes == sum(window.size for window in windows)
 
 
@@ -50,8 +79,7 @@ def test_arriving_bytes_move_from_window_to_held() -> None:
 
 def test_refills_come_in_large_pieces() -> None:
     """Only when half of the window is used up."""
-    window = ReceiveWindow(ReceiveBudget(100 * MIB), MIB)
-    window.refill()
+    window = grown(ReceiveBudget(100 * MIB))
     window.receive(MIB // 2 - 1)
     assert window.refill() == b""
     window.receive(1)
@@ -77,9 +105,7 @@ def test_idle_connections_leave_room_for_an_upload(num_greedy: int) -> None:
     Neither are those that came first, and got all there was.
     """
     budget = ReceiveBudget(16 * MIB)
-    windows = [ReceiveWindow(budget, MIB) for _ in range(num_greedy)]
-    for window in windows:
-        window.refill()
+    windows = [grown(budget) for _ in range(num_greedy)]
     windows += [ReceiveWindow(budget, MIB) for _ in range(5000)]
     assert budget.used_bytes > 16 * budget.limit_bytes
     assert (budget.free_to_all_bytes == 0) is bool(num_greedy)

@@ -201,9 +201,6 @@ class Connection(FrameLoop):
                 }
             )
         )
-        update = self._window.refill()
-        if update:
-            self.out.append(update)
 
     # -- the end ------------------------------------------------------------------------
 

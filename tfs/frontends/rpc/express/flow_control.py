@@ -7,6 +7,10 @@ client may still send us, and every byte it sent that is not done with, is in
 changes nothing; only granting anew asks the budget. What a message claims its
 length to be is never a reason to grant or allocate anything.
 
+A window grows with its use, fourfold each time that half of it was used. What is granted
+can never be taken back: who gave each new connection as much as an upload wants would be
+left with nothing by a few hundred idle ones.
+
 The first 65,535 bytes of each connection are HTTP/2's own and cannot be refused:
 they count, but may take the budget over its limit, by at most the number of
 connections times 64 KB. Nothing else does. Thousands of idle clients would leave nothing
@@ -86,7 +90,7 @@ class ReceiveWindow:
 
     Attributes:
         size: What the client may still send, bytes.
-        target: What the window is refilled to.
+        target: What the window is refilled to; never beyond ``preferred``.
         is_starved: Whether the last refill was refused for want of budget, and
             next to nothing is left of what was granted before.
         is_favoured: Whether it may use the budget's reserve.
@@ -96,6 +100,7 @@ class ReceiveWindow:
     __slots__ = (
         "_budget",
         "_is_closed",
+        "_preferred",
         "is_favoured",
         "is_starved",
         "low_water",
@@ -105,6 +110,7 @@ class ReceiveWindow:
 
     # A share of the free budget, so that the first connections leave some.
     _LARGEST_SHARE: Final = 8
+    _GROWTH: Final = 4
 
     def __init__(self, budget: ReceiveBudget, preferred: int) -> None:
         self._budget = budget
@@ -112,8 +118,8 @@ class ReceiveWindow:
         self._is_closed = False
         budget.num_windows += 1
         budget.used_bytes += DEFAULT_WINDOW
-        share = budget.free_to_all_bytes // self._LARGEST_SHARE
-        self.target = max(DEFAULT_WINDOW, min(preferred, share))
+        self._preferred = preferred
+        self.target = DEFAULT_WINDOW
         self.low_water = self.target // 2
         self.is_starved = False
         self.is_favoured = False
@@ -133,12 +139,18 @@ class ReceiveWindow:
 
     def refill(self) -> bytes:
         """Returns the WINDOW_UPDATE to send, empty if none is due or affordable."""
-        wanted = self.target - self.size
-        if wanted < self.low_water:
+        if self.target - self.size < self.low_water:
             return b""
         budget = self._budget
         is_favoured = self.is_favoured
         free_bytes = budget.free_bytes if is_favoured else budget.free_to_all_bytes
+        if self.target < self._preferred:
+            # Not of the reserve: what is left of a wide window stays with its client.
+            share = budget.free_to_all_bytes // self._LARGEST_SHARE
+            grown = min(self._GROWTH * self.target, self._preferred, share)
+            self.target = max(self.target, grown)
+            self.low_water = self.target // 2
+        wanted = self.target - self.size
         granted = min(wanted, free_bytes)
         # A trickle would cost more frames than it moves bytes.
         if granted < wanted and granted < _LEAST_GRANT:
