@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sources.fetching_adapter import Service
+from sources.fetched_stream import Service
 from tfs.core.errors import DataLoss, ResourceExhausted, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sources.fetching_adapter import FetchingSourceAdapter, Service
+from sources.fetched_stream import Service
+from sources.fetching_adapter import FetchingSourceAdapter
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.core.conformance import ADAPTER_CHECKS, AdapterCheck, check_name

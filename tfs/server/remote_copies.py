@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from managers.state_monitor import ServableStateMonitor
-from sources.fetching_adapter import FetchingSourceAdapter, Schedule, Service
+from sources.fetched_stream import Service
+from sources.fetching_adapter import FetchingSourceAdapter, Schedule
 from sources.remote_storage import RemoteFileSystem
 from sources.storage_threads import StorageThreads
 from sources.version_cache import VersionCache, VersionCacheOptions

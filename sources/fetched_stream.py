@@ -1,0 +1,259 @@
+"""One servable's remote versions: what is wanted, what is here, what was handed on.
+
+Decides what is copied, told and kept; copying and telling are its adapter's. A copy is
+kept, whatever room others want, while its version is aspired, while it goes on though it
+is aspired no more (its successors failed, or are on their way), and after that as long as
+it is the one to go back to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from sources.remote_storage import is_remote, local_path
+from sources.storage_path import StoragePath
+from tfs.core.errors import ResourceExhausted, ServingError, Unavailable
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.servable_id import ServableId
+
+_LONG_S: Final = 0.005  # to tell the target of a servable
+_REST: Final = 3  # times as long as that
+
+# Between tries of a copy that failed. A store that does not answer costs little to ask
+# again; a copy of gigabytes that is damaged in the store would be taken over and over.
+_FIRST_PAUSE_S: Final = 15.0
+_FIRST_PAUSE_OF_STORE_S: Final = 1.0
+_LAST_PAUSE_S: Final = 900.0
+
+
+class Service(enum.Enum):
+    """What became of a version that was handed on."""
+
+    GOES_ON = "goes on"
+    """It loads, serves or unloads, or waits to: its files may be read."""
+    SERVED = "served"
+    """It was unloaded after it served: it may be gone back to."""
+    NONE = "none"
+    """It failed, or was never tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopy:
+    """A version's local copy, in use. Immutable."""
+
+    id: ServableId
+    path: StoragePath
+
+
+@dataclass(slots=True)
+class _Failures:
+    """How often a copy failed, and when another try may come, by the clock."""
+
+    num: int = 0
+    rests_until_s: float = 0.0
+
+    def note(self, error: ServingError, now_s: float) -> None:
+        """Counts another one."""
+        is_store = isinstance(error, Unavailable)
+        first_s = _FIRST_PAUSE_OF_STORE_S if is_store else _FIRST_PAUSE_S
+        self.rests_until_s = now_s + min(first_s * 2.0**self.num, _LAST_PAUSE_S)
+        self.num += 1
+
+
+class FetchedStream:
+    """What its adapter knows of one servable. Not thread-safe; never blocks.
+
+    Remote paths name versions here: one whose files change has another.
+
+    Args:
+        wanted: What the source aspires.
+        release: Takes a copy that need not be kept any more; quick.
+        service: Returns what became of a version; quick.
+
+    """
+
+    def __init__(
+        self,
+        wanted: AspiredVersions[StoragePath],
+        release: Callable[[StoragePath], None],
+        service: Callable[[ServableId], Service],
+    ) -> None:
+        self._wanted = wanted
+        self._release = release
+        self._service = service
+        self._outcomes: dict[StoragePath, LocalCopy | ServingError] = {}
+        self._pending: set[StoragePath] = set()  # on their way here
+        self._failures: dict[StoragePath, _Failures] = {}
+        self._told: tuple[ServableData[StoragePath], ...] = ()
+        # Copies of what is not aspired any more, oldest first.
+        self._retired: dict[StoragePath, LocalCopy] = {}
+        self._is_stale = False  # whether a copy has ended that was not told of
+        self._rests_until_s = 0.0  # from telling; infinite while it is told
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any version is."""
+        return bool(self._wanted.versions)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether versions are on their way here, or to the target."""
+        return bool(self._pending) or self._is_stale or self._rests_until_s == inf
+
+    # -- copying -------------------------------------------------------------------
+
+    def want(
+        self, wanted: AspiredVersions[StoragePath], now_s: float
+    ) -> list[tuple[ServableId, StoragePath]]:
+        """Takes in what the source aspires; returns what to copy from now on."""
+        self._wanted = wanted
+        missing = []
+        for data in wanted.versions:
+            path = data.payload
+            if path is None or not is_remote(path.path):
+                continue
+            if path in self._retired:
+                self._outcomes[path] = self._retired.pop(path)
+            elif self._begin(path, now_s):
+                missing.append((data.id, path))
+        kept = {data.payload for data in wanted.versions}
+        for path in [each for each in self._failures if each not in kept]:
+            del self._failures[path]
+        if missing:
+            self._make_room()
+        return missing
+
+    def try_again(self, path: StoragePath, now_s: float) -> bool:
+        """Returns whether to copy a version that failed, which is on its way then.
+
+        Not one that is not wanted any more, or that somebody was quicker to ask for.
+        """
+        is_wanted = any(data.payload == path for data in self._wanted.versions)
+        return is_wanted and self._begin(path, now_s)
+
+    def _begin(self, path: StoragePath, now_s: float) -> bool:
+        """Notes that a version is copied, if it is not here, or coming, or rests."""
+        if path in self._pending or isinstance(self._outcomes.get(path), LocalCopy):
+            return False
+        failures = self._failures.get(path)
+        if failures is not None and now_s < failures.rests_until_s:
+            return False
+        self._outcomes.pop(path, None)
+        self._pending.add(path)
+        return True
+
+    def take(
+        self, path: StoragePath, outcome: LocalCopy | ServingError, now_s: float
+    ) -> float | None:
+        """Takes what became of a copy, or releases it if nobody waits for it any more.
+
+        Returns:
+            When, by the clock, to try again; None for not at all.
+
+        """
+        if path not in self._pending:
+            if isinstance(outcome, LocalCopy):
+                self._release(outcome.path)
+            return None
+        self._pending.discard(path)
+        self._outcomes[path] = outcome
+        self._is_stale = True
+        if isinstance(outcome, LocalCopy):
+            self._failures.pop(path, None)
+            return None
+        if isinstance(outcome, ResourceExhausted):  # which copied nothing
+            return None
+        failures = self._failures.setdefault(path, _Failures())
+        failures.note(outcome, now_s)
+        return failures.rests_until_s
+
+    # -- telling -------------------------------------------------------------------
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to tell the target of copies that have ended.
+
+        To tell of thousands of versions takes a while: what ends during that time and
+        some times as long after it waits for the next to end. The last waits for nobody.
+        """
+        return self._is_stale and (not self._pending or now_s >= self._rests_until_s)
+
+    def begin_telling(self) -> AspiredVersions[StoragePath]:
+        """Returns what can be loaded now, and gives up copies that need not be kept."""
+        self._is_stale = False
+        self._rests_until_s = inf
+        wanted = {data.payload for data in self._wanted.versions}
+        self._pending &= {path for path in wanted if path is not None}
+        told = [local for data in self._wanted.versions if (local := self._local(data))]
+        if self._pending:
+            ids = {data.id for data in told}
+            told += [data for data in self._told if data.id not in ids]
+        before, self._told = self._told, tuple(told)
+        if {data.payload for data in told} - {None, *(d.payload for d in before)}:
+            self._retire(wanted)
+        if not self._wanted.versions:
+            for outcome in (*self._retired.values(), *self._outcomes.values()):
+                if isinstance(outcome, LocalCopy):
+                    self._release(outcome.path)
+        return replace(self._wanted, versions=self._told)
+
+    def end_telling(self, begun_s: float, now_s: float) -> None:
+        """Notes how long the target took."""
+        took_s = now_s - begun_s
+        self._rests_until_s = now_s + (_REST * took_s if took_s > _LONG_S else 0.0)
+
+    def _local(
+        self, data: ServableData[StoragePath]
+    ) -> ServableData[StoragePath] | None:
+        """Returns a version as the target is told of it; None if it is not here yet."""
+        path = data.payload
+        if path is None:
+            return data
+        if not is_remote(path.path):
+            return data.with_payload(replace(path, path=local_path(path.path)))
+        if path in self._pending:
+            return None
+        outcome = self._outcomes[path]
+        if isinstance(outcome, LocalCopy):
+            return data.with_payload(outcome.path)
+        return data.with_error(outcome)
+
+    # -- keeping -------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """Gives up what need not be kept, before something new is copied."""
+        wanted = {data.payload for data in self._wanted.versions}
+        for path, outcome in list(self._outcomes.items()):
+            if path in wanted or not isinstance(outcome, LocalCopy):
+                continue
+            if self._service(outcome.id) is Service.NONE:
+                self._release(outcome.path)
+                del self._outcomes[path]
+        self._forget_retired()
+
+    def _retire(self, wanted: set[StoragePath | None]) -> None:
+        """Notes what is not aspired any more, now that something new is handed on.
+
+        Until that is loaded the manager serves it. A failed copy hands nothing on, so it
+        takes nothing away.
+        """
+        self._forget_retired()
+        told = {data.payload for data in self._told}
+        for path in [p for p in self._outcomes if p not in wanted]:
+            outcome = self._outcomes[path]
+            if isinstance(outcome, LocalCopy):
+                if outcome.path in told:
+                    continue
+                self._retired[path] = outcome
+            del self._outcomes[path]
+
+    def _forget_retired(self) -> None:
+        """Gives up what neither goes on nor is the last that served."""
+        services = {p: self._service(copy.id) for p, copy in self._retired.items()}
+        served = [p for p, service in services.items() if service is Service.SERVED]
+        for path, service in services.items():
+            if service is not Service.GOES_ON and path not in served[-1:]:
+                self._release(self._retired.pop(path).path)
