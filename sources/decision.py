@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from sources.scan import Scan, ServableToMonitor
@@ -31,6 +32,7 @@ def decide(
     before: Versions | None,
     found: Scan,
     *,
+    known: Collection[int] | None = None,
     is_new: bool = False,
     repeat: bool = False,
     unload_when_empty: bool = False,
@@ -41,6 +43,7 @@ def decide(
         servable: What is wanted.
         before: What was told last; None if nothing was.
         found: What the look showed.
+        known: Versions that the look before showed; None if none is known to.
         is_new: Whether the configuration changed since the last look.
         repeat: Whether to say the same again.
         unload_when_empty: Whether the last version may go because none is left.
@@ -63,15 +66,20 @@ def decide(
         found = replace(found, versions=found.versions + kept)
     if found.versions == before and not repeat:
         return Decision(None, problems)
-    what = explain(before, found, is_new)
+    what = explain(before, found, is_new, known)
     pinned = list_versions(sorted(servable.pinned))
     wanted = f"{servable.policy} and pinned {pinned}" if pinned else servable.policy
     reason = f"{wanted} of {servable.base_path}: {what}"
     return Decision(AspiredVersions(servable.name, found.versions, reason), problems)
 
 
-def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
-    """Returns what changed, for people: "2 appeared", "1 gone"."""
+def explain(
+    before: Versions | None,
+    found: Scan,
+    is_new: bool,
+    known: Collection[int] | None = None,
+) -> str:
+    """Returns what changed, for people: "2 appeared", "1 gone, 2 appeared"."""
     chosen = _numbers(found.versions)
     if before is None or (is_new and not before):  # not looked at, or in vain
         return f"found {list_versions(chosen)}" if chosen else "no version"
@@ -83,11 +91,14 @@ def explain(before: Versions | None, found: Scan, is_new: bool) -> str:
     gone = [version for version in old if version not in at_hand]
     if gone:
         parts.append(f"{list_versions(gone)} gone")
-    known = frozenset(old)
-    new = [version for version in chosen if version not in known]
-    if new and not parts:
+    told = frozenset(old)
+    new = [version for version in chosen if version not in told]
+    if parts:  # what was there before came for that reason
+        lay_there = None if known is None else frozenset(known)
+        new = [v for v in new if lay_there is not None and v not in lay_there]
+    if new:
         parts.append(f"{list_versions(new)} appeared")
-    overwritten = [version for version in found.overwritten if version in known]
+    overwritten = [version for version in found.overwritten if version in told]
     if overwritten:
         parts.append(f"{list_versions(overwritten)} overwritten in place")
     if not parts:

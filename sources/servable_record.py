@@ -115,6 +115,7 @@ class ServableRecord:
                 self.servable,
                 self._said,
                 found,
+                known=self.at_hand,
                 is_new=self._is_new,
                 repeat=now_s - self._said_s >= _REPEAT_S,
                 unload_when_empty=unload_when_empty,

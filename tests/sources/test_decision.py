@@ -28,6 +28,23 @@ def found(*numbers: int, at_hand: tuple[int, ...] | None = None) -> Scan:
 
 
 @pytest.mark.parametrize(
+    ("known", "what"),
+    [
+        ((1, 2), "1 gone"),
+        ((1,), "1 gone, 2 appeared"),
+        (None, "1 gone"),
+    ],
+)
+def test_what_came_is_told_beside_what_went(
+    known: tuple[int, ...] | None, what: str
+) -> None:
+    """A version that takes another's place is new, or was there all the time."""
+    decision = decide(SERVABLE, versions(1), found(2), known=known)
+    assert decision.aspired is not None
+    assert decision.aspired.reason == f"latest(1) of /m: {what}"
+
+
+@pytest.mark.parametrize(
     ("before", "scan", "is_new", "what"),
     [
         (None, found(), False, "no version"),
