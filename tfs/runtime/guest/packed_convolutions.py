@@ -41,7 +41,7 @@ _State = Mapping[str, Any]
 KEPT: Final = "_tfs_packed_weight"
 """Where in that a quickened layer has its :class:`PackedWeight`."""
 
-_LEAST_BYTES: Final = 256 << 10
+LEAST_BYTES: Final = 256 << 10
 """Of weights, below which their order takes microseconds."""
 
 _MOST_SHAPES: Final = 64
@@ -56,6 +56,11 @@ _is_onednn_on = torch._C._get_mkldnn_enabled
 _conv2d = torch.conv2d
 
 
+def is_available() -> bool:
+    """Tells whether this torch has the operators."""
+    return bool(torch._C._has_mkldnn) and hasattr(_operators, "conv2d_run")
+
+
 def quicken_convolutions(model: nn.Module, find_offset: FindOffset) -> None:
     """Has the model's own ``Conv2d`` modules with many weights keep them in blocks.
 
@@ -63,7 +68,7 @@ def quicken_convolutions(model: nn.Module, find_offset: FindOffset) -> None:
     replaced, stay what they are. A quickened module can be copied, pickled, scripted,
     traced and exported as before; what it keeps is not copied.
     """
-    if not (torch._C._has_mkldnn and hasattr(_operators, "conv2d_run")):
+    if not is_available():
         return
     if (nn.Conv2d.forward, nn.Conv2d._conv_forward, functional.conv2d) != _theirs:
         return  # the model, or some library, has put its own in torch's place
@@ -71,7 +76,7 @@ def quicken_convolutions(model: nn.Module, find_offset: FindOffset) -> None:
         if (
             type(module) is nn.Conv2d
             and not has_own_forward(module)
-            and module.weight.nbytes >= _LEAST_BYTES
+            and module.weight.nbytes >= LEAST_BYTES
             and find_offset(module.weight.untyped_storage()) is not None
         ):
             vars(module)[KEPT] = PackedWeight(module.weight.data_ptr())

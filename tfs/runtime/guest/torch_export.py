@@ -32,6 +32,7 @@ from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.max_pooling import quicken_graph
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.packed_nodes import pack_nodes
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_callable import TorchCallable
 from tfs.runtime.guest.weight_places import by_address
@@ -171,6 +172,8 @@ def _load_program(
     if isinstance(module, torch.fx.GraphModule):
         quicken_graph(module)
         quicken_bag_nodes(module)
+        if source.packs_weights:
+            pack_nodes(module, by_address(reader.mappings))
     return _by_name(source, module, in_spec, names)
 
 
