@@ -751,6 +751,15 @@ class NeedsGradients(nn.Module):
         return torch.autograd.grad(place.pow(2).sum(), place)[0]
 
 
+def test_parts_nested_too_deeply_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    """Neither the traceback of a thousand calls nor what broke last says what to do."""
+    module: nn.Module = nn.Identity()
+    for _ in range(200):
+        module = nn.Sequential(module)
+    with pytest.raises(InvalidArgument, match=r"sys\.setrecursionlimit.*side by side"):
+        save(module, torch.rand(2, 3), tmp_path)
+
+
 def test_dict_that_shows_its_items_as_attributes_is_saved(tmp_path: Path) -> None:
     """Whatever it says of attributes that it does not have; pickle does not ask either."""
     save(Configured(), torch.rand(2, 3), tmp_path)

@@ -195,6 +195,13 @@ def _save(
                 # torch's own exporter asks a storage in a way that torch deprecates.
                 warnings.filterwarnings("ignore", "TypedStorage is deprecated")
                 exporter.save_pickle(package, RESOURCE, module)
+    except RecursionError as error:
+        raise InvalidArgument(
+            f"{type(module).__name__} cannot be packaged: its parts are nested more "
+            f"deeply than Python's recursion limit, {sys.getrecursionlimit()}, lets "
+            "pickle go; call sys.setrecursionlimit with more before you save it, or "
+            "keep the parts side by side (nn.ModuleList)"
+        ) from error
     except Exception as error:
         unsaved = unsaved_of(module)
         if not unsaved:
