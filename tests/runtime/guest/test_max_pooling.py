@@ -20,7 +20,8 @@ from tfs.core.version_directory import read_manifest
 from tfs.export import save
 from tfs.runtime.guest import max_pooling
 from tfs.runtime.guest.guest_model import load_guest_model
-from tfs.runtime.guest.max_pooling import max_pool2d, quicken_graph, quicken_modules
+from tfs.runtime.guest.max_pooling import max_pool2d, quicken_modules
+from tfs.runtime.guest.quickening import quicken_program
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 
@@ -168,7 +169,7 @@ def test_exported_program_pools_quickly_with_the_same_bits(
     assert isinstance(program, torch.fx.GraphModule)
     with torch.inference_mode():
         expected = program(tensor)
-        quicken_graph(program)
+        quicken_program(program)
         given = program(tensor)
     assert quickly == [True]
     assert bits(given) == bits(expected)
@@ -179,7 +180,7 @@ def test_program_without_pooling_is_not_compiled_anew() -> None:
     """Loading a program costs nothing more where there is nothing to replace."""
     program = torch.fx.symbolic_trace(nn.Linear(2, 2))
     code = program.forward
-    quicken_graph(program)
+    quicken_program(program)
     assert program.forward == code
 
 

@@ -58,22 +58,22 @@ def quicken_bags(model: torch.nn.Module) -> None:
             vars(module)["forward"] = types.MethodType(forward, module)
 
 
-def quicken_bag_nodes(program: torch.fx.GraphModule) -> None:
+def quicken_bag_nodes(program: torch.fx.GraphModule) -> bool:
     """Has a program's bags looked up by :func:`embedding_bag`.
 
     But for those of which it takes more than the rows: the rest is for gradients, and
-    not the same.
+    not the same. Returns whether the program is to be recompiled.
     """
     nodes = [
         node
         for node in program.graph.find_nodes(op="call_function", target=_THEIR_OPERATOR)
         if all(_is_rows(user) or not user.users for user in node.users)
     ]
-    if _operator is None or not nodes:
-        return
+    if _operator is None:
+        return False
     for node in nodes:
         node.target = embedding_bag
-    program.recompile()
+    return bool(nodes)
 
 
 def _is_rows(part: torch.fx.Node) -> bool:

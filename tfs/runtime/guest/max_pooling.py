@@ -45,13 +45,15 @@ def quicken_modules(model: torch.nn.Module) -> None:
             vars(module)["forward"] = types.MethodType(forward, module)
 
 
-def quicken_graph(program: torch.fx.GraphModule) -> None:
-    """Has a program's max pooling done by :func:`max_pool2d`."""
+def quicken_graph(program: torch.fx.GraphModule) -> bool:
+    """Has a program's max pooling done by :func:`max_pool2d`.
+
+    Returns whether the program is to be recompiled.
+    """
     nodes = program.graph.find_nodes(op="call_function", target=_OPERATOR)
     for node in nodes:
         node.target = max_pool2d
-    if nodes:
-        program.recompile()
+    return bool(nodes)
 
 
 def max_pool2d(

@@ -26,13 +26,12 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.runtime.guest.device_weights import DeviceWeights
-from tfs.runtime.guest.embedding_bags import quicken_bag_nodes
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
-from tfs.runtime.guest.max_pooling import quicken_graph
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.packed_nodes import pack_nodes
+from tfs.runtime.guest.quickening import quicken_program
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_callable import TorchCallable
 from tfs.runtime.guest.weight_places import by_address
@@ -170,10 +169,9 @@ def _load_program(
     in_spec = program.call_spec.in_spec
     module = program.module()
     if isinstance(module, torch.fx.GraphModule):
-        quicken_graph(module)
-        quicken_bag_nodes(module)
-        if source.packs_weights:
+        if source.packs_weights:  # first: it looks for operators by their overloads
             pack_nodes(module, by_address(reader.mappings))
+        quicken_program(module)
     return _by_name(source, module, in_spec, names)
 
 
