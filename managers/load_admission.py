@@ -194,6 +194,11 @@ class LoadAdmission:
         with self._lock:
             self._refuse_locked(managed, self._tracker, going)
 
+    def give_up_on(self, refused: ManagedVersion) -> None:
+        """Notes that a version which was refused cannot be tried again."""
+        with self._lock:
+            refused.is_refused = False
+
     # -- with the lock ---------------------------------------------------------------------
 
     def _begin_locked(self, managed: ManagedVersion) -> None:

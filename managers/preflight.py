@@ -151,7 +151,7 @@ class Preflight:
             log.warning(
                 "event=not_tried_again servable=%s error=%s", version.id.slashed, error
             )
-            refused.is_refused = False
+            self._admission.give_up_on(refused)
             return False
         harness.estimate = refused.harness.estimate
         managed = ManagedVersion(harness, wanted)

@@ -127,8 +127,8 @@ class ResourceTracker:
         """Changes one reservation; returns what is reserved now.
 
         It is never refused: what a loaded version was measured to take it takes, and what
-        comes later must not be let in beside it; see ``is_exceeded``. An allocation that is not valid is
-        not believed; the reservation stays as it was.
+        comes later must not be let in beside it; see ``is_exceeded``. An allocation that
+        is not valid is not believed; the reservation stays as it was.
         """
         old = self._charge(before)
         try:

@@ -10,6 +10,7 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.version_policy.standing_in import standing_in
 from tests.managers.environment import POOLS, Environment, Pools
 from tfs.core.errors import DataLoss, InvalidArgument, Unavailable
 from tfs.testing.fake_loader import FakeLoader
@@ -32,12 +33,12 @@ class Deployments:
         )
         self.env.manager.set_transition_policy("m", resource_preserving)
 
-    def deploy(self, what: str) -> int:
-        """Aspires a version, often a new one; returns its number."""
+    def deploy(self, what: str, *beside: FakeLoader) -> int:
+        """Aspires a version, often a new one, beside others; returns its number."""
         again = self.newest > 0 and self.rng.random() < 0.3
         version = self.rng.randint(1, self.newest) if again else self.newest + 1
         self.newest = max(self.newest, version)
-        self.env.aspire("m", self._loader(version, what))
+        self.env.aspire("m", *beside, self._loader(version, what))
         return version
 
     def settle(self) -> None:
@@ -82,5 +83,35 @@ def test_what_served_comes_back_however_many_versions_fail(pools: Pools) -> None
                 available = env.available("m")
                 assert available == (version,) if what == "good" else available, seed
         assert env.log.max_num_resident["m"] == 1
+        assert env.close()
+        assert env.log.resident == []
+
+
+class Callers:
+    """Which version callers are answered by, and which is to take its place."""
+
+    def __init__(self) -> None:
+        self.told = self.meant = 1
+
+    def heirs(self) -> dict[int, list[int]]:
+        return {} if self.told == self.meant else {self.told: [self.meant]}
+
+
+@pytest.mark.parametrize("pools", [POOLS[0], POOLS[3]], ids=str)
+def test_what_callers_were_told_comes_back_beside_what_serves(pools: Pools) -> None:
+    """A good version is always aspired beside the one that callers mean; both stay."""
+    for seed in range(40 if pools is POOLS[0] else 4):
+        deployments, callers = Deployments(pools, random.Random(seed)), Callers()
+        env, rng = deployments.env, deployments.rng
+        policy = standing_in(resource_preserving, callers.heirs)
+        env.manager.set_transition_policy("m", policy)
+        beside = env.loader("m", 0, ram_bytes=10)
+        for what in ("good", *(rng.choice((*BAD, "good")) for _ in range(5))):
+            callers.meant = deployments.deploy(what, beside)
+            if rng.random() < 0.8 or callers.meant == 1:
+                deployments.settle()
+                callers.told = callers.meant if what == "good" else callers.told
+                assert env.available("m") == (0, callers.told), (seed, what)
+        assert env.log.max_num_resident["m"] <= 2
         assert env.close()
         assert env.log.resident == []
