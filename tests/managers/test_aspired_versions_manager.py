@@ -828,6 +828,17 @@ def test_what_took_more_than_there_was_is_loaded_once_there_is_room() -> None:
         assert env.close()
 
 
+def test_what_takes_a_little_more_than_expected_stays() -> None:
+    """A limit as tight as the figures of the status lets every swap succeed or none."""
+    for pools in POOLS:
+        env = Environment(pools, tracker=ResourceTracker.ram(1000))
+        env.aspire("a", env.loader("a", 1, ram_bytes=500, loaded_bytes=501))
+        env.aspire("b", env.loader("b", 1, ram_bytes=480, loaded_bytes=510))
+        env.settle()
+        assert env.available("a") == env.available("b") == (1,)
+        assert env.close()
+
+
 class Gone(FakeLoader):
     """Of a version whose files went since."""
 
