@@ -79,11 +79,15 @@ class FakeSubject:
         self.clock.advance(duration_s)
         return self.scaling
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
         if self.can_rehearse:
             self.calls.append((f"{signature_name} rehearsed", inputs["x"].shape[0]))
-            self.clock.advance(self.rehearsal_s)
-        return self.can_rehearse
+            # There and back; a busy host takes its time.
+            self.clock.advance(self.rehearsal_s + 0.05)
+            return self.rehearsal_s
+        return None
 
 
 def doubled(rows: Rows) -> Rows:

@@ -162,14 +162,17 @@ class MeasurableModel(Protocol):
 class RehearsableModel(Protocol):
     """A model whose backend can call it beside what serves. Thread-safe."""
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
         """Calls the model once wherever it is, for what a first call costs. Blocks.
 
         Where it is in processes, at their lowest priority. Only before it serves:
         nobody else may call it meanwhile. What it answers is dropped, errors too.
 
         Returns:
-            Whether its backend can; if not, it was not called.
+            Processor seconds of the thread that made the call, infinite where it
+            failed; None if its backend cannot, and it was not called.
 
         """
         ...

@@ -107,13 +107,19 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
             signature_name, inputs, duration_s
         )
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
-        """Rehearses on each interpreter, one after the other."""
-        return all(
-            isinstance(model, RehearsableModel)
-            and model.rehearse(signature_name, inputs, timeout_s)
-            for _, model in self._members
-        )
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
+        """Rehearses on each interpreter, one after the other; returns the longest."""
+        longest_s = 0.0
+        for _, model in self._members:
+            if not isinstance(model, RehearsableModel):
+                return None
+            took_s = model.rehearse(signature_name, inputs, timeout_s)
+            if took_s is None:
+                return None
+            longest_s = max(longest_s, took_s)
+        return longest_s
 
     def submit(self, task: InferenceTask) -> None:
         """Hands the task to the interpreter with the fewest calls before it."""

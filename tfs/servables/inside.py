@@ -41,7 +41,7 @@ def measurable_of(model: InterpreterModel) -> MeasurableModel | None:
 
 def rehearsal_of(
     model: InterpreterModel,
-) -> Callable[[str, Tensors, float], bool] | None:
+) -> Callable[[str, Tensors, float], float | None] | None:
     """Returns what calls a model beside what serves, None if its backend cannot."""
     if isinstance(model, PlacedModel):
         model = model.model

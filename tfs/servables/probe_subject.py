@@ -59,20 +59,23 @@ class ProbeSubject(Protocol):
 class ProfileSubject(ProbeSubject, Protocol):
     """A version that is to serve next, as the profiler sees it."""
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
         """Makes a call for what a first one costs, beside what serves, and waits.
 
         Only before the version serves. What it answers, errors too, is dropped.
 
         Returns:
-            Whether it could be called beside others; if not, it was not called.
+            Processor seconds of the call, infinite where it failed; None if it cannot
+            be called beside others, and was not.
 
         """
         ...
 
 
 Scaling = Callable[[str, Tensors, float], "float | None"]
-Rehearse = Callable[[str, Tensors, float], bool]
+Rehearse = Callable[[str, Tensors, float], "float | None"]
 
 
 class ServableSubject:
@@ -148,7 +151,9 @@ class ServableSubject:
             return None
         return self._scaling(signature_name, inputs, duration_s)
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
         if self._rehearse is None:
-            return False
+            return None
         return self._rehearse(signature_name, inputs, timeout_s)

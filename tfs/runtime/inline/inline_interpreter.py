@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import os
 import threading
 import time
@@ -117,15 +118,19 @@ class InlineModel:
             return None
         return two_thread_scaling(guest, signature_name, inputs, duration_s)
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
         """Calls the model on the caller's thread, so that no other model's call waits."""
         guest = self.guest
         if guest is None or not self.can_rehearse:
-            return False
+            return None
         torch.set_num_threads(self.num_threads)
+        begun_s = time.thread_time()
         with contextlib.suppress(BaseException), torch.inference_mode():
             guest.call(signature_name, inputs)
-        return True
+            return time.thread_time() - begun_s
+        return math.inf
 
 
 class _Unload:

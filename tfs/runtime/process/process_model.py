@@ -136,11 +136,10 @@ class ProcessModel(OnAnotherThread):
         call = TrialCall(self.who, self.model_id, signature_name, inputs)
         return self._host.trials.two_thread_scaling(call, duration_s, self.last_call_s)
 
-    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> bool:
+    def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:
         """Has the worker call it in the background; see ``RehearsableModel``."""
         call = TrialCall(self.who, self.model_id, signature_name, inputs)
-        self._host.trials.rehearse(call, timeout_s)
-        return True
+        return self._host.trials.rehearse(call, timeout_s)
 
     def refusal(self) -> ServingError | None:
         """Returns why its tasks must not run, None if they may."""

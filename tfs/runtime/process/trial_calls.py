@@ -7,6 +7,7 @@ loop, and one that hangs ends the worker and nothing else.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 from collections.abc import Mapping
@@ -106,15 +107,19 @@ class TrialCalls:
         scaling = reply.get("scaling")
         return scaling if isinstance(scaling, float) else None
 
-    def rehearse(self, call: TrialCall, timeout_s: float) -> None:
+    def rehearse(self, call: TrialCall, timeout_s: float) -> float:
         """Has the worker call the model once, at its lowest priority. Blocks.
 
         What goes wrong shows when the model is called again; a worker that does not
         come back from it is replaced.
+
+        Returns:
+            Processor seconds that it took there; infinite if it failed.
+
         """
         link = self._life.link
         try:
-            self._try(
+            reply = self._try(
                 "rehearse",
                 call,
                 {},
@@ -123,8 +128,11 @@ class TrialCalls:
             )
         except DeadlineExceeded:
             self._end_hanging(link, "a call before it served hangs")
+            return math.inf
         except ServingError:
-            pass
+            return math.inf
+        took_s = reply.get("call_s")
+        return took_s if isinstance(took_s, float) else math.inf
 
     def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
         """Replaces a worker, if it is the present one yet."""
