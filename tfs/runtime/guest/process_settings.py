@@ -14,12 +14,14 @@ import ctypes
 import fcntl
 import gc
 import locale
+import logging
 import os
 import resource
 import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -72,6 +74,11 @@ _TORCH_SETTINGS: Final = (
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
 )
+_WORDS: Final = {
+    "_get_deterministic_algorithms": "deterministic algorithms",
+    "_get_float32_matmul_precision": "the precision of matmul",
+    "get_default_dtype": "the default dtype",
+}
 # Of these one learns what they are by setting them.
 _TORCH_SWITCHES: Final = (
     "_jit_set_profiling_executor",
@@ -175,6 +182,13 @@ def settings_of_process() -> dict[str, object]:
         "the default device": torch.get_default_device(),
         "a context of a device": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         "the working directory": (folder, os.readlink("/proc/self/root")),
+        "the module path": list(sys.path),
+        "logging": (
+            logging.root.level,
+            logging.root.manager.disable,
+            [id(each) for each in logging.root.handlers],
+        ),
+        "warnings as errors": [f for f in warnings.filters if f[0] == "error"],
         "the environment": (dict(os.environ), _c_environment()),
         "the locale": locale.setlocale(locale.LC_ALL),
         "the recursion limit": sys.getrecursionlimit(),
@@ -200,15 +214,19 @@ def settings_of_process() -> dict[str, object]:
 
 def _torch_settings(names: Sequence[str]) -> dict[str, object]:
     getters = [(name, getattr(torch._C, name, None)) for name in names]
-    return {name: getter() for name, getter in getters if getter is not None}
+    return {
+        _WORDS.get(name, f"torch._C.{name}"): getter()
+        for name, getter in getters
+        if getter is not None
+    }
 
 
 def _torch_switches() -> dict[str, object]:
-    found = {}
+    found: dict[str, object] = {}
     for name in _TORCH_SWITCHES:
         if (switch := getattr(torch._C, name, None)) is not None:
-            found[name] = switch(True)
-            switch(found[name])
+            found[f"torch._C.{name}"] = before = switch(True)
+            switch(before)
     return found
 
 
@@ -253,7 +271,7 @@ def _c_environment() -> list[bytes]:
 def _text_settings(name: str) -> object:
     file = getattr(sys, name)
     wanted = ("encoding", "errors", "line_buffering", "write_through")
-    return [getattr(file, each, None) for each in wanted]
+    return [id(file), *(getattr(file, each, None) for each in wanted)]
 
 
 def _open_files() -> dict[str, object]:

@@ -1,17 +1,24 @@
-"""What a model's code can change of the whole process, for all that runs there."""
+"""What a model's code changes of the whole process, for all that runs there."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import threading
 from typing import Final
 
-import torch
+from tfs.runtime.guest.process_settings import settings_of_process
+from tfs.runtime.guest.process_surface import WatchedSurface
 
-from tfs.runtime.guest.torch_surface import WatchedSurface
-
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGSEGV, signal.SIGCHLD)
+_EVERY_LOADS: Final = frozenset(
+    {
+        "Threads",
+        "VmLck",
+        "abstract classes",
+        "functions run at the end",
+        "open files",
+        "the limit of memory",
+    }
+)
+"""Settings that change where code is imported and files are mapped, and disturb nobody."""
 
 
 class ProcessState:
@@ -21,31 +28,24 @@ class ProcessState:
     adds, as every import does.
 
     Args:
-        surface: What of torch can be replaced, as last looked at.
+        surface: What can be replaced, as last looked at.
 
     """
 
     def __init__(self, surface: WatchedSurface | None = None) -> None:
-        self._settings = _settings()
+        self._settings = settings_of_process()
+        self._threads = {*threading.enumerate()}
         self._watched = surface or WatchedSurface()
         self._surface = self._watched.look()
 
     def changes(self) -> str:
         """Returns what differs now, as a list for people; empty if nothing."""
-        now = _settings()
-        found = [name for name, value in self._settings.items() if now[name] != value]
+        now, before = settings_of_process(), self._settings
+        found = [
+            name
+            for name, value in before.items()
+            if now.get(name) != value and name not in _EVERY_LOADS
+        ]
+        if {*threading.enumerate()} - self._threads:
+            found.append("threads that it starts")
         return ", ".join(found + self._watched.look().changes(self._surface))
-
-
-def _settings() -> dict[str, object]:
-    folder = ""
-    with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()
-    return {
-        "the default dtype": torch.get_default_dtype(),
-        "the default device": torch.get_default_device(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the precision of matmul": torch.get_float32_matmul_precision(),
-        "the working directory": folder,
-        "signal handlers": [signal.getsignal(number) for number in _SIGNALS],
-    }

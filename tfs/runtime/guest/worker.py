@@ -48,6 +48,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
 from tfs.runtime.guest.preloaded_model import PreloadedModel
 from tfs.runtime.guest.process_state import ProcessState
+from tfs.runtime.guest.process_surface import WatchedSurface
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile, copy
 from tfs.runtime.guest.slab import (
@@ -58,7 +59,6 @@ from tfs.runtime.guest.slab import (
     STARTED,
     Slab,
 )
-from tfs.runtime.guest.torch_surface import WatchedSurface
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles, unreadable
 from tfs.runtime.guest.warm_up import warm_up

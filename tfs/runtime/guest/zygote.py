@@ -56,9 +56,9 @@ from tfs.runtime.guest.parent_death import (
 )
 from tfs.runtime.guest.platform_imports import import_for
 from tfs.runtime.guest.preloaded_model import PreloadedModel
+from tfs.runtime.guest.process_surface import WatchedSurface
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sibling_fork import fork_sibling
-from tfs.runtime.guest.torch_surface import WatchedSurface
 from tfs.runtime.guest.warm_up import make_archive
 from tfs.runtime.guest.watched_objects import WatchedObjects
 from tfs.runtime.guest.weights_keeper import run as run_keeper
@@ -107,7 +107,7 @@ class KnownProcess:
     Attributes:
         objects: What modules hold, for spares: by it they know themselves again. None
             where Python does not let them.
-        surface: What of torch a model can replace.
+        surface: What a model can replace.
 
     """
 

@@ -1,14 +1,17 @@
-"""What of torch was replaced, looked at where something changed only."""
+"""What was replaced of torch and of Python, looked at where something changed only."""
 
 from __future__ import annotations
 
+import builtins
+import json
+import threading
 from typing import Any
 
 import pytest
 import torch
 
-from tfs.runtime.guest import torch_surface
-from tfs.runtime.guest.torch_surface import WatchedSurface
+from tfs.runtime.guest import process_surface
+from tfs.runtime.guest.process_surface import WatchedSurface
 
 
 def _unknown() -> int:
@@ -21,7 +24,7 @@ def watched(
 ) -> WatchedSurface:
     """A surface where dicts say that they changed, and one where they do not."""
     if request.param == "without":
-        monkeypatch.setattr(torch_surface, "find_version_word", _unknown)
+        monkeypatch.setattr(process_surface, "find_version_word", _unknown)
     return WatchedSurface()
 
 
@@ -30,7 +33,7 @@ def test_what_did_not_change_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
     watched = WatchedSurface()
     before = watched.look()
     monkeypatch.setattr(
-        torch_surface.TorchSurface, "now", lambda: pytest.fail("it was looked at")
+        process_surface, "_functions", lambda _: pytest.fail("it was looked at")
     )
     assert watched.look() is before
 
@@ -40,6 +43,9 @@ PATCHES: dict[str, tuple[object, str]] = {
     "Tensor.relu": (torch.Tensor, "relu"),
     "Module.forward": (torch.nn.Module, "forward"),
     "torch.nn.functional.gelu": (torch.nn.functional, "gelu"),
+    "builtins.compile": (builtins, "compile"),
+    "json.loads": (json, "loads"),
+    "threading.Barrier": (threading, "Barrier"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What of torch a model's code can replace, and the operators it can register.
+"""What a model's code can replace for all others: of torch, of Python; what it registers.
 
 Comparing thousands of functions and names counts references, which takes a fork 3 MB of
 what it shares with its zygote, and 8 ms: over a third of what a small model's load and
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,7 +27,7 @@ from tfs.runtime.guest.object_words import (
     word,
 )
 
-_PATCHABLE: Final[tuple[Any, ...]] = (
+_OF_TORCH: Final[tuple[Any, ...]] = (
     torch,
     torch.Tensor,
     torch.nn.Module,
@@ -46,40 +48,30 @@ _TORCHS_OWN: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class TorchSurface:
+class ProcessSurface:
     """As it was at some time. Immutable.
 
     Attributes:
-        functions: Public functions by name, of each owner.
+        owners: torch, Python's own functions, and those modules of its library that were
+            imported when it was first looked at.
+        functions: What can be called by its public name, of each owner.
         operators: What Python code has defined or replaced, ``lib::scaled``: torch finds
             operators by name, whoever registered them last, so that of two versions in
             one process the older one would call what the newer one brings.
 
     """
 
+    owners: Sequence[Any]
     functions: Sequence[Mapping[str, object]]
     operators: frozenset[str]
 
     @classmethod
-    def now(cls) -> TorchSurface:
+    def now(cls, owners: Sequence[Any]) -> ProcessSurface:
         """Returns what it is; counts references to all of it."""
-        return cls(
-            [
-                {
-                    name: value
-                    for name, value in list(vars(owner).items())
-                    # torch replaces classes of its own (torch.Storage) as settings
-                    # change.
-                    if callable(value)
-                    and not isinstance(value, type)
-                    and not name.startswith("_")
-                }
-                for owner in _PATCHABLE
-            ],
-            frozenset(_operators()),
-        )
+        functions = [_functions(each) for each in owners]
+        return cls(owners, functions, frozenset(_operators()))
 
-    def changes(self, before: TorchSurface) -> list[str]:
+    def changes(self, before: ProcessSurface) -> list[str]:
         """Returns what was replaced or registered since; what was added is no change.
 
         But for what is added to a class in place of what it inherits.
@@ -87,8 +79,10 @@ class TorchSurface:
         if self is before:
             return []
         found = []
-        triples = zip(_PATCHABLE, before.functions, self.functions, strict=True)
+        triples = zip(self.owners, before.functions, self.functions, strict=True)
         for owner, functions, present in triples:
+            if functions is present:
+                continue
             found += [
                 f"{owner.__name__}.{name}"
                 for name, value in functions.items()
@@ -109,37 +103,72 @@ class WatchedSurface:
     """Looks again where something changed only. Thread-safe."""
 
     def __init__(self) -> None:
-        self._version: Callable[[], object] | None = None
+        self._owners = _owners()
+        self._version: Callable[[], _Version] | None = None
         # Else a Python in which dicts do not tell: everything is looked at.
         with contextlib.suppress(RuntimeError):
-            self._version = _version_of(find_version_word())
+            self._version = _version_of(self._owners, find_version_word())
         # One object: read and replaced as a whole.
-        self._last: tuple[object, TorchSurface] = (None, TorchSurface.now())
-        self.look()
+        version = self._version() if self._version is not None else None
+        self._last = version, ProcessSurface.now(self._owners)
 
-    def look(self) -> TorchSurface:
+    def look(self) -> ProcessSurface:
         """Returns what it is now: the same object as before if nothing changed."""
         if self._version is None:
-            return TorchSurface.now()
+            return ProcessSurface.now(self._owners)
         version = self._version()  # before it is looked at
         known, surface = self._last
-        if version != known:
-            surface = TorchSurface.now()
-            self._last = version, surface
+        if known is None or version == known:
+            return surface
+        functions = [
+            old if was == now else _functions(owner)
+            for owner, old, was, now in zip(
+                self._owners, surface.functions, known.words, version.words, strict=True
+            )
+        ]
+        surface = ProcessSurface(self._owners, functions, frozenset(_operators()))
+        self._last = version, surface
         return surface
 
 
-def _version_of(index: int) -> Callable[[], object]:
-    namespaces = [_namespace_of(owner) for owner in _PATCHABLE]
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """Differs when something was added or replaced. Immutable."""
 
-    def version() -> object:
+    words: Sequence[int]
+    registries: Sequence[object]
+
+
+def _version_of(owners: Sequence[Any], index: int) -> Callable[[], _Version]:
+    namespaces = [_namespace_of(owner) for owner in owners]
+
+    def version() -> _Version:
         registries = [getattr(torch.library, name, ()) for name in _REGISTRIES]
-        return (
+        return _Version(
             [word(each, index) for each in namespaces],
             [_state_of(each) for each in registries],
         )
 
     return version
+
+
+def _owners() -> list[Any]:
+    """Returns whose functions are looked at."""
+    names = [each for each in sys.modules if each in sys.stdlib_module_names]
+    modules = [sys.modules[name] for name in names if name != "__main__"]
+    return [*_OF_TORCH, *(each for each in modules if type(each) is types.ModuleType)]
+
+
+def _functions(owner: Any) -> dict[str, object]:
+    # torch replaces classes of its own (torch.Storage) as settings change.
+    are_classes = owner in _OF_TORCH
+    return {
+        name: value
+        for name, value in list(vars(owner).items())
+        if callable(value)
+        and not (are_classes and isinstance(value, type))
+        and (not name.startswith("_") or name == "__import__")
+    }
 
 
 def _namespace_of(owner: object) -> dict[str, Any]:
