@@ -303,6 +303,10 @@ A call that reaches grpcio in the instant the server ends may be told CANCELLED 
 library before it has reached any handler; through express it is UNAVAILABLE, as every call
 is that a draining server does not take. Clients that retry should retry both.
 
+A client that closes its sending direction alone (`shutdown(SHUT_WR)`) is gone, to both
+transports: calls that are not answered by then are cancelled. HTTP/2 ends requests by
+END_STREAM, and a server could not tell such a client from one that has crashed.
+
 A request whose path is not UTF-8 ends grpcio's server, with the calls it was answering
 (seen with 1.85.1). The listener is open again within a second; express resets the stream
 and serves on.

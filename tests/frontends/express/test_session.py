@@ -408,6 +408,19 @@ def test_bad_compression_fails_the_call(
         assert rig.served == []
 
 
+def test_a_client_that_closes_its_sending_direction_is_gone(tmp_path: Path) -> None:
+    """END_STREAM ends a request; the end of the bytes ends the connection."""
+    with running(tmp_path) as rig:
+        client = rig.connect()
+        client.send(head(1, HOLD) + data_frame(1, prefixed(b"x")))
+        rig.settle()
+        client.socket.shutdown(socket.SHUT_WR)
+        rig.settle()
+        assert rig.held[0].cancel.error is not None
+        client.read()
+        assert client.is_closed
+
+
 # -- rounds and back-pressure -----------------------------------------------------------
 
 

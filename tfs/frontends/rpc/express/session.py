@@ -140,6 +140,8 @@ class Session(SocketOutput):
         except OSError:
             data = b""
         if not data:
+            # Or only its sending direction is closed, which is to give up as well:
+            # requests end by END_STREAM. So it is in grpc's own servers.
             self.close()
             return
         self._receive(data)
