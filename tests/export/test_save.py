@@ -448,16 +448,25 @@ assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [
         "next(p for p in resources.files('own_data').iterdir()"
         " if p.name.endswith('txt') and p.is_file()).read_text()",
         "pkgutil.get_data(__name__, 'size.txt')",
+        "resources.files('own_data').joinpath('size.txt').read_text()",
     ],
 )
+@pytest.mark.parametrize("file", ["__init__", "net"])
 def test_data_of_a_packaged_module_is_found_by_pythons_own_ways(
-    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch, read: str
+    tmp_path: Path,
+    own_code: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: str,
+    file: str,
 ) -> None:
     """Code that reads its configuration so needs no other way to do it on a server."""
+    if file == "net" and "__name__" in read:
+        read = read.replace("__name__", "__package__")
     folder = own_code / "own_data"
     folder.mkdir()
     (folder / "size.txt").write_text("2")
-    (folder / "__init__.py").write_text(
+    (folder / "__init__.py").touch()
+    (folder / f"{file}.py").write_text(
         "import importlib.resources\n"
         "import pkgutil\n"
         "from importlib import resources\n"
@@ -467,9 +476,11 @@ def test_data_of_a_packaged_module_is_found_by_pythons_own_ways(
         "    def forward(self, x):\n"
         "        return x * SIZE\n"
     )
-    monkeypatch.setitem(sys.modules, "own_data", types.ModuleType("own_data"))
-    del sys.modules["own_data"]
-    module = importlib.import_module("own_data").Net()
+    name = "own_data" if file == "__init__" else "own_data.net"
+    for each in ("own_data", "own_data.net"):
+        monkeypatch.setitem(sys.modules, each, types.ModuleType(each))
+        del sys.modules[each]
+    module = importlib.import_module(name).Net()
     with pytest.raises(InvalidArgument, match=r"pass resources=.* to save$|StopIter"):
         save(module, torch.rand(2, 3), tmp_path)
     save(module, torch.rand(2, 3), tmp_path, resources={"own_data/size.txt": "2"})

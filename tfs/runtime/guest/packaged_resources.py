@@ -27,7 +27,7 @@ class PackagedFile:
 
     Args:
         importer: Of the archive.
-        path: In it: "nets/config.json".
+        path: In it: "nets/config.json"; "" is all of it.
 
     """
 
@@ -56,8 +56,8 @@ class PackagedFile:
 
     def joinpath(self, *descendants: object) -> PackagedFile:
         """Returns what lies further down."""
-        path = "/".join((self._path, *map(str, descendants)))
-        return PackagedFile(self._importer, path)
+        parts = filter(None, (self._path, *map(str, descendants)))
+        return PackagedFile(self._importer, "/".join(parts))
 
     def __truediv__(self, child: object) -> PackagedFile:
         return self.joinpath(child)
@@ -87,7 +87,7 @@ class PackagedFile:
         return self.read_bytes().decode(encoding or "utf-8", errors)
 
     def _below(self) -> Iterator[str]:
-        prefix = f"{self._path}/"
+        prefix = self._path and f"{self._path}/"
         for record in self._importer.zip_reader.get_all_records():
             if record.startswith(prefix):
                 yield record.removeprefix(prefix)
@@ -141,7 +141,11 @@ def packaged_pkgutil(importer: PackageImporter) -> types.ModuleType:
 
 
 def folder_of(importer: PackageImporter, anchor: object) -> PackagedFile | None:
-    """Returns the folder of a package, or of a module's file; None if it is elsewhere."""
+    """Returns the folder of a package, or of a module's file; None if it is elsewhere.
+
+    An archive has the files of a package that are imported, its ``__init__.py`` only if
+    that is.
+    """
     name = anchor.__name__ if isinstance(anchor, types.ModuleType) else anchor
     if not isinstance(name, str):
         return None
@@ -150,7 +154,9 @@ def folder_of(importer: PackageImporter, anchor: object) -> PackagedFile | None:
         return folder
     outer, _, module = demangle(name).replace(".", "/").rpartition("/")
     around = PackagedFile(importer, outer)
-    return around if around.joinpath(f"{module}.py").is_file() else None
+    if around.joinpath(f"{module}.py").is_file():
+        return around
+    return folder if folder.is_dir() else None
 
 
 def _replaced(
