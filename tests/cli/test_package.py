@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.models import for_command_line
 from tests.models.adds_one import AddsOne
 from tfs.cli.package import add_parser
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
+from tfs.runtime.guest.torch_tensor import to_view
 
 SORTING = Path(__file__).parents[1] / "servables" / "sorting_servable.py"
 
@@ -46,6 +48,34 @@ def test_sizes_that_callers_choose_are_told_by_input(tmp_path: Path) -> None:
     (signature,) = read_manifest(f"{base}/1").signatures.values()
     assert signature.inputs["x"].shape == (-1, -1)
     assert signature.inputs["x"].pad == 0.5
+
+
+def test_what_the_library_takes_is_said_on_the_command_line(tmp_path: Path) -> None:
+    """Whoever uses the command need not write a script for one more signature."""
+    base = str(tmp_path / "base")
+    spec = "tests.models.for_command_line"
+    arguments = [f"--example={spec}:scaled_inputs", "--default=by=3", "--concurrency=4"]
+    arguments += [f"--signature=plain={spec}:plain", f"--features={spec}:features"]
+    assert packaged(f"{spec}:scaled", "--out", base, *arguments) == 0
+    manifest = read_manifest(f"{base}/1")
+    signature = manifest.signatures["serving_default"]
+    assert signature.defaults["by"] == to_view(torch.tensor([3.0]))
+    assert list(signature.features) == ["pixels"]
+    assert list(manifest.signatures["plain"].inputs) == ["x"]
+    assert manifest.entry["concurrency"] == 4
+
+
+def test_a_modules_code_is_taken_from_another_file(tmp_path: Path) -> None:
+    """A configuration for the server takes the place of the author's."""
+    base = str(tmp_path / "base")
+    other = tmp_path / "other.py"
+    code = Path(for_command_line.__file__).read_text(encoding="utf-8")
+    other.write_text(code.replace("x / 2", "x * 0.5"))
+    spec = "tests.models.for_command_line"
+    assert packaged(f"{spec}:net", "--out", base, f"--source={spec}={other}") == 0
+    with zipfile.ZipFile(f"{base}/1/model.pt") as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("for_command_line.py")]
+        assert b"x * 0.5" in archive.read(name)
 
 
 def test_explain_shows_the_tree_and_writes_nothing(
@@ -140,6 +170,22 @@ def test_file_in_the_place_of_a_module_is_named_as_one(
         (
             ["tests.models.for_command_line:net", "--out=base", "--dynamic=x=one"],
             "'one' is no number",
+        ),
+        (
+            ["tests.models.for_command_line:net", "--out=base", "--default=x=much"],
+            "--default x=much: write a number",
+        ),
+        (
+            [
+                "tests.models.for_command_line:net",
+                "--out=base",
+                "--signature=a=tests.models.for_command_line:number",
+            ],
+            "is no tfs.export.SignatureOptions",
+        ),
+        (
+            [str(SORTING), "--out=base", "--concurrency=2"],
+            "--concurrency says nothing about a servable.py",
         ),
         ([str(SORTING), "--explain"], "--explain is about an nn.Module"),
         ([str(SORTING), "--out=base", "--method=classify"], "--method says nothing"),

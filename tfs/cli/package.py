@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -28,6 +30,8 @@ SPEC is one of
 examples
   tfs package nets:resnet --example nets:images --out /models/resnet
   tfs package nets:resnet --explain
+  tfs package text:net --default temperature=1.0 --signature embed=text:embed \
+      --out /models/text
   tfs package servable.py --weights weights.safetensors --out /models/tokens
   tfs package servable.py --example nets:texts --out /models/tokens
 """
@@ -80,6 +84,8 @@ def add_parser(
         ("dynamic", "DIMS", "dimensions besides 0 that callers may size: tokens=1"),
         ("pad", "NUMBER", "what fills up shorter rows: tokens=0"),
         ("mask", "INPUT", "the input that tells where: tokens=attention"),
+        ("default", "JSON", "what an input is that callers leave out: temperature=1.0"),
+        ("signature", "MODULE:NAME", "one more, a SignatureOptions: embed=nets:embed"),
     ):
         model.add_argument(
             f"--{option}",
@@ -88,6 +94,17 @@ def add_parser(
             metavar=f"NAME={value}",
             help=meaning,
         )
+    model.add_argument(
+        "--features",
+        metavar="MODULE:NAME",
+        help="tf.Example features, a dict of FeatureSpecs; default: one per input",
+    )
+    model.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        help="requests it takes at once, to batch parts of itself; default: 1",
+    )
     for rule, meaning in (
         ("intern", "put the source of these modules into the archive"),
         ("extern", "import these from the server's environment"),
@@ -103,6 +120,13 @@ def add_parser(
         default=[],
         metavar="NAME=FILE",
         help="put a file into the archive under a name",
+    )
+    model.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="MODULE=PATH",
+        help="take a module's code from this file or folder",
     )
     beside = parser.add_argument_group("beside the model")
     beside.add_argument("--weights", help="of a servable.py: .safetensors or .pt")
@@ -173,9 +197,10 @@ def _write(args: argparse.Namespace) -> str:
     from tfs.export import save
 
     module, home = _module(spec)
+    example = _example(args.example, home)
     return save(
         module,
-        _example(args.example, home),
+        example,
         args.out,
         args.version,
         method=args.method,
@@ -191,6 +216,10 @@ def _write(args: argparse.Namespace) -> str:
             for name, number in _pairs(args.pad, "pad").items()
         },
         mask=_pairs(args.mask, "mask"),
+        features=_made(args.features) if args.features else None,
+        defaults=_defaults(args.default, module, example),
+        signatures=_signatures(args.signature),
+        concurrency=args.concurrency,
         assets=args.assets,
         batching_parameters=batching_parameters,
         platform=args.form,
@@ -201,7 +230,8 @@ def _write(args: argparse.Namespace) -> str:
 
 _OF_MODULES: Final = (
     "form", "method", "labels", "output_names", "unbatched", "dynamic", "pad", "mask",
-    "intern", "extern", "mock", "include", "resource",
+    "intern", "extern", "mock", "include", "resource", "default", "signature",
+    "features", "concurrency", "source",
 )  # fmt: skip
 _TAKEN: Final = {
     "an nn.Module": (*_OF_MODULES, "example", "assets", "batching_parameters_file"),
@@ -209,7 +239,7 @@ _TAKEN: Final = {
     "a table": (),
     "an edited version": (),
 }
-_DEFAULTS: Final = {"form": "torch_package", "method": "predict"}
+_DEFAULTS: Final = {"form": "torch_package", "method": "predict", "concurrency": 1}
 
 
 def _refuse_unused(args: argparse.Namespace) -> None:
@@ -228,7 +258,7 @@ def _refuse_unused(args: argparse.Namespace) -> None:
         raise InvalidArgument(
             f"--{option} says nothing about {kind}, which {args.spec} is"
             + (
-                "; its class says it itself, in signatures"
+                "; its class says it itself, in signatures, methods and concurrency"
                 if kind == "a servable.py"
                 else ""
             )
@@ -271,8 +301,52 @@ def _rules(args: argparse.Namespace) -> dict[str, Any]:
         "extern": args.extern,
         "mock": args.mock,
         "include": args.include,
+        "sources": _pairs(args.source, "source"),
         "resources": resources,
     }
+
+
+def _signatures(given: Sequence[str]) -> dict[str, Any]:
+    from tfs.export import SignatureOptions
+
+    signatures = {}
+    for key, spec in _pairs(given, "signature").items():
+        signatures[key] = made = _made(spec)
+        if not isinstance(made, SignatureOptions):
+            raise InvalidArgument(
+                f"--signature {key}={spec}: {spec} is no tfs.export.SignatureOptions "
+                "and gives none"
+            )
+    return signatures
+
+
+def _defaults(given: Sequence[str], module: Any, example: Any) -> dict[str, Any]:
+    """Returns tensors of the example's dtypes, a number as one row."""
+    import torch
+
+    named: dict[str, Any] = {}
+    if isinstance(example, Mapping):
+        named = dict(example)
+    else:
+        inputs = example if isinstance(example, list | tuple) else [example]
+        named = dict(
+            zip(inspect.signature(module.forward).parameters, inputs, strict=False)
+        )
+    defaults = {}
+    for name, text in _pairs(given, "default").items():
+        known = named.get(name)
+        try:
+            value = json.loads(text)
+            defaults[name] = torch.tensor(
+                value if isinstance(value, list) else [value],
+                dtype=known.dtype if isinstance(known, torch.Tensor) else None,
+            )
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise InvalidArgument(
+                f"--default {name}={text}: write a number or a list of numbers, as JSON "
+                f"({error})"
+            ) from error
+    return defaults
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
@@ -305,7 +379,11 @@ def _module(spec: str) -> tuple[Any, str]:
 
 
 def _example(spec: str | None, home: str) -> Any:
-    value = _import(spec or f"{home}:example_inputs")
+    return _made(spec or f"{home}:example_inputs")
+
+
+def _made(spec: str) -> Any:
+    value = _import(spec)
     return value() if callable(value) else value
 
 
