@@ -184,9 +184,13 @@ class ServerCore:
         done = self._manager.close(deadline_s)
         self._comparisons.close(deadline_s)
         self._subscription.close()
-        self._waiters.abandon(Aborted("the server is shutting down"))
+        self.stop_waiting()
         self.config.overrides_file.close()
         return done
+
+    def stop_waiting(self) -> None:
+        """Tells who waits for a config to take effect that the server shuts down."""
+        self._waiters.abandon(Aborted("the server is shutting down"))
 
     def watch_repository(self, path: str) -> None:
         """Serves every model of a directory of models, as they come and go.

@@ -245,6 +245,7 @@ class ModelServer:
         self._draining = True
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
+        self.core.stop_waiting()  # or a reload keeps the server for as long as it waits
         return self._transport.drain(deadline_s)
 
     def close(self, deadline_s: float) -> None:

@@ -239,6 +239,18 @@ def test_the_same_config_again_supersedes_nobody(env: Environment) -> None:
     assert one(second).error is None
 
 
+def test_who_waits_is_answered_when_the_server_ends(env: Environment) -> None:
+    """A reload that waits for a load, or comes as late, keeps no server from draining."""
+    waiting = env.apply(model("a"), model("b"), settles=False)
+    env.core.stop_waiting()
+    late = env.apply(model("a"), model("b"), model("c"), settles=False)
+    for outcomes in (waiting, late):
+        outcome = one(outcomes)
+        assert isinstance(outcome.error, Aborted)
+        assert "shutting down" in outcome.error.message
+        assert outcome.is_applied
+
+
 def test_a_caller_is_answered_before_its_deadline(env: Environment) -> None:
     """Waiting ends shortly before the deadline, and says what is missing."""
     now_s = env.clock.now()

@@ -98,9 +98,10 @@ class ConfigWaiters:
         self._is_taken_in = is_taken_in
         self._clock = clock
         self._schedule = schedule
-        # Guards _waiters; leaf. Their functions are called outside it.
+        # Guards _waiters and _ending; leaf. Their functions are called outside it.
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
+        self._ending: ServingError | None = None  # why nobody waits any more
         self._last_unsettled = ""
 
     def add(self, waiter: Waiter, deadline_s: float | None) -> None:
@@ -108,11 +109,14 @@ class ConfigWaiters:
         with self._lock:
             superseded = [each for each in self._waiters if waiter.supersedes(each)]
             self._waiters.append(waiter)
+            ending = self._ending
         for each in superseded:
             self._finish(each, Aborted("a newer configuration superseded this one"))
         if deadline_s is not None and self._schedule is not None:
             at_s = deadline_s - margin_s(deadline_s - self._clock.now())
             self._schedule(at_s, lambda: self._expire(waiter))
+        if ending is not None:
+            self._finish(waiter, ending)
 
     def tell(self) -> None:
         """Tells those whose models have all settled."""
@@ -123,7 +127,9 @@ class ConfigWaiters:
                 self._finish(waiter, error_of(settled))
 
     def abandon(self, error: ServingError) -> None:
-        """Tells everybody that it will not come to an end."""
+        """Tells everybody, also who comes later, that it will not come to an end."""
+        with self._lock:
+            self._ending = error
         for waiter in self._all():
             self._finish(waiter, error)
 
