@@ -7,6 +7,7 @@ import gc
 import mmap
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,23 @@ def test_further_calls_go_to_the_kernel_that_takes_blocks(
         expected = quick(tensor)
         monkeypatch.setattr(packed_convolutions, "_conv2d", None)
         assert bits(quick(tensor)) == bits(expected)
+
+
+def test_calls_at_the_same_time_answer_to_the_bit() -> None:
+    """Models that take several requests at once share what a layer keeps."""
+    plain = layer()
+    quick = mapped(plain)
+    tensors = [torch.randn(1, 128, 13 + index % 2, 13) for index in range(12)]
+
+    def call(tensor: torch.Tensor) -> list[int]:
+        with torch.inference_mode():
+            return bits(quick(tensor))
+
+    with torch.inference_mode():
+        expected = [bits(plain(tensor)) for tensor in tensors]
+    with ThreadPoolExecutor(4) as executor:
+        assert list(executor.map(call, tensors)) == expected
+    assert kept(quick)
 
 
 def negate(model: nn.Conv2d) -> None:
