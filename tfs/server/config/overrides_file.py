@@ -110,7 +110,8 @@ class OverridesFile:
             self.obstacle = self._cannot_keep(error)
             raise FailedPrecondition(
                 f"cannot keep overrides in {self.path}: {error.strerror}; nothing "
-                "was changed"
+                "was changed: mend that, or have it in the configuration (tfs reload), "
+                "for which nothing is written"
             ) from error
         self.problem = self.obstacle = ""
 
