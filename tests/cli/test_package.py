@@ -173,7 +173,7 @@ def test_file_in_the_place_of_a_module_is_named_as_one(
         ),
         (
             ["tests.models.for_command_line:net", "--out=base", "--default=x=much"],
-            "--default x=much: write a number",
+            "the default x=much: write a number",
         ),
         (
             [

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
-import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -195,6 +193,7 @@ def _write(args: argparse.Namespace) -> str:
             batching_parameters=batching_parameters,
         )
     from tfs.export import save
+    from tfs.export.default_values import default_values
 
     module, home = _module(spec)
     example = _example(args.example, home)
@@ -217,7 +216,7 @@ def _write(args: argparse.Namespace) -> str:
         },
         mask=_pairs(args.mask, "mask"),
         features=_made(args.features) if args.features else None,
-        defaults=_defaults(args.default, module, example),
+        defaults=default_values(_pairs(args.default, "default"), module, example),
         signatures=_signatures(args.signature),
         concurrency=args.concurrency,
         assets=args.assets,
@@ -318,35 +317,6 @@ def _signatures(given: Sequence[str]) -> dict[str, Any]:
                 "and gives none"
             )
     return signatures
-
-
-def _defaults(given: Sequence[str], module: Any, example: Any) -> dict[str, Any]:
-    """Returns tensors of the example's dtypes, a number as one row."""
-    import torch
-
-    named: dict[str, Any] = {}
-    if isinstance(example, Mapping):
-        named = dict(example)
-    else:
-        inputs = example if isinstance(example, list | tuple) else [example]
-        named = dict(
-            zip(inspect.signature(module.forward).parameters, inputs, strict=False)
-        )
-    defaults = {}
-    for name, text in _pairs(given, "default").items():
-        known = named.get(name)
-        try:
-            value = json.loads(text)
-            defaults[name] = torch.tensor(
-                value if isinstance(value, list) else [value],
-                dtype=known.dtype if isinstance(known, torch.Tensor) else None,
-            )
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise InvalidArgument(
-                f"--default {name}={text}: write a number or a list of numbers, as JSON "
-                f"({error})"
-            ) from error
-    return defaults
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
