@@ -22,7 +22,7 @@ from tests.frontends.express.wire import (
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.frontends.rpc.express import frames, response
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
 from tfs.frontends.rpc.express.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
@@ -981,6 +981,25 @@ def test_streams_beyond_the_limit_are_refused() -> None:
     wire.reply(wire.recorder.opened[1], b"x")
     wire.feed(request(7))
     assert 7 in wire.connection.streams
+
+
+def test_many_connections_may_have_few_streams_each() -> None:
+    """Streams are bounded for the whole server; who is alone has what was announced."""
+    budget = ReceiveBudget(256 << 20)
+    wire = Wire(budget=budget)
+    others = [ReceiveWindow(budget, 1 << 20) for _ in range(999)]
+    ids = [2 * n + 1 for n in range(70)]
+    wire.feed_all(b"".join(headers_frame(stream_id) for stream_id in ids))
+    assert len(wire.connection.streams) == 65_536 // 1000
+    assert wire.answer(ids[-1]).reset is ErrorCode.REFUSED_STREAM
+    for window in others:
+        window.close()
+    wire.feed_all(b"".join(headers_frame(2 * n + 1) for n in range(100, 1000)))
+    assert len(wire.connection.streams) == 965
+    many = [ReceiveWindow(budget, 1 << 20) for _ in range(10_000)]
+    assert budget.max_streams_each == 32
+    for window in many:
+        window.close()
 
 
 def test_work_that_was_cut_off_counts_until_it_ends() -> None:

@@ -421,6 +421,27 @@ def test_a_client_that_closes_its_sending_direction_is_gone(tmp_path: Path) -> N
         assert client.is_closed
 
 
+def test_many_streams_are_looked_at_in_several_rounds(tmp_path: Path) -> None:
+    """Timeouts of thousands of streams pass without a long round; none is left out."""
+    with running(tmp_path) as rig:
+        clients = [rig.connect() for _ in range(3)]
+        for client in clients:
+            for first in range(0, 700, 100):
+                client.send(
+                    b"".join(head(2 * n + 1, HOLD) for n in range(first, first + 100))
+                )
+                rig.settle()
+        rig.clock.advance(61.0)
+        rig.step()
+        sessions = list(rig.transport._sessions)
+        num_left = [len(session.connection.streams) for session in sessions]
+        assert sorted(num_left) == [0, 0, 700]
+        rig.settle()
+        assert not any(session.connection.streams for session in sessions)
+        rig.advance(2.0)
+        assert rig.transport.counters.timeouts == 3 * 700
+
+
 # -- rounds and back-pressure -----------------------------------------------------------
 
 

@@ -17,7 +17,8 @@ class ConnectionLimits:
 
     Attributes:
         max_concurrent_streams: Calls at a time, including those cut off whose work
-            still runs.
+            still runs; fewer where there are many connections
+            (:class:`~tfs.frontends.rpc.express.flow_control.ReceiveBudget`).
         max_requests_per_round: Requests taken from one ``receive``.
         max_message_bytes: Longest message, of a request as of a reply.
         max_header_list_bytes: Longest header list, by RFC 7541's count; a header

@@ -35,6 +35,8 @@ from tfs.frontends.rpc.express.frames import (
 )
 
 _LEAST_GRANT: Final = 16_384
+_MAX_STREAMS: Final = 65_536
+_LEAST_STREAMS: Final = 32
 _LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
 
 
@@ -44,12 +46,21 @@ class ReceiveBudget:
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
         num_windows: Connections.
+        max_streams_each: Streams that each of them may have open. One takes half a
+            kilobyte, and thirty bytes to open: a thousand on each of a thousand
+            connections were half a gigabyte.
         used_bytes: Windows granted and bytes held.
         reserve_bytes: What only the favoured connection may be granted.
 
     """
 
-    __slots__ = ("limit_bytes", "num_windows", "reserve_bytes", "used_bytes")
+    __slots__ = (
+        "limit_bytes",
+        "max_streams_each",
+        "num_windows",
+        "reserve_bytes",
+        "used_bytes",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         if limit_bytes < DEFAULT_WINDOW:
@@ -57,6 +68,7 @@ class ReceiveBudget:
         self.limit_bytes = limit_bytes
         self.reserve_bytes = limit_bytes // 4
         self.num_windows = 0
+        self.max_streams_each = _MAX_STREAMS
         self.used_bytes = 0
 
     @property
@@ -79,6 +91,13 @@ class ReceiveBudget:
         """Returns what is free where at most so many of HTTP/2's own bytes count."""
         forgiven_bytes = max(0, self.num_windows * DEFAULT_WINDOW - most_bytes)
         return max(0, limit_bytes - self.used_bytes + forgiven_bytes)
+
+    def count_windows(self, num_more: int) -> None:
+        """Takes note of connections that came, or went."""
+        self.num_windows += num_more
+        self.max_streams_each = max(
+            _LEAST_STREAMS, _MAX_STREAMS // max(1, self.num_windows)
+        )
 
     def release(self, num_bytes: int) -> None:
         """Takes note that bytes held are done with."""
@@ -116,7 +135,7 @@ class ReceiveWindow:
         self._budget = budget
         self.size = DEFAULT_WINDOW
         self._is_closed = False
-        budget.num_windows += 1
+        budget.count_windows(1)
         budget.used_bytes += DEFAULT_WINDOW
         self._preferred = preferred
         self.target = DEFAULT_WINDOW
@@ -165,7 +184,7 @@ class ReceiveWindow:
         """Gives back what was granted and never used; idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._budget.num_windows -= 1
+            self._budget.count_windows(-1)
         self._budget.used_bytes -= self.size
         self.size = 0
 

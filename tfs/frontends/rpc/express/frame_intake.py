@@ -214,6 +214,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             table.remember_reset(stream_id)  # GOAWAY told it: never processed
         elif (
             len(self.streams) + self.num_cut_off >= self._limits.max_concurrent_streams
+            or len(self.streams) >= self._budget.max_streams_each
             or self.is_overfull
             or num_bytes > self._budget.free_to_all_bytes
         ):

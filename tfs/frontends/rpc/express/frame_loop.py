@@ -112,6 +112,7 @@ class FrameLoop(FrameIntake, abc.ABC):
         heads = self._heads
         events = self._events
         window = self._window
+        budget = self._budget
         block = self._block
         # Only one frame may come: SETTINGS at first, or CONTINUATION.
         is_strict = block.stream_id != 0 or not self._saw_settings
@@ -181,6 +182,7 @@ class FrameLoop(FrameIntake, abc.ABC):
                         and table.last_id < stream_id <= table.last_accepted_id
                         and len(streams) + self.num_cut_off
                         < self._limits.max_concurrent_streams
+                        and len(streams) < budget.max_streams_each
                         and self.queued_bytes <= self._limits.max_queued_bytes
                     ):
                         num_left -= 1

@@ -19,7 +19,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -54,6 +54,7 @@ _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MIN_GRANT_BYTES: Final = 16_384
 _MAX_PLAIN_HOSTS: Final = 1024
+_SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
 _OUT_OF_FILES: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 )
@@ -395,11 +396,25 @@ class ExpressTransport:
             if now_s - handshake.opened_s > self._options.handshake_timeout_s:
                 self._shared.counters.timeouts += 1
                 handshake.close()
-        for session in list(self._sessions):
+        self._sweep_sessions(iter(list(self._sessions)))
+
+    def _sweep_sessions(self, sessions: Iterator[Session]) -> None:
+        """Sweeps sessions, and the rest of them in the next rounds."""
+        if self._is_closed:
+            return
+        now_s = self._now()
+        num_swept = 0
+        for session in sessions:
+            if session.is_closed:
+                continue
+            num_swept += 1 + len(session.connection.streams)
             try:
                 session.sweep(now_s)
             except Exception as error:
                 session.on_failure(error)
+            if num_swept >= _SWEPT_PER_ROUND:
+                self._loop.post(partial(self._sweep_sessions, sessions))
+                return
         self._sweep_later()
 
     # -- the end -----------------------------------------------------------------------
