@@ -45,6 +45,7 @@ class FakeSubject:
 
     pid = os.getpid()
     last_call_s = None
+    process_changes = ""
 
     def __init__(
         self,
@@ -361,6 +362,18 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> No
     """A mistake in a flag shows at start, not at the first load."""
     with pytest.raises(InvalidArgument):
         ProbeOptions(**options)  # type: ignore[arg-type]
+
+
+def test_what_calls_change_of_the_process_is_in_the_profile(tmp_path: Path) -> None:
+    """A model that does it in its first call needs a process of its own, too."""
+    subject = FakeSubject(doubled)
+    load = LoadMeasures(0.01, 0.02, process_changes="the environment")
+    options = ProbeOptions(budget_s=0.2, largest_batch=4)
+    result = probe(subject, str(tmp_path), options, load=load, clock=subject.clock)
+    assert result.profile.process_changes == "the environment"
+    subject.process_changes = "the environment, logging"
+    result = probe(subject, str(tmp_path), options, load=load, clock=subject.clock)
+    assert result.profile.process_changes == "the environment, logging"
 
 
 def test_real_model_is_measured_with_its_authors_example(tmp_path: Path) -> None:

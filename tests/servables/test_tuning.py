@@ -27,6 +27,7 @@ class Subject:
 
     pid = 0
     last_call_s = None
+    process_changes = ""
 
     def __init__(
         self,

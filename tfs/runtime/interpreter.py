@@ -128,7 +128,10 @@ class MeasurableModel(Protocol):
 
     @property
     def process_changes(self) -> str:
-        """What loading it changed of its whole process; empty if nothing is known."""
+        """What it changed of its whole process; empty if nothing is known.
+
+        While it was loaded, and in all calls up to the last ``two_thread_scaling``.
+        """
         ...
 
     @property

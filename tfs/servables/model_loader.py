@@ -231,6 +231,7 @@ class ModelLoader:
                 model.two_thread_scaling,
                 lambda: model.last_call_s,
                 rehearsal_of(servable.model),
+                lambda: model.process_changes,
             )
             memory = model.load_memory
             load = LoadMeasures(

@@ -147,6 +147,7 @@ class _Probe:
         share = foreign_share(before, sample_cpu(pids), elapsed_s)
         profile = replace(
             base,
+            process_changes=self._subject.process_changes or base.process_changes,
             two_thread_scaling=scaling,
             is_repeatable=is_repeatable,
             signatures={name: self._signature_profile(name) for name in self._inputs},

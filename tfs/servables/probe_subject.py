@@ -40,6 +40,11 @@ class ProbeSubject(Protocol):
         """
         ...
 
+    @property
+    def process_changes(self) -> str:
+        """What it changed of its whole process so far, as far as anybody looked."""
+        ...
+
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         """Runs one call and waits for it.
 
@@ -87,6 +92,7 @@ class ServableSubject:
         scaling: Tells how two threads scale; None: nobody knows.
         call_s: Returns what the last call took in the interpreter, if that is known.
         rehearse: Calls the version beside what serves; None: it cannot be.
+        changes: Returns what it changed of its whole process so far.
 
     """
 
@@ -97,11 +103,13 @@ class ServableSubject:
         scaling: Scaling | None = None,
         call_s: Callable[[], float | None] = lambda: None,
         rehearse: Rehearse | None = None,
+        changes: Callable[[], str] = str,
     ) -> None:
         self._servable = servable
         self._rehearse = rehearse
         self._scaling = scaling
         self._call_s = call_s
+        self._changes = changes
         self.pid = os.getpid() if pid is None else pid
 
     @property
@@ -113,6 +121,11 @@ class ServableSubject:
     def last_call_s(self) -> float | None:
         """As the interpreter measured it."""
         return self._call_s()
+
+    @property
+    def process_changes(self) -> str:
+        """As the interpreter saw it."""
+        return self._changes()
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         signature = self.signatures[signature_name]

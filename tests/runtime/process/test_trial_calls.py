@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from tests.runtime.answers import ask
+from tests.runtime.meddlers import Meddler
 from tests.runtime.packaged import (
     floats,
     package,
@@ -48,6 +49,19 @@ def test_a_rehearsal_that_hangs_takes_its_worker_along(
     assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01) == math.inf
     until(lambda: interpreter.pid not in (None, first_pid), "another worker")
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_what_calls_change_of_the_process_is_seen_when_it_is_measured(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Loading showed nothing: the model does it in its calls."""
+    deed = "set_the_environment"
+    signatures = {"serving_default": signature(), deed: signature()}
+    model = host.interpreter().load(package(tmp_path, Meddler(), signatures))
+    assert model.two_thread_scaling("serving_default", X, 0.01) is not None
+    assert model.process_changes == ""
+    assert model.two_thread_scaling(deed, X, 0.01) is not None
+    assert model.process_changes == "the environment"
 
 
 def test_a_model_that_two_threads_hang_is_measured_no_more(

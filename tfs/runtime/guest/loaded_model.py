@@ -13,6 +13,7 @@ class LoadedModel:
     """Immutable, but for the counter of calls."""
 
     __slots__ = (
+        "__weakref__",
         "guest",
         "input_names",
         "num_calls",

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -99,6 +100,8 @@ class Worker:
         # Written by the control thread, read by the main thread; each change is one
         # dict operation.
         self._models: dict[int, LoadedModel] = {}
+        # As the process was before each was loaded, while that may be asked for.
+        self._states = WeakKeyDictionary[LoadedModel, ProcessState]()
         self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
         # Of unloaded models that left references to shared weights behind.
         self._retained: list[DeviceWeights] = []
@@ -350,6 +353,7 @@ class Worker:
             files.close()
         import_s = time.thread_time() - begun_s + imported_s(source.platform)
         loaded = self._models[model_id] = LoadedModel(source, guest, weights)
+        self._states[loaded] = state
         return {
             "code": 0,
             "import_s": import_s,
@@ -389,7 +393,9 @@ class Worker:
         assert isinstance(duration_s, float)
         loaded, name, inputs = self._trial(request, fds)
         scaling = two_thread_scaling(loaded.guest, name, inputs, duration_s)
-        return {"code": 0, "scaling": scaling}
+        state = self._states.get(loaded)
+        changes = state.changes() if state is not None else ""
+        return {"code": 0, "scaling": scaling, "changes": changes}
 
     def _rehearse(
         self, request: Mapping[str, object], fds: list[int]

@@ -74,7 +74,8 @@ class ProcessModel(OnAnotherThread):
         reply_plans: By signature, what is known of the words of its replies.
         import_s: Processor seconds the worker took to import and unpickle it; None
             until then.
-        process_changes: What its code changed of the worker's process while it loaded.
+        process_changes: What its code changed of the worker's process while it loaded,
+            or was measured.
         load_memory: What the worker saw of its memory meanwhile.
         last_call_s: Seconds the last call took in the worker; None before the first.
 
@@ -134,7 +135,12 @@ class ProcessModel(OnAnotherThread):
     ) -> float | None:
         """Has the worker measure it; see ``MeasurableModel``."""
         call = TrialCall(self.who, self.model_id, signature_name, inputs)
-        return self._host.trials.two_thread_scaling(call, duration_s, self.last_call_s)
+        trials, call_s = self._host.trials, self.last_call_s
+        shown = trials.two_thread_scaling(call, duration_s, call_s)
+        if shown is None:
+            return None
+        self.process_changes = shown.process_changes
+        return shown.scaling
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:
         """Has the worker call it in the background; see ``RehearsableModel``."""

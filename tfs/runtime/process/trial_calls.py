@@ -48,6 +48,21 @@ class TrialCall:
     inputs: Tensors
 
 
+@dataclass(frozen=True, slots=True)
+class TwoThreads:
+    """What calls from two threads showed. Immutable.
+
+    Attributes:
+        scaling: Calls per second of two threads over one; None: not measured.
+        process_changes: What the model has changed of its process since it was loaded,
+            loading it included.
+
+    """
+
+    scaling: float | None
+    process_changes: str
+
+
 class TrialCalls:
     """Has an interpreter's worker try models. Thread-safe; blocks, never on the loop.
 
@@ -73,7 +88,7 @@ class TrialCalls:
 
     def two_thread_scaling(
         self, call: TrialCall, duration_s: float, last_call_s: float | None
-    ) -> float | None:
+    ) -> TwoThreads | None:
         """Has the worker call the model from two threads. Blocks.
 
         A worker that does not come back from it is replaced, and nothing is known.
@@ -105,7 +120,9 @@ class TrialCalls:
             self._end_hanging(link, "two calls of its model at once hang")
             return None
         scaling = reply.get("scaling")
-        return scaling if isinstance(scaling, float) else None
+        return TwoThreads(
+            scaling if isinstance(scaling, float) else None, str(reply["changes"])
+        )
 
     def rehearse(self, call: TrialCall, timeout_s: float) -> float:
         """Has the worker call the model once, at its lowest priority. Blocks.
