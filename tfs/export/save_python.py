@@ -25,6 +25,7 @@ from tfs.export.examples import place_examples
 from tfs.export.opened_files import watched_files
 from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
+from tfs.export.read_variables import warned_of_variables
 from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.export.verify import warn_of_files
@@ -132,6 +133,7 @@ def save_python(
         with (
             own_code_out_of_reach() as finder,
             watched_files(folder) as opened,
+            warned_of_variables(),
             server_defaults(),
         ):
             try:

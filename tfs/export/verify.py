@@ -19,6 +19,7 @@ from tfs.export.derive import Derived
 from tfs.export.gradient_advice import gradient_advice
 from tfs.export.opened_files import OpenedFiles, watched_files
 from tfs.export.own_code import own_code_out_of_reach
+from tfs.export.read_variables import warned_of_variables
 from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Value, close, view_of
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
@@ -78,6 +79,7 @@ def differing_outputs(
     with (
         own_code_out_of_reach(*_modules_of(os.path.join(folder, "model.pt"))),
         watched_files(folder) as opened,
+        warned_of_variables(),
         server_defaults(),
     ):
         model = _load(source)
