@@ -16,7 +16,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.process.zygote_conversation import Forked
-from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.runtime.process.zygote_process import ZygoteProcess, worker_environment
 from tfs.testing.fake_clock import FakeClock
 
 LINGER_S = 30.0
@@ -170,3 +170,14 @@ def test_a_zygote_that_still_imports_ends_with_its_host(tmp_path: Path) -> None:
         zygote = int(host.stdout.readline())
         host.kill()
         until(lambda: is_gone(zygote), "the end of the zygote")
+
+
+def test_what_an_operator_sets_of_malloc_holds_in_workers_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers take malloc's settings from the server's environment before our own."""
+    monkeypatch.delenv("MALLOC_TOP_PAD_", raising=False)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4096")
+    environment = worker_environment()
+    assert environment["MALLOC_TRIM_THRESHOLD_"] == "4096"
+    assert int(environment["MALLOC_TOP_PAD_"]) > 0

@@ -64,7 +64,8 @@ def is_available() -> bool:
 def quicken_convolutions(model: nn.Module, find_offset: FindOffset) -> None:
     """Has the model's own ``Conv2d`` modules with many weights keep them in blocks.
 
-    Those whose weights lie in the version's file, as ``find_offset`` says. Nothing is kept before a layer is called. Subclasses, and modules whose ``forward`` was
+    Those whose weights lie in the version's file, as ``find_offset`` says. Nothing is
+    kept before a layer is called. Subclasses, and modules whose ``forward`` was
     replaced, stay what they are. A quickened module can be copied, pickled, scripted,
     traced and exported as before; what it keeps is not copied.
     """

@@ -192,11 +192,14 @@ class ZygoteProcess:
 
 
 def worker_environment() -> dict[str, str]:
-    """Returns the environment in which workers run."""
+    """Returns the environment in which workers run.
+
+    The operator's own, where it says something of malloc; the number of threads is ours.
+    """
     return {
         **_UNASKED,
-        **os.environ,
         **_MALLOC,
+        **os.environ,
         **_ONE_THREAD,
         "PYTHONPATH": os.pathsep.join(import_path()),
     }
