@@ -9,6 +9,7 @@ sets say that themselves (``object_words.py``), without being looked into.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import sys
 import types
@@ -22,6 +23,7 @@ from tfs.runtime.guest.object_words import (
     SET_MASK,
     SET_TABLE,
     SET_USED,
+    WORD_BYTES,
     find_version_word,
     members_of_set,
     word,
@@ -126,7 +128,10 @@ class WatchedSurface:
                 self._owners, surface.functions, known.words, version.words, strict=True
             )
         ]
-        surface = ProcessSurface(self._owners, functions, frozenset(_operators()))
+        operators = surface.operators
+        if version.registries != known.registries:
+            operators = frozenset(_operators())
+        surface = ProcessSurface(self._owners, functions, operators)
         self._last = version, surface
         return surface
 
@@ -140,12 +145,13 @@ class _Version:
 
 
 def _version_of(owners: Sequence[Any], index: int) -> Callable[[], _Version]:
-    namespaces = [_namespace_of(owner) for owner in owners]
+    # Numbers: to go through the dicts would write to each of them. What holds them stays.
+    addresses = [id(_namespace_of(owner)) + index * WORD_BYTES for owner in owners]
 
     def version() -> _Version:
         registries = [getattr(torch.library, name, ()) for name in _REGISTRIES]
         return _Version(
-            [word(each, index) for each in namespaces],
+            [ctypes.c_ssize_t.from_address(each).value for each in addresses],
             [_state_of(each) for each in registries],
         )
 
