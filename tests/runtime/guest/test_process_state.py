@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from tests.runtime.packaged import package, signature
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest import process_state
 from tfs.runtime.guest.process_state import ProcessState
 from tfs.runtime.model_source import ModelSource
 
 _SORTED = sorted
+_MATMUL = attrgetter("matmul")(torch.backends.mkldnn)
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -34,6 +37,21 @@ def test_nothing_changed_is_nothing() -> None:
     with torch.no_grad(), torch.inference_mode():
         torch.ones(2)
         assert state.changes() == ""
+
+
+def test_a_system_that_shows_nothing_is_no_reason_to_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without /proc a load goes on; what is replaced in Python is seen all the same."""
+
+    def refuse() -> dict[str, object]:
+        raise PermissionError("no /proc here")
+
+    monkeypatch.setattr(process_state, "settings_of_process", refuse)
+    state = ProcessState()
+    assert state.changes() == ""
+    monkeypatch.setattr(torch, "matmul", print)
+    assert state.changes() == "torch.matmul"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +71,11 @@ def test_nothing_changed_is_nothing() -> None:
             lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
             lambda: signal.signal(signal.SIGCHLD, signal.SIG_DFL),
             "signal handlers",
+        ),
+        (  # from then on torch refuses to tell the precision as it used to
+            lambda: setattr(_MATMUL, "fp32_precision", "bf16"),
+            lambda: setattr(_MATMUL, "fp32_precision", "none"),
+            "the precision of matmul",
         ),
         (
             lambda: logging.disable(logging.CRITICAL),

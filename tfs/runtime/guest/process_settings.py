@@ -215,10 +215,19 @@ def settings_of_process() -> dict[str, object]:
 def _torch_settings(names: Sequence[str]) -> dict[str, object]:
     getters = [(name, getattr(torch._C, name, None)) for name in names]
     return {
-        _WORDS.get(name, f"torch._C.{name}"): getter()
+        _WORDS.get(name, f"torch._C.{name}"): _answer_of(getter)
         for name, getter in getters
         if getter is not None
     }
+
+
+def _answer_of(getter: Callable[[], object]) -> object:
+    try:
+        return getter()
+    except (
+        RuntimeError
+    ) as error:  # there are two ways to set a precision; both were used
+        return str(error)
 
 
 def _torch_switches() -> dict[str, object]:
