@@ -16,6 +16,7 @@ from tfs.core.thread_priority import (
     LONG_SLICE_S,
     LOWEST,
     SHORT_SLICE_S,
+    answer_later,
     answer_soon,
     give_way,
     interrupt_again,
@@ -173,6 +174,20 @@ def test_a_thread_is_not_bound_to_the_core_of_who_started_it() -> None:
     maker.start()
     maker.join()
     assert found == [{min(allowed)}, allowed]
+
+
+def test_who_answers_later_keeps_its_priority() -> None:
+    """It interrupts none that serves; in turn with others it gets what it got before."""
+
+    def control() -> tuple[int, bool, int | None, int]:
+        before = priority()
+        answer_soon()
+        return before, answer_later(), slice_ns(), priority()
+
+    before, agreed, slice_after_ns, after = on_a_thread(control)
+    assert after == before
+    if agreed and slice_after_ns is not None and takes_slices():
+        assert slice_after_ns == round(LONG_SLICE_S * 1e9)
 
 
 def test_giving_way_takes_a_short_slice_back() -> None:

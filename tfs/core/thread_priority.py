@@ -65,6 +65,18 @@ def answer_soon() -> bool:
     return _take_slice(SHORT_SLICE_S)
 
 
+def answer_later() -> bool:
+    """Takes :func:`answer_soon` back: the calling thread interrupts none that serves.
+
+    Its priority stays. Threads that it starts from then on inherit that.
+
+    Returns:
+        As :func:`answer_soon`.
+
+    """
+    return _take_slice(LONG_SLICE_S)
+
+
 def let_others_finish() -> None:
     """Has the calling thread interrupt nobody when it wakes up; for a zygote.
 

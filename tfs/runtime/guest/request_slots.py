@@ -17,6 +17,7 @@ import torch
 
 from tfs.core.errors import BY_CODE, Code, ServingError
 from tfs.core.request_scope import request_scope
+from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest.call_answerer import CallAnswerer
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
@@ -83,6 +84,7 @@ class RequestSlots:
         self._channel.close()
 
     def _run(self) -> None:
+        answer_soon()  # who made it is in no hurry
         try:
             self._answer_calls()
         except BaseException as error:  # a model may have closed all there is
