@@ -773,7 +773,7 @@ def test_parts_nested_too_deeply_are_refused_with_the_way_out(tmp_path: Path) ->
 
 def test_dict_that_shows_its_items_as_attributes_is_saved(tmp_path: Path) -> None:
     """Whatever it says of attributes that it does not have; pickle does not ask either."""
-    save(Configured(), torch.rand(2, 3), tmp_path)
+    assert Path(save(Configured(), torch.rand(2, 3), tmp_path)).is_dir()
 
 
 def test_module_that_restores_itself_unmade_is_told_of_torchscript(

@@ -151,7 +151,9 @@ class Field:
                 print(f"  left out: {error}", flush=True)
 
     def members(self) -> list[Peer]:
-        """Returns TFS and the peers that can run."""
+        """Returns TFS and the peers that can run; a part measured alone sets them up."""
+        if not self.pythons:
+            self.set_up()
         return [peer for peer in (TFS, *PEERS) if peer.name in self.pythons]
 
     @contextmanager
