@@ -127,7 +127,7 @@ class ServerCore:
             rejections=self._rejections,
         )
         self._waiters = ConfigWaiters(
-            monitor, self.sources, self._is_taken_in, clock, schedule
+            monitor, self.sources, self._is_taken_in, clock, schedule, self._primary
         )
         self.config = ConfigInForce(
             executor=self._executor,
@@ -271,6 +271,12 @@ class ServerCore:
             self.sources.source.wait_applied(self._clock.now())
             and self._manager.has_taken_in_all
         )
+
+    def _primary(self, name: str) -> tuple[int | None, int | None]:
+        """Returns the version that is to answer, if the config says so, and what does."""
+        settings = self.config.models.get(name)
+        wanted = None if settings is None else settings.primary
+        return wanted, self._served.primary(name)
 
     # -- for handlers ----------------------------------------------------------------
 

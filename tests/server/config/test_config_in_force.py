@@ -206,6 +206,58 @@ def test_a_change_to_what_is_not_there_is_told_though_the_old_version_serves(
     assert one(env.apply(model("a", base_path, labelled))).error is None
 
 
+def test_a_primary_that_is_not_there_is_told_with_what_serves_meanwhile(
+    env: Environment,
+) -> None:
+    """Requests that name no version get no other: the reload has not done what it says."""
+    gone = model("a", "", "traffic { primary: 9 }")
+    for _ in range(2):  # the same again is no better
+        outcome = one(env.apply(gone))
+        assert outcome.is_applied
+        assert outcome.error is not None
+        assert (
+            "version 9, which is to be the primary, is not under the base path; "
+            "version 1 answers meanwhile" in outcome.error.message
+        )
+    env.add_version("c", 1)
+    (added,) = one(env.apply(model("c", "", "traffic { primary: 9 }"))).models[1:]
+    assert added.error is not None
+    assert added.error.message.endswith("that name no version get NOT_FOUND")
+    env.add_version("c", 9)
+    env.look()
+    assert one(env.apply(model("c", "", "traffic { primary: 9 }"))).error is None
+
+
+def test_a_primary_is_waited_for_while_it_may_come(env: Environment) -> None:
+    """One that loads, or whose files are not still yet, is no failure."""
+    env.files.write("/models/a/9/model.pt", b"half")
+    env.files.write("/models/a/9/signatures.json", b"{}")
+    outcomes = env.apply(model("a", "", "traffic { primary: 9 }"))
+    assert outcomes == []
+    env.add_version("a", 9)
+    env.look()
+    assert one(outcomes).error is None
+    assert env.served("a") == 9
+
+
+def test_a_primary_that_failed_is_told_with_why(env: Environment) -> None:
+    """Also by a reload of which nothing new comes."""
+    env.broken.add(env.add_version("a", 9))
+    pinned = model("a", "", "traffic { primary: 9 }")
+    for _ in range(2):
+        error = one(env.apply(pinned)).error
+        assert error is not None
+        assert "/models/a/9 is damaged" in error.message
+
+
+def test_a_version_that_is_missing_beside_others_is_a_note(env: Environment) -> None:
+    """What serves is what was asked for, as far as it is there."""
+    named = "model_version_policy { specific { versions: 1 versions: 77 } }"
+    outcome = one(env.apply(model("a", "", named)))
+    assert outcome.error is None
+    assert "version 77 of a is wanted, but is not under /models/a" in outcome.notes
+
+
 @pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
 def test_a_jump_of_the_wall_clock_holds_nobody_up(
     env: Environment, jump_s: float

@@ -9,7 +9,12 @@ import pytest
 from tfs.core.errors import Cancelled, DataLoss
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.config_wait import error_of, failure_of, failure_of_change
+from tfs.server.config.config_wait import (
+    error_of,
+    failure_of,
+    failure_of_change,
+    failure_of_primary,
+)
 
 LOST = DataLoss("model.pt is damaged")
 
@@ -154,3 +159,42 @@ def test_a_load_that_was_given_up_is_no_failure() -> None:
     assert failure_of_change([given_up, SERVES], []) == ""
     assert failure_of([given_up], ["no version"]) == "{no version}"
     assert failure_of([given_up, ENDED], []) == BLAME
+
+
+@pytest.mark.parametrize(
+    ("states", "problems", "at_hand", "expected"),
+    [
+        ([state(2, ManagerState.AVAILABLE)], [], [2], ""),
+        ([state(2, ManagerState.LOADING)], [], [2], None),
+        ([], [], [2], None),
+        (
+            [],
+            ["version 2 is no version"],
+            [2],
+            "is not loaded: version 2 is no version",
+        ),
+        ([], [], [1], "is not under the base path"),
+        ([state(2, ManagerState.END, LOST)], [], [2], f"failed: {LOST}"),
+        (
+            [replace(state(2, ManagerState.LOADING), note="it hangs", is_late=True)],
+            [],
+            [2],
+            "does not come to an end: it hangs",
+        ),
+    ],
+)
+def test_a_primary_that_does_not_answer_says_why(
+    states: list[ServableState],
+    problems: list[str],
+    at_hand: list[int],
+    expected: str | None,
+) -> None:
+    """And what does: nothing else stands in for a version that was named."""
+    said = failure_of_primary(2, 1, states, problems, at_hand)
+    if not expected:
+        assert said == expected
+    else:
+        assert said == (
+            f"{{version 2, which is to be the primary, {expected}; "
+            "version 1 answers meanwhile}"
+        )

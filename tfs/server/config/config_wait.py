@@ -13,7 +13,9 @@ from typing import Final
 from tfs.core.errors import Cancelled, DeadlineExceeded, ServingError, Unknown
 from tfs.core.servable_state import ManagerState, ServableState
 
-_MAX_NAMED: Final = 10
+MAX_NAMED: Final = 10
+"""Models, or what is wrong with them, that one sentence names."""
+
 _LONGEST_MARGIN_S: Final = 0.25
 
 
@@ -101,6 +103,50 @@ def failure_of_change(
     return failure_of(states, problems, stale)
 
 
+def failure_of_primary(
+    primary: int,
+    answers: int | None,
+    states: Sequence[ServableState],
+    problems: Sequence[str],
+    at_hand: Collection[int],
+) -> str | None:
+    """Returns why a primary does not answer, "" if it does, None if unsettled.
+
+    To be asked of a model with which nothing else is wrong. Requests that name no version
+    get the primary and no other, so that one that is missing is a failure, whatever serves
+    beside it.
+
+    Args:
+        primary: That is to answer.
+        answers: The version that does; None for none.
+        states: Of all its versions.
+        problems: What the source says is wrong with its base path.
+        at_hand: Versions that lie there.
+
+    """
+    state = next((each for each in states if each.id.version == primary), None)
+    if state is not None and state.manager_state is ManagerState.AVAILABLE:
+        return ""
+    if state is not None and _is_on_its_way(state):
+        return None
+    if state is not None and _has_failed(state):
+        why = f"failed: {state.error}"
+    elif state is not None and state.is_late:
+        why = f"does not come to an end: {state.note}"
+    elif primary not in at_hand:
+        why = "is not under the base path"
+    elif problems:
+        why = f"is not loaded: {'; '.join(problems)}"
+    else:
+        return None  # it settles, or is copied
+    meanwhile = (
+        "requests that name no version get NOT_FOUND"
+        if answers is None
+        else f"version {answers} answers meanwhile"
+    )
+    return f"{{version {primary}, which is to be the primary, {why}; {meanwhile}}}"
+
+
 def _has_failed(state: ServableState) -> bool:
     # What was given up failed by nobody's fault: whoever wants it by now has it loaded
     # anew, once its former load has ended.
@@ -123,8 +169,8 @@ def _newest(failed: Sequence[ServableState]) -> str:
 
 def late_error(unsettled: Sequence[str]) -> ServingError:
     """Returns the error for a caller whose deadline comes before the models do."""
-    listed = ", ".join(unsettled[:_MAX_NAMED])
-    more = len(unsettled) - _MAX_NAMED
+    listed = ", ".join(unsettled[:MAX_NAMED])
+    more = len(unsettled) - MAX_NAMED
     return DeadlineExceeded(
         f"the configuration is in force, but {len(unsettled)} model(s) are not "
         f"available yet: {listed}" + (f" and {more} more" if more > 0 else "")
@@ -134,6 +180,11 @@ def late_error(unsettled: Sequence[str]) -> ServingError:
 def margin_s(remaining_s: float) -> float:
     """Returns how long before a caller's deadline its answer must leave."""
     return min(_LONGEST_MARGIN_S, max(0.0, remaining_s) / 10)
+
+
+def model_error(why: str) -> ServingError | None:
+    """Returns the error for one model that will not become available; None for ""."""
+    return Unknown(why.removeprefix("{").removesuffix("}")) if why else None
 
 
 def error_of(failures: Mapping[str, str]) -> ServingError | None:

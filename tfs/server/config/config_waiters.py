@@ -13,11 +13,14 @@ from tfs.core.errors import Aborted, ServingError
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.config_wait import (
+    MAX_NAMED,
     error_of,
     failure_of,
     failure_of_change,
+    failure_of_primary,
     late_error,
     margin_s,
+    model_error,
 )
 from tfs.server.config.running_config import Change, ModelChange
 from tfs.server.model_sources import ModelSources
@@ -82,6 +85,7 @@ class ConfigWaiters:
         is_taken_in: Whether what a config asks for shows in what is managed.
         clock: What deadlines go by.
         schedule: Runs a function at a time; None leaves deadlines to the transport.
+        primary: Returns a model's primary, if its config names one, and what answers.
 
     """
 
@@ -92,9 +96,11 @@ class ConfigWaiters:
         is_taken_in: Callable[[], bool],
         clock: Clock,
         schedule: Schedule | None,
+        primary: Callable[[str], tuple[int | None, int | None]],
     ) -> None:
         self._monitor = monitor
         self._sources = sources
+        self._primary = primary
         self._is_taken_in = is_taken_in
         self._clock = clock
         self._schedule = schedule
@@ -192,6 +198,17 @@ class ConfigWaiters:
                 failures[name] = failure_of(
                     states, told, waiter.stale, is_current=is_current
                 )
+            if failures[name] != "" or version is not None:
+                continue
+            wanted, answers = self._primary(name)
+            if wanted is None or wanted == answers:
+                continue
+            at_hand = self._sources.source.at_hand(name)
+            failures[name] = (
+                failure_of_primary(wanted, answers, states, told, at_hand)
+                if is_current
+                else None
+            )
         return failures
 
     def _expire(self, waiter: Waiter) -> None:
@@ -210,13 +227,36 @@ class ConfigWaiters:
         models = tuple(
             self._outcome(each, failures.get(each.name)) for each in waiter.changes
         )
-        waiter.on_done(ConfigOutcome(error, True, models, waiter.notes))
+        notes = (*waiter.notes, *self._left_to_tell(waiter, left, failures))
+        waiter.on_done(ConfigOutcome(error, True, models, notes))
+
+    def _left_to_tell(
+        self,
+        waiter: Waiter,
+        names: Sequence[str],
+        failures: Mapping[str, str | None],
+    ) -> list[str]:
+        """Returns what is wrong with base paths of models with which all is well.
+
+        Such as a version that the policy names, beside others, and that is not there.
+        """
+        if not waiter.is_base:
+            return []
+        problems = self._sources.source.problems()
+        told = [
+            problem
+            for name in names
+            if failures.get(name) == ""
+            for problem in problems.get(name, ())
+        ]
+        left = len(told) - MAX_NAMED
+        return [*told[:MAX_NAMED], *([f"and {left} more such"] if left > 0 else [])]
 
     def _outcome(self, change: ModelChange, failure: str | None) -> ModelOutcome:
         states = self._monitor.version_states(change.name)
         return ModelOutcome(
             change,
-            error_of({change.name: failure or ""}),
+            model_error(failure or ""),
             tuple(
                 each.id.version
                 for each in states
