@@ -60,13 +60,16 @@ def test_a_model_is_one_line() -> None:
     ]
 
 
-def test_a_label_that_has_not_moved_yet_says_where_to() -> None:
-    """It moves when the version can answer, which one that failed never can."""
+def test_a_label_that_has_not_moved_yet_says_where_to_and_whether_it_will() -> None:
+    """It moves when the version can answer, which one that nobody loads never can."""
     model = pb.ModelReport(name="digits")
     model.labels.add(label="stable", version=1, pending_version=2)
     model.labels.add(label="canary", pending_version=3)
+    model.labels.add(label="next", version=1, pending_version=4)
+    model.versions.add(version=2, state=20)
+    model.versions.add(version=3, state=50).error.message = "damaged"
     (_, line) = models_table([model]).splitlines()
-    assert "stable=1 (2 to come), canary=- (3 to come)" in line
+    assert "stable=1 (2 to come), canary=- (3 failed), next=1 (4 not loaded)" in line
 
 
 def test_what_a_version_waits_for_shows_until_it_is_there() -> None:
@@ -167,6 +170,13 @@ def test_a_version_is_one_line() -> None:
     assert "END" in lines[1]
     assert "bad file" in lines[1]
     assert "1.0 MiB" in lines[2]
+
+
+def test_a_version_shows_what_is_reserved_for_it() -> None:
+    """Under a limit that, and not what it took, decides what else may load."""
+    model = report()
+    model.versions[1].memory.reserved_bytes = 5 << 20
+    assert "1.0 MiB, 5.0 MiB reserved" in versions_table([model]).splitlines()[2]
 
 
 def test_a_version_that_is_tried_again_shows_what_failed() -> None:

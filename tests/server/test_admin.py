@@ -28,7 +28,7 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server import admin
 from tfs.server.admin import CoreAdmin
-from tfs.server.admin_reports import fill_load
+from tfs.server.admin_reports import effective_text, fill_load
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text
 from tfs.server.core_reports import CoreReports, ProcessFacts
@@ -120,6 +120,31 @@ def test_models_are_listed_with_states_and_reasons() -> None:
     assert not label.HasField("version")
     assert label.pending_version == 3
     assert not report.HasField("error")
+    assert "# label x: nothing yet (3 not loaded)" in operator.show().effective_text
+
+
+def test_a_label_of_a_version_that_nobody_loads_is_told_with_where_to_look() -> None:
+    """Nothing is on its way, and who waits for it would wait for ever."""
+    text = (
+        'version_labels { key: "old" value: 1 } version_labels { key: "no" value: 9 } '
+        'version_labels { key: "new" value: 2 }'
+    )
+    report = operating(1, 2, extra=text).model()
+    assert list(report.notes) == [
+        "label no is for version 9, which is not in /models/a; requests with the label "
+        "get NOT_FOUND",
+        "label old is for version 1, which is in /models/a and not loaded: see "
+        "model_version_policy; requests with the label get NOT_FOUND",
+    ]
+
+
+def test_a_label_that_waits_in_vain_keeps_its_meaning_and_says_so() -> None:
+    """What it means until then is what an operator is asked next."""
+    operator = operating(1, extra='version_labels { key: "x" value: 1 }')
+    moved = model("a", "", 'version_labels { key: "x" value: 7 }')
+    operator.ask("apply_config", pb.ApplyConfigRequest(text=config(moved)))
+    (note,) = operator.model().notes
+    assert note.endswith("until it is loaded, the label means version 1")
 
 
 def test_a_version_that_failed_says_why() -> None:
@@ -329,6 +354,23 @@ def test_showing_and_loading_changes_nothing() -> None:
     assert [each.change for each in reply.models] == [pb.ModelOutcome.UNCHANGED]
     assert operator.show().effective == shown.effective
     assert operator.env.log.events == before
+
+
+def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
+    """Of the limit, and by whom: the first question when a version is refused for memory."""
+    tracker = ResourceTracker.ram(64 << 20)
+    tracker.reserve(ResourceAllocation.ram(5 << 20))
+    env = operating(1).env
+    running = env.core.config.running
+    assert running is not None
+    report = pb.ModelReport(name="a")
+    memory = report.versions.add(version=1, state=30).memory
+    memory.resident_bytes, memory.reserved_bytes = 3 << 20, 5 << 20
+    text = effective_text(running, [report], tracker)
+    assert "# Models may use 64.0 MiB, of which 5.0 MiB are reserved." in text
+    assert ", 3.0 MiB, 5.0 MiB reserved" in text
+    assert parse_config_text(text, "shown") == running.effective.message
+    assert "Models may use" in Operator(env, tracker).show().effective_text
 
 
 def test_what_was_refused_last_is_shown() -> None:
@@ -624,8 +666,6 @@ def test_a_comment_cannot_become_configuration() -> None:
     env.start(config(model("a")))
     running = env.core.config.running
     assert running is not None
-    from tfs.server.admin_reports import effective_text
-
     report = pb.ModelReport(name="a")
     report.error.message = "one\nconfig { name: 'evil' }\r\n\x0bmore"
     text = effective_text(running, [report])

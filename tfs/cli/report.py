@@ -103,7 +103,7 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
     rows = []
     for model in models:
         available = [each.version for each in model.versions if each.state == 30]
-        labels = ", ".join(map(_label, model.labels))
+        labels = ", ".join(_label(each, model) for each in model.labels)
         rows.append(
             (
                 model.name,
@@ -119,15 +119,13 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
     return table(heads, rows)
 
 
-def _label(label: pb.LabelReport) -> str:
+def _label(label: pb.LabelReport, model: pb.ModelReport) -> str:
     """Returns what a label means, and what it is to mean: "stable=1 (2 to come)"."""
+    from tfs.server.label_reports import label_words
+
     now = label.version if label.HasField("version") else "-"
-    to_come = (
-        f" ({label.pending_version} to come)"
-        if label.HasField("pending_version")
-        else ""
-    )
-    return f"{label.label}={now}{to_come}"
+    to_come = label_words(label, model.versions)
+    return f"{label.label}={now}{f' ({to_come})' if to_come else ''}"
 
 
 def _canary_word(model: pb.ModelReport) -> str:
@@ -183,25 +181,32 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
 
     rows: list[Sequence[object]] = []
     for model in models:
-        for each in model.versions:
-            memory = each.memory
-            rows.append(
-                (
-                    model.name,
-                    each.version,
-                    ManagerState(each.state).name,
-                    ago(each.since_s),
-                    mebibytes(memory.resident_bytes)
-                    if memory.HasField("resident_bytes")
-                    else "-",
-                    _place(each.placement) if each.HasField("placement") else "-",
-                    _why(each),
-                )
+        rows.extend(
+            (
+                model.name,
+                each.version,
+                ManagerState(each.state).name,
+                ago(each.since_s),
+                _memory(each.memory) or "-",
+                _place(each.placement) if each.HasField("placement") else "-",
+                _why(each),
             )
+            for each in model.versions
+        )
         if not model.versions:
             rows.append((model.name, "-", "-", "-", "-", "-", problem_of(model) or "-"))
     heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
     return table(heads, rows)
+
+
+def _memory(memory: pb.MemoryReport) -> str:
+    """Returns what a version takes, and what is reserved for it under a limit."""
+    parts = []
+    if memory.HasField("resident_bytes"):
+        parts.append(mebibytes(memory.resident_bytes))
+    if memory.HasField("reserved_bytes"):
+        parts.append(f"{mebibytes(memory.reserved_bytes)} reserved")
+    return ", ".join(parts)
 
 
 def _place(placement: pb.PlacementReport) -> str:

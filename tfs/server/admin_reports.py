@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from google.protobuf import text_format
 
 from managers.load_status import LoadStatus
+from managers.resource_tracker import ResourceTracker
 from tfs.core.errors import ServingError
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState, ServableState
@@ -22,6 +23,7 @@ from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
+from tfs.server.label_reports import label_words
 
 
 def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:
@@ -71,29 +73,6 @@ def fill_load(
             f"attempt {status.num_failures} failed: {status.error}; the next one is "
             f"in {max(0.0, status.next_attempt_s - now_s):.1f} s"
         )
-
-
-def label_reports(
-    wanted: Mapping[str, int],
-    meant: Mapping[str, int],
-    states: Sequence[ServableState],
-) -> list[pb.LabelReport]:
-    """Returns what labels give now, and what they wait for."""
-    available = {
-        state.id.version
-        for state in states
-        if state.manager_state is ManagerState.AVAILABLE
-    }
-    reports = []
-    for label in sorted(wanted):
-        report = pb.LabelReport(label=label)
-        version = meant.get(label)
-        if version is not None and version in available:
-            report.version = version
-        if wanted[label] not in available:
-            report.pending_version = wanted[label]
-        reports.append(report)
-    return reports
 
 
 def canary_report(
@@ -252,10 +231,20 @@ def _model_outcome(outcome: ModelOutcome) -> pb.ModelOutcome:
     return report
 
 
-def effective_text(running: RunningConfig, models: Sequence[pb.ModelReport]) -> str:
+def effective_text(
+    running: RunningConfig,
+    models: Sequence[pb.ModelReport],
+    memory: ResourceTracker | None = None,
+) -> str:
     """Returns the running config as a config file, its state as comments.
 
     Loaded as a config file it changes nothing.
+
+    Args:
+        running: The config.
+        models: How its models do.
+        memory: What they may use together, and do; None: no limit.
+
     """
     by_name = {model.name: model for model in models}
     base = running.base
@@ -263,8 +252,14 @@ def effective_text(running: RunningConfig, models: Sequence[pb.ModelReport]) -> 
     lines = [
         f"# Base: {origin}{f' {base.path}' if base.path else ''}, since "
         f"{when(base.since_s)}.",
-        "model_config_list {",
     ]
+    if memory is not None:
+        used, total = memory_bytes(memory)
+        lines.append(
+            f"# Models may use {_mebibytes(total)}, of which {_mebibytes(used)} are "
+            "reserved."
+        )
+    lines.append("model_config_list {")
     for model in running.effective.message.model_config_list.config:
         lines += [f"  # {_plain(line)}" for line in _comments(by_name, model.name)]
         override = running.overrides.get(model.name)
@@ -288,12 +283,8 @@ def _comments(by_name: Mapping[str, pb.ModelReport], name: str) -> list[str]:
     lines = [f"{name}: primary {primary}"]
     for label in model.labels:
         now = label.version if label.HasField("version") else "nothing yet"
-        later = (
-            f", then {label.pending_version}"
-            if label.HasField("pending_version")
-            else ""
-        )
-        lines.append(f"label {label.label}: {now}{later}")
+        later = label_words(label, model.versions)
+        lines.append(f"label {label.label}: {now}{f' ({later})' if later else ''}")
     if model.HasField("canary"):
         canary = model.canary
         phase = pb.CanaryReport.Phase.Name(canary.phase)
@@ -302,17 +293,31 @@ def _comments(by_name: Mapping[str, pb.ModelReport], name: str) -> list[str]:
         lines.append(f"problem: {model.error.message}")
     for version in model.versions:
         state = ManagerState(version.state).name
-        memory = (
-            f", {version.memory.resident_bytes / 2**20:.1f} MiB"
-            if version.memory.HasField("resident_bytes")
-            else ""
-        )
+        memory = "".join(f", {each}" for each in _memory(version.memory))
         error = f", {version.error.message}" if version.HasField("error") else ""
         lines.append(
             f"version {version.version}: {state} since {when(version.since_s)} "
             f"({version.reason}){memory}{error}"
         )
     return lines
+
+
+def _memory(memory: pb.MemoryReport) -> Iterator[str]:
+    """Yields what a version takes, and what is reserved for it."""
+    if memory.HasField("resident_bytes"):
+        yield _mebibytes(memory.resident_bytes)
+    if memory.HasField("reserved_bytes"):
+        yield f"{_mebibytes(memory.reserved_bytes)} reserved"
+
+
+def _mebibytes(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def memory_bytes(memory: ResourceTracker) -> tuple[int, int]:
+    """Returns how much of main memory is reserved, and how much there is for models."""
+    ram = Resource(MAIN, RAM_BYTES, 0)
+    return memory.used[ram], memory.total[ram]
 
 
 def when(time_s: float) -> str:

@@ -1,7 +1,7 @@
 """How a server core, its models and their versions do, as messages of AdminService.
 
-What of it is a pure function of values is in admin_reports; what rooms know of a loaded
-version is in admin_describe.
+What of it is a pure function of values is in admin_reports and label_reports; what rooms
+know of a loaded version is in admin_describe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from managers.resource_tracker import ResourceTracker
 from tfs.core.clock import Clock
 from tfs.core.errors import NotFound, ServingError, Unavailable
-from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -25,7 +24,7 @@ from tfs.server.admin_reports import (
     effective_text,
     fill_error,
     fill_load,
-    label_reports,
+    memory_bytes,
     override_report,
     refusal_report,
     stats_report,
@@ -38,6 +37,7 @@ from tfs.server.config.running_config import (
     resting_note,
 )
 from tfs.server.core import ServerCore
+from tfs.server.label_reports import label_notes, label_reports
 from tfs.server.memory.resident_memory import resident_bytes, tree_resident_bytes
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class CoreReports:
                 for name, override in sorted(running.overrides.items())
             ],
             effective=running.effective.message,
-            effective_text=effective_text(running, models),
+            effective_text=effective_text(running, models, self._facts.memory),
             models=models,
             overrides_path=core.config.overrides_file.path,
             notes=self._notes(),
@@ -199,9 +199,8 @@ class CoreReports:
             reserve_bytes=resident_bytes(reserve),
         )
         if facts.memory is not None:
-            ram = Resource(MAIN, RAM_BYTES, 0)
-            report.memory_limit_bytes = facts.memory.total[ram]
-            report.memory_reserved_bytes = facts.memory.used[ram]
+            used, total = memory_bytes(facts.memory)
+            report.memory_limit_bytes, report.memory_reserved_bytes = total, used
         return report
 
     def model(
@@ -239,6 +238,10 @@ class CoreReports:
             report.canary.CopyFrom(
                 canary_report(record, running, name, primary, states, include_stats)
             )
+        at_hand = core.sources.source.at_hand(name)
+        report.notes.extend(
+            label_notes(report.labels, states, at_hand, settings.base_path)
+        )
         if name in running.why_inactive:
             report.notes.append(
                 f"its override is not in force: {running.why_inactive[name]}"
