@@ -19,13 +19,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import PATIENCE_S, BasicManager
 from managers.driver import Driver
 from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES
 from managers.inbox import Aspired, Inbox
+from managers.later_tries import LaterTries, LaterTry
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.memory import MemoryReleaser, release_to_system
@@ -145,6 +147,7 @@ class AspiredVersionsManager:
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
         self._stand_ins = StandIns()
+        self._later = LaterTries()
         self._planner = Planner(
             self._basic.preflight, self._stand_ins, self._options.transition_policy
         )
@@ -299,6 +302,7 @@ class AspiredVersionsManager:
         with self._stepping:
             while True:
                 next_s = self._basic.collect()
+                self._try_again()
                 mail = self._inbox.take()
                 for aspired in mail.aspired.values():
                     self._reconcile(aspired)
@@ -316,7 +320,7 @@ class AspiredVersionsManager:
                 # Looked at again after every change: what ended may have made room
                 # for a load that waits.
                 if not (has_begun or changed or mail.aspired or self.has_mail):
-                    times_s = (next_s, self._pace.next_s())
+                    times_s = (next_s, self._pace.next_s(), self._later.next_s())
                     return min((t for t in times_s if t is not None), default=None)
 
     @property
@@ -379,13 +383,47 @@ class AspiredVersionsManager:
     def _plan(self, name: str, now_s: float) -> None:
         """Decides what to do next for ``name``."""
         versions = self._basic.snapshots(name)
-        plan = (
-            unload_everything(versions)
-            if self.is_closing
-            else self._planner.plan(name, versions)
-        )
+        if self.is_closing:
+            plan: Sequence[Action] = unload_everything(versions)
+        else:
+            for version in self._planner.stand_back(name, versions):
+                self._stand_back(version)
+            versions = self._basic.snapshots(name)
+            plan = self._planner.plan(name, versions)
+            if not plan:
+                self._hurry(name, versions)
         self._actions.put(name, plan)
         self._pace.note(name, len(versions), now_s)
+
+    def _stand_back(self, version: HarnessSnapshot) -> None:
+        """Ends a load that is tried in vain, for now: what went for it comes back."""
+        harness = self._basic.harness(version.id, version.generation)
+        if harness is None or harness.error is None:
+            return
+        retry, num_failures = self._options.retry, harness.num_failures
+        pause_s = retry.pause_s(num_failures, harness.error)
+        long_pause_s = retry.long_pause_s(num_failures, harness.error)
+        if pause_s is None or long_pause_s is None:
+            return
+        at_s = self._clock.now() + long_pause_s
+        self._later.add(LaterTry(version.id, version.generation, at_s, pause_s))
+        self._basic.try_later(version.id, version.generation, at_s)
+
+    def _hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
+        """Tries again soon what stood back for something that could not come back."""
+        if all(v.state in END_STATES for v in versions):
+            now_s = self._clock.now()
+            for later in self._later.take(name):
+                soon_s = min(later.at_s, now_s + later.pause_s)
+                self._later.add(replace(later, at_s=soon_s))
+
+    def _try_again(self) -> None:
+        """Has versions loaded again that stood back for long enough."""
+        for later in self._later.take_due(self._clock.now()):
+            harness = self._basic.harness(later.id, later.generation)
+            if harness is not None and harness.is_aspired and not self.is_closing:
+                why = f"tried again, {harness.num_failures} attempt(s) failed"
+                self._basic.try_again(later.id, later.generation, why, counts_on=True)
 
     def _begin_actions(self) -> bool:
         """Begins what the pools can take; returns whether anything was begun.

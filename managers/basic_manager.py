@@ -213,6 +213,60 @@ class BasicManager:
             self._events.publish(managed, ManagerState.END)
         self._events.start_heirs(managed)
 
+    def try_later(self, servable_id: ServableId, generation: int, at_s: float) -> None:
+        """Ends a load that pauses between attempts, and notes when it is tried again."""
+        managed = self._versions.find(servable_id, generation)
+        if managed is not None:
+            managed.again_at_s = at_s
+            self.cancel_load(servable_id, generation)
+
+    def try_again(
+        self,
+        servable_id: ServableId,
+        generation: int,
+        why: str,
+        *,
+        counts_on: bool = False,
+    ) -> bool:
+        """Begins the life of a version that failed anew; publishes START.
+
+        Args:
+            servable_id: The version.
+            generation: Which of its harnesses; it is forgotten.
+            why: For people.
+            counts_on: Whether attempts that failed before count.
+
+        Returns:
+            Whether; False where it is not managed any more, has not failed, or has no
+            loader that could be tried: nothing changed then.
+
+        """
+        failed = self._versions.find(servable_id, generation)
+        if (
+            failed is None
+            or failed.harness.state is not HarnessState.ERROR
+            or not failed.harness.can_be_renewed
+        ):
+            return False
+        reason = "; ".join(filter(None, (failed.reason, why)))
+        try:
+            harness = failed.harness.renewed(
+                self._versions.next_generation(), reason, counts_on=counts_on
+            )
+        except Exception as error:  # of its files, which may have gone since
+            log.warning(
+                "event=not_tried_again servable=%s error=%s", servable_id.slashed, error
+            )
+            return False
+        if counts_on:
+            harness.estimate = failed.harness.estimate  # or it would count anew
+        managed = ManagedVersion(harness, failed.reason)
+        self._versions.remove(failed)
+        self._versions.add(managed)
+        self._events.start(managed)
+        self._on_change(servable_id.name)
+        return True
+
     def want_again(self, harness: LoaderHarness, reason: str) -> None:
         """Notes that a source wants a version again that is still there."""
         harness.is_aspired = True

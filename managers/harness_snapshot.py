@@ -21,6 +21,7 @@ class HarnessSnapshot:
         generation: Which of its harnesses.
         may_return: Whether it was unloaded for others and can be loaded again.
         is_late: Whether its loader takes so long that nobody waits for it any more.
+        is_pausing: Whether an attempt to load it failed and the next one is to come.
 
     """
 
@@ -31,3 +32,4 @@ class HarnessSnapshot:
     generation: int
     may_return: bool = False
     is_late: bool = False
+    is_pausing: bool = False

@@ -15,7 +15,8 @@ class LoadStatus:
     Attributes:
         num_failures: Attempts that failed, since it was last known what it takes.
         next_attempt_s: When it is tried again, by the manager's clock; None if that
-            is not planned.
+            is not planned. Of one that has ended, too, where something stands in for it
+            that goes for each attempt.
         error: Why the last attempt failed, while another is planned; or why it ended.
         duration_s: How long the attempt took that succeeded; None before.
         reserved: What is reserved for the version; None without a limit, and once it

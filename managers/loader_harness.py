@@ -105,6 +105,7 @@ class LoaderHarness:
         generation: int = 0,
         is_aspired: bool = True,
         reason: str = "",
+        num_failures: int = 0,
     ) -> None:
         self.id = data.id
         self.generation = generation
@@ -125,7 +126,7 @@ class LoaderHarness:
         self._state = _S.NEW if data.error is None else _S.ERROR
         self._cancelled = False
         self._loaded = False
-        self._num_failures = 0
+        self._num_failures = num_failures
 
     @property
     def state(self) -> HarnessState:
@@ -183,6 +184,7 @@ class LoaderHarness:
                 self.is_aspired,
                 self.generation,
                 is_late=self.is_late,
+                is_pausing=self.retry_at_s is not None,
             )
 
     def transition(self, to: HarnessState) -> None:
@@ -303,11 +305,22 @@ class LoaderHarness:
 
     @property
     def can_be_renewed(self) -> bool:
-        """Whether its version can be tried once more: a loader is loaded once only."""
-        return not self._loaded or self.make_another is not None
+        """Whether its version can be tried once more: a loader is loaded once only.
 
-    def renewed(self, generation: int, reason: str) -> LoaderHarness:
+        Where a source knew why there is none, that is the source's to do.
+        """
+        has_loader = self._loader is not None
+        return has_loader and (not self._loaded or self.make_another is not None)
+
+    def renewed(
+        self, generation: int, reason: str, *, counts_on: bool = False
+    ) -> LoaderHarness:
         """Returns a harness in NEW of the same version, with a loader never loaded.
+
+        Args:
+            generation: Its.
+            reason: Why it is tried again.
+            counts_on: Whether attempts that failed count on, or all are still to come.
 
         Raises:
             Exception: What making another loader raises.
@@ -322,6 +335,7 @@ class LoaderHarness:
             generation=generation,
             is_aspired=self.is_aspired,
             reason=reason,
+            num_failures=self._num_failures if counts_on else 0,
         )
 
     def load_once(self) -> Progress:

@@ -32,10 +32,13 @@ class ManagedVersion:
         is_ended: Whether its load failed and that was published. LoadExecution.
         is_asking: Whether it is being asked what it takes, ahead of its load. Preflight.
         was_asked: Whether it was asked; what it said may be nothing. Preflight.
+        again_at_s: When it is tried again though it has ended, by the clock; None for
+            not at all. Whoever has it tried again.
 
     """
 
     __slots__ = (
+        "again_at_s",
         "done",
         "handle",
         "harness",
@@ -61,6 +64,7 @@ class ManagedVersion:
         self.is_ended = False
         self.is_asking = False
         self.was_asked = False
+        self.again_at_s: float | None = None
 
     @property
     def is_serving(self) -> bool:
@@ -81,9 +85,10 @@ class ManagedVersion:
     def load_status(self, *, is_deferred: bool) -> LoadStatus:
         """Returns how its load goes or went."""
         harness = self.harness
+        retry_at_s = harness.retry_at_s
         return LoadStatus(
             num_failures=harness.num_failures,
-            next_attempt_s=harness.retry_at_s,
+            next_attempt_s=self.again_at_s if retry_at_s is None else retry_at_s,
             error=harness.error,
             duration_s=harness.load_s,
             reserved=self.reserved,

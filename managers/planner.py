@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from managers.harness_snapshot import HarnessSnapshot
@@ -67,6 +68,34 @@ class Planner:
             return ()
         plan = _without_waiting(plan, versions)
         return self._without_asking(plan, versions)
+
+    def stand_back(
+        self, name: str, versions: Sequence[HarnessSnapshot]
+    ) -> list[HarnessSnapshot]:
+        """Returns versions that pause between attempts and should rather have failed.
+
+        Namely where the policy would then bring back what was unloaded for them.
+        """
+        pausing = {v.generation for v in versions if v.is_aspired and v.is_pausing}
+        if not pausing:
+            return []
+        seen = self._stand_ins.beside(name, versions)
+        returning = {v.generation for v in seen if v.may_return}
+        if not returning:
+            return []
+        as_failed = [
+            replace(v, state=HarnessState.ERROR) if v.generation in pausing else v
+            for v in seen
+        ]
+        try:
+            plan = self._policies.get(name, self._policy)(as_failed)
+        except Exception:  # ``plan`` tells
+            return []
+        comes_back = any(
+            action.kind is ActionKind.LOAD and action.generation in returning
+            for action in plan
+        )
+        return [v for v in versions if v.generation in pausing] if comes_back else []
 
     def _without_asking(
         self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]

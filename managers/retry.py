@@ -24,6 +24,9 @@ def is_transient(error: ServingError) -> bool:
     return error.code not in PERMANENT_CODES
 
 
+_LONGEST_S: Final = 900.0
+
+
 @dataclass(frozen=True, slots=True)
 class RetryOptions:
     """The retries of one load. Immutable.
@@ -52,6 +55,17 @@ class RetryOptions:
             raise ValueError(f"max_num_retries is negative: {self.max_num_retries}")
         if self.interval_s < 0 or self.max_interval_s < 0:
             raise ValueError(f"retry pauses are negative: {self}")
+
+    def long_pause_s(self, num_failures: int, error: ServingError) -> float | None:
+        """Returns the pause where each attempt takes away what serves; None to give up.
+
+        A minute for each second of the other, up to a quarter of an hour: what serves
+        meanwhile is worth more than what has just failed.
+        """
+        pause_s = self.pause_s(num_failures, error)
+        if pause_s is None:
+            return None
+        return max(pause_s, min(60.0 * max(1.0, pause_s), _LONGEST_S))
 
     def pause_s(self, num_failures: int, error: ServingError) -> float | None:
         """Returns the pause after the ``num_failures``-th failure, None to give up."""

@@ -191,6 +191,16 @@ def test_a_version_that_is_tried_again_shows_what_failed() -> None:
     assert line.endswith("attempt 1 failed")
 
 
+def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
+    """Who is called at night need not do by hand what comes by itself."""
+    model = pb.ModelReport(name="digits", primary=1)
+    version = model.versions.add(version=2, state=50, notes=["the next one in 58 s"])
+    version.error.message = "busy"
+    version.load.next_attempt_s = 5.0
+    assert problem_of(model) == "version 2: busy; the next one in 58 s"
+    assert "busy; the next one in 58 s" in versions_table([model])
+
+
 def test_a_trial_shows_figures_and_limits() -> None:
     """With the verdict."""
     text = "\n".join(canary_lines(report()))

@@ -12,6 +12,7 @@ from tests.managers.version_policy import (
     test_availability_preserving,
     test_resource_preserving,
 )
+from tfs.core.errors import Unavailable
 from tfs.core.servable_state import ManagerState
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
@@ -116,12 +117,14 @@ def lifecycle_page() -> str:
             "- A version that unloads before its heir loads (`resource_preserving`) goes",
             "  only when the heir's files are whole, as far as that shows without loading",
             "  them, and it will fit in its place; nobody else gets that room.",
-            "  If the heir fails to load for good for another reason, the old version is",
-            "  loaded again and serves, though no source aspires it, until there is another",
-            "  to try; the heir's state says why it failed, the old one's that it stands in.",
+            "  If the heir's first attempt to load fails for another reason, it ends there:",
+            "  the old version is loaded again and serves, though no source aspires it, until",
+            "  there is another to try; the heir's state says why it failed, the old one's",
+            "  that it stands in. Further attempts, for each of which the old version goes,",
+            f"  come after {_long_pauses(retry)}.",
             "  Where several versions are aspired, that holds if all of them fail, and if",
             "  those fail that were to take its place: as the primary, for a label, or as",
-            "  its own new contents. While the heir is tried again, or hangs, nothing serves.",
+            "  its own new contents. While the heir hangs, nothing serves.",
             f"- A failed load is tried {retry.max_num_retries} more times, the first",
             f"  time after {retry.interval_s:g} s, then after pauses twice as long, up",
             f"  to {retry.max_interval_s:g} s (the flags say otherwise);",
@@ -157,6 +160,15 @@ def lifecycle_page() -> str:
             "",
         ]
     )
+
+
+def _long_pauses(retry: RetryOptions) -> str:
+    pauses_s = [
+        retry.long_pause_s(num, Unavailable("")) or 0.0
+        for num in range(1, retry.max_num_retries + 1)
+    ]
+    *first, last = (f"{pause_s / 60:g}" for pause_s in pauses_s)
+    return f"pauses of {', '.join(first)} and {last} minutes"
 
 
 def _targets(state: HarnessState) -> str:

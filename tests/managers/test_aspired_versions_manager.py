@@ -1040,6 +1040,110 @@ def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
     assert env.close()
 
 
+def patient(pools: Pools = POOLS[0]) -> Environment:
+    """Returns a manager that unloads m/1 for others, and tries those again as a server does."""
+    env = Environment(
+        pools,
+        options=AspiredVersionsManagerOptions(
+            retry=RetryOptions(max_num_retries=2), release_memory=None
+        ),
+    )
+    env.manager.set_transition_policy("m", resource_preserving)
+    env.aspire("m", 1)
+    env.settle()
+    return env
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_a_version_that_may_mend_stands_back_between_its_attempts(pools: Pools) -> None:
+    """What serves goes for each attempt, so it is back at once, and attempts are rare."""
+    env = patient(pools)
+    newest = ServableId("m", 2)
+    env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")] * 2))
+    env.settle()
+    assert env.available("m") == (1,)  # no pause without anything that serves
+    assert str(env.error("m", 2)) == "UNAVAILABLE: busy"
+    status = env.manager.load_status(newest)
+    assert status is not None
+    assert status.next_attempt_s == env.clock.now() + 60.0
+    env.clock.advance(59.0)
+    env.settle()
+    assert env.log.count("load", newest) == 1
+    env.clock.advance(1.0)
+    env.settle()
+    assert env.log.count("load", newest) == 2
+    assert env.available("m") == (1,)
+    status = env.manager.load_status(newest)
+    assert status is not None
+    assert (status.num_failures, status.next_attempt_s) == (2, env.clock.now() + 120.0)
+    env.clock.advance(120.0)
+    env.settle()
+    assert env.available("m") == (2,)
+    assert env.error("m", 2) is None
+    assert env.log.max_num_resident["m"] == 1
+    assert env.close()
+
+
+def test_a_version_that_does_not_mend_is_given_up_after_its_retries() -> None:
+    """What served goes for it as often as the flag says, and no more."""
+    env = patient()
+    env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")] * 9))
+    for _ in range(50):
+        env.settle()
+        env.clock.advance(60.0)
+    assert env.available("m") == (1,)
+    assert env.log.count("load", ServableId("m", 2)) == 3
+    status = env.manager.load_status(ServableId("m", 2))
+    assert status is not None
+    assert status.next_attempt_s is None
+    assert env.close()
+
+
+def test_what_stands_back_for_nothing_is_tried_again_soon() -> None:
+    """If the old version does not come back either, there is nothing to lose."""
+    env = Environment(
+        POOLS[0],
+        options=AspiredVersionsManagerOptions(release_memory=None),
+    )
+    env.manager.set_transition_policy("m", resource_preserving)
+    env.aspire("m", env.loader("m", 1, errors=[None, DataLoss("gone")]))
+    env.settle()
+    env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")]))
+    assert env.settle() == env.clock.now() + 1.0
+    env.clock.advance(1.0)
+    env.settle()
+    assert env.available("m") == (2,)
+    assert env.close()
+
+
+def test_a_first_version_has_nothing_to_stand_back_for() -> None:
+    """It is tried again after seconds: nothing else would serve."""
+    env = patient()
+    env.aspire("n", env.loader("n", 1, errors=[Unavailable("busy")]))
+    env.manager.set_transition_policy("n", resource_preserving)
+    assert env.settle() == env.clock.now() + 1.0
+    assert env.state("n", 1) is ManagerState.LOADING
+    env.clock.advance(1.0)
+    env.settle()
+    assert env.available("n") == (1,)
+    assert env.close()
+
+
+def test_who_is_no_longer_wanted_is_not_tried_again() -> None:
+    """Another version, or the end, forgets what was to be tried."""
+    for wanted in ([3], [1], []):
+        env = patient()
+        env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")]))
+        env.settle()
+        env.aspire("m", *wanted)
+        env.settle()
+        env.clock.advance(100.0)
+        env.settle()
+        assert env.available("m") == tuple(wanted)
+        assert env.log.count("load", ServableId("m", 2)) == 1
+        assert env.close()
+
+
 def test_what_stands_in_makes_way_while_it_loads() -> None:
     """A new version, and an end, need not wait for what only stands in for others."""
     for wanted in ([3], []):

@@ -356,6 +356,18 @@ def test_showing_and_loading_changes_nothing() -> None:
     assert operator.env.log.events == before
 
 
+def test_a_version_that_stands_back_for_another_says_when_it_is_tried_again() -> None:
+    """And at what price: the other one goes for it."""
+    report = pb.VersionReport(version=1)
+    report.state = 50  # type: ignore[assignment]
+    status = LoadStatus(1, 160.0, Unavailable("busy"))
+    fill_load(report, status, now_s=100.0, wall_s=5000.0)
+    assert report.load.next_attempt_s == 5060.0
+    assert list(report.notes) == [
+        "attempt 1 failed; for the next one, in 60 s, what serves meanwhile is unloaded"
+    ]
+
+
 def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
     """Of the limit, and by whom: the first question when a version is refused for memory."""
     tracker = ResourceTracker.ram(64 << 20)

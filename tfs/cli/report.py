@@ -147,7 +147,7 @@ def problem_of(model: pb.ModelReport) -> str:
             model.HasField("primary") and version.version < model.primary
         )
         if version.HasField("error") and not is_past:
-            return f"version {version.version}: {version.error.message}"
+            return f"version {version.version}: {_error(version)}"
     if model.HasField("error"):
         return model.error.message
     if model.notes:
@@ -218,10 +218,17 @@ def _place(placement: pb.PlacementReport) -> str:
 def _why(version: pb.VersionReport) -> str:
     """Returns what to tell of a version: its error, what its load waits for, or why."""
     if version.HasField("error"):
-        return version.error.message
+        return _error(version)
     if version.load.HasField("next_attempt_s"):
         return version.notes[-1]
     return _hindrance(version) or version.reason
+
+
+def _error(version: pb.VersionReport) -> str:
+    """Returns what is wrong with a version, and whether it is tried again by itself."""
+    if version.load.HasField("next_attempt_s"):
+        return f"{version.error.message}; {version.notes[-1]}"
+    return version.error.message
 
 
 def _hindrance(version: pb.VersionReport) -> str:

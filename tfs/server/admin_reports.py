@@ -69,10 +69,17 @@ def fill_load(
         report.notes.append("waits for memory that others hold")
     if status.next_attempt_s is not None:
         report.load.next_attempt_s = wall_s + status.next_attempt_s - now_s
-        report.notes.append(
-            f"attempt {status.num_failures} failed: {status.error}; the next one is "
-            f"in {max(0.0, status.next_attempt_s - now_s):.1f} s"
-        )
+        pause_s = max(0.0, status.next_attempt_s - now_s)
+        if report.state == ManagerState.END.value:
+            report.notes.append(
+                f"attempt {status.num_failures} failed; for the next one, in "
+                f"{pause_s:.0f} s, what serves meanwhile is unloaded"
+            )
+        else:
+            report.notes.append(
+                f"attempt {status.num_failures} failed: {status.error}; the next one "
+                f"is in {pause_s:.1f} s"
+            )
 
 
 def canary_report(

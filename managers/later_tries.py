@@ -1,0 +1,75 @@
+"""Versions that failed to load, stand back for what serves, and are tried again later.
+
+Where one version goes before the next one comes, each attempt to load it takes away what
+serves. So the first that fails ends there, what was unloaded for it comes back, and the
+next attempt waits for long: a fault of the moment mends itself in the end, and a version that
+is broken costs seconds of service and not all of its retries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfs.core.servable_id import ServableId
+
+
+@dataclass(frozen=True, slots=True)
+class LaterTry:
+    """An attempt to come. Immutable.
+
+    Attributes:
+        id: The version.
+        generation: Which of its harnesses failed.
+        at_s: When, by the clock.
+        pause_s: How long it would have waited with nothing to stand back for.
+
+    """
+
+    id: ServableId
+    generation: int
+    at_s: float
+    pause_s: float
+
+
+class LaterTries:
+    """By servable what is to be tried again, and when. Confined to one step."""
+
+    def __init__(self) -> None:
+        self._tries: dict[str, list[LaterTry]] = {}
+
+    def add(self, later: LaterTry) -> None:
+        """Notes an attempt to come."""
+        self._tries.setdefault(later.id.name, []).append(later)
+
+    def of(self, name: str) -> list[LaterTry]:
+        """Returns what is to be tried again of a servable."""
+        return self._tries.get(name, [])
+
+    def take(self, name: str) -> list[LaterTry]:
+        """Takes out what is to be tried again of a servable."""
+        return self._tries.pop(name, [])
+
+    def take_due(self, now_s: float) -> list[LaterTry]:
+        """Takes out what is to be tried again by now."""
+        if not self._tries:
+            return []
+        due = [
+            each
+            for tries in self._tries.values()
+            for each in tries
+            if each.at_s <= now_s
+        ]
+        for each in due:
+            left = [other for other in self._tries[each.id.name] if other is not each]
+            if left:
+                self._tries[each.id.name] = left
+            else:
+                del self._tries[each.id.name]
+        return due
+
+    def next_s(self) -> float | None:
+        """Returns when, by the clock, the next one is due; None without any."""
+        return min(
+            (each.at_s for tries in self._tries.values() for each in tries),
+            default=None,
+        )
