@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import watchdog.events
 from watchdog.events import (
@@ -66,6 +66,8 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
     FileMovedEvent,
     *_ATTRIBUTES,
 ]
+
+_Identity: TypeAlias = tuple[int, int]
 
 OnChange = Callable[[str], None]
 """Takes the path of something that changed, appeared or went; any thread; quick."""
@@ -124,8 +126,8 @@ class WatchdogWatcher:
         self._observer: BaseObserver | None = None
         self._handler: _Handler | None = None
         self._root_by_path: dict[str, str] = {}
-        self._watches: dict[str, tuple[ObservedWatch, int]] = {}
-        self._too_large: dict[str, int] = {}  # roots that are polled, with their inodes
+        self._watches: dict[str, tuple[ObservedWatch, _Identity]] = {}
+        self._too_large: dict[str, _Identity] = {}  # roots that are polled
 
     def start(self, on_change: OnChange) -> None:
         """Starts watchdog's threads."""
@@ -154,8 +156,7 @@ class WatchdogWatcher:
     def is_current(self, path: str) -> bool:
         """Compares inodes: one ``stat``, no more."""
         root = self._root_by_path.get(path)
-        watched = self._watches.get(root) if root is not None else None
-        return watched is not None and watched[1] == _inode(root or "")
+        return root is not None and self._is_watched(root, _identity(root))
 
     def close(self) -> None:
         """Stops watchdog's threads and waits for them."""
@@ -165,20 +166,28 @@ class WatchdogWatcher:
             observer.stop()
             observer.join()
 
+    def _is_watched(self, root: str, identity: _Identity | None) -> bool:
+        """Whether there is a watch, and its directory is the one there now."""
+        watched, handler = self._watches.get(root), self._handler
+        if watched is None or handler is None or watched[1] != identity:
+            return False
+        # A directory made anew may get the inode of the one that was removed, and looks
+        # the same then; the watch ended with the first.
+        return not handler.is_gone(watched[0].path)
+
     def _ensure_root(self, root: str) -> bool:
-        inode = _inode(root)
-        watched = self._watches.get(root)
-        if watched is not None:
-            if watched[1] == inode:
-                return True
-            self._drop(root)  # the kernel's watch follows the old directory
+        identity = _identity(root)
+        if self._is_watched(root, identity):
+            return True
+        real = os.path.realpath(root)
+        if root in self._watches:
+            self._drop(root, real)  # the kernel's watch follows the old directory
         observer, handler = self._observer, self._handler
-        if not inode or observer is None or handler is None:
+        if identity is None or observer is None or handler is None:
             return False
         if len(self._watches) >= MAX_WATCHES:
             return False
-        real = os.path.realpath(root)
-        if self._too_large.get(root) == inode:
+        if self._too_large.get(root) == identity:
             return False
         if holds_more_directories(real, MAX_DIRECTORIES):
             log.warning(
@@ -186,7 +195,7 @@ class WatchdogWatcher:
                 root,
                 MAX_DIRECTORIES,
             )
-            self._too_large[root] = inode
+            self._too_large[root] = identity
             return False
         handler.name_root(real, root)
         try:
@@ -196,12 +205,24 @@ class WatchdogWatcher:
         except OSError as error:
             # Out of inotify watches, or gone again: polling takes over.
             log.warning("event=watch_failed path=%s error=%s", root, error)
+            handler.forget_root(real, root)
             return False
-        self._watches[root] = (scheduled, inode)
+        self._watches[root] = (scheduled, identity)
         return True
 
-    def _drop(self, root: str) -> None:
+    def _drop(self, root: str, real: str = "") -> None:
+        """Watches a root no more; ``real`` is where it leads now, if it is to stay."""
         watch, _ = self._watches.pop(root)
+        dropped = [root]
+        if watch.path == real:
+            # Another directory has its name: the watch is of no use to anybody, and none
+            # is set for that name while it is there.
+            dropped += [r for r, (other, _) in self._watches.items() if other == watch]
+            for other_root in dropped[1:]:
+                del self._watches[other_root]
+        if self._handler is not None:
+            for each in dropped:
+                self._handler.forget_root(watch.path, each)
         is_shared = any(other == watch for other, _ in self._watches.values())
         if self._observer is not None and not is_shared:
             with contextlib.suppress(KeyError):  # watchdog gave it up by itself
@@ -254,27 +275,45 @@ class _Handler(FileSystemEventHandler):
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
-        self._lock = threading.Lock()  # guards the writing of _named; leaf
-        self._named: dict[str, tuple[str, ...]] = {}
+        # Guards the writing of both below; leaf.
+        self._lock = threading.Lock()
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._gone: frozenset[str] = frozenset()  # of those above
 
-    def name_root(self, real: str, named: str) -> None:
+    def name_root(self, real: str, name: str) -> None:
+        """Takes a name for what is about to be watched, or is under another name."""
         with self._lock:
-            names = self._named.get(real, ())
-            if real != named and named not in names:
-                self._named = {**self._named, real: (*names, named)}
+            names = self._names.get(real, ())
+            if name not in names:
+                self._names = {**self._names, real: (*names, name)}
+
+    def forget_root(self, real: str, name: str) -> None:
+        with self._lock:
+            names = tuple(n for n in self._names.get(real, ()) if n != name)
+            others = {r: each for r, each in self._names.items() if r != real}
+            self._names = {**others, real: names} if names else others
+            self._gone &= self._names.keys()
+
+    def is_gone(self, real: str) -> bool:
+        """Whether what was watched under that name was removed."""
+        return real in self._gone
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         for path in (event.src_path, event.dest_path):
             if path:
-                for name in self._names_of(os.fsdecode(path)):
+                decoded = os.fsdecode(path)
+                if isinstance(event, DirDeletedEvent) and decoded in self._names:
+                    with self._lock:
+                        self._gone |= {decoded} & self._names.keys()
+                for name in self._all_names(decoded):
                     self._on_change(name)
 
-    def _names_of(self, path: str) -> list[str]:
-        names = [path]
-        for real, named in self._named.items():
+    def _all_names(self, path: str) -> list[str]:
+        found = [path]
+        for real, names in self._names.items():
             if path == real or path.startswith(real + "/"):
-                names += [name + path[len(real) :] for name in named]
-        return names
+                found += [n + path[len(real) :] for n in names if n != real]
+        return found
 
 
 def _shorten_pairing() -> None:
@@ -283,8 +322,10 @@ def _shorten_pairing() -> None:
             getattr(importlib.import_module(module), name).delay = PAIRING_S
 
 
-def _inode(path: str) -> int:
+def _identity(path: str) -> _Identity | None:
+    """Returns what tells a directory from others; None if there is none."""
     try:
-        return os.stat(path).st_ino
+        found = os.stat(path)
     except OSError:
-        return 0
+        return None
+    return found.st_dev, found.st_ino  # every file system has an inode 2 at its root

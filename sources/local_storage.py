@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from sources.storage import Contents
+from tfs.core.version_directory import MANIFEST, MAX_DESCRIPTION_BYTES
 
 # A change made on another machine raises no inotify event here (NFS and its kin),
 # or may raise none (FUSE and pass-through mounts of virtual machines).
@@ -87,6 +89,9 @@ class LocalFileSystem:
 
         """
         lines: list[str] = []
+        with contextlib.suppress(OSError):  # no link
+            lines.append(f" -> {os.readlink(path)}")
+        is_linked = bool(lines)
         top = frozenset(os.listdir(path))
         newest_s = _changed_s(os.stat(path))
         is_barred, num_entries = False, 0
@@ -119,12 +124,15 @@ class LocalFileSystem:
                         if not _may_read(entry.path):
                             is_barred = True
                             line += " barred"
+                        elif relative == MANIFEST:
+                            # Unpacked files often have the same old times.
+                            line += f" {_short_digest(entry.path)}"
                         lines.append(line)
                     newest_s = max(newest_s, _changed_s(stat))
         digest = hashlib.sha256()
         for line in sorted(lines):
             digest.update(line.encode(errors="surrogateescape") + b"\n")
-        return Contents(top, digest.hexdigest()[:32], newest_s, is_barred)
+        return Contents(top, digest.hexdigest()[:32], newest_s, is_barred, is_linked)
 
     def _mountinfo(self) -> str:
         known, now_s = self._mounts_at_s, self._now()
@@ -231,6 +239,15 @@ def _may_read(path: str) -> bool:
     # A file that could not be read and can be now is worth another load, though
     # nothing was written.
     return os.access(path, os.R_OK, effective_ids=_BY_EFFECTIVE_IDS)
+
+
+def _short_digest(path: str) -> str:
+    """Returns a digest of a small file, of what can be read of it."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read(MAX_DESCRIPTION_BYTES)).hexdigest()[:32]
+    except OSError:
+        return ""
 
 
 def _changed_s(stat: os.stat_result) -> float:

@@ -33,7 +33,7 @@ class Look:
 
     @property
     def is_blind(self) -> bool:
-        """Whether something could not be read: no event tells when it can be again."""
+        """Whether no event tells of all that changes: it has to be looked at again."""
         return self.found is None or self.found.is_blind
 
 

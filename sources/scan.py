@@ -98,8 +98,8 @@ class Scan:
         problems: Sentences for status and log; each names the servable and the path.
         settled_at_s: When the next directory can be still for long enough; None
             if none is waiting.
-        is_blind: Whether a directory, or a file of a version, could not be read: no
-            event tells when it can be again.
+        is_blind: Whether a directory, or a file of a version, could not be read, or lies
+            behind a link: no event tells when that changes.
 
     """
 
@@ -257,7 +257,7 @@ class _Look:
                 self.sightings[path] = Sighting("", self.now_s)
             self.problems.append(f"cannot read {path} of {name}: {why(error)}")
             return bool(accepted)
-        self.is_blind |= contents.is_barred
+        self.is_blind |= contents.is_barred or contents.is_linked
         since_s = self.now_s
         if before is not None and before.fingerprint == contents.fingerprint:
             since_s = before.since_s

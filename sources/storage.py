@@ -14,12 +14,15 @@ class Contents:
     Attributes:
         names: Its files and folders, top level only.
         fingerprint: Differs whenever a file was added, removed, renamed, resized
-            or written again, or can be read now and could not before; ``__pycache__``
-            does not count, because importing a version's code must not look like a
-            change of the version.
+            or written again, or can be read now and could not before; also where times
+            and sizes are the same, if the manifest differs or another directory is
+            linked to. ``__pycache__`` does not count, because importing a version's
+            code must not look like a change of the version.
         newest_change_s: When anything in it last changed, seconds since the epoch
             by the clock of the storage; None if the storage cannot tell.
         is_barred: Whether a file in it may not be read.
+        is_linked: Whether the directory lies elsewhere: its path is a link. What
+            changes there raises no event here.
 
     """
 
@@ -27,6 +30,7 @@ class Contents:
     fingerprint: str
     newest_change_s: float | None = None
     is_barred: bool = False
+    is_linked: bool = False
 
 
 class FileSystem(Protocol):

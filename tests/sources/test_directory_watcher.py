@@ -77,6 +77,127 @@ def test_what_does_not_exist_is_watched_once_it_does(
         watcher.close()
 
 
+class Told:
+    """What a watcher told; tests wait for it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._paths: set[str] = set()
+
+    def note(self, path: str) -> None:
+        with self._changed:
+            self._paths.add(path)
+            self._changed.notify_all()
+
+    def wait_for(self, *paths: Path) -> None:
+        wanted = {str(path) for path in paths}
+        with self._changed:
+            assert self._changed.wait_for(lambda: wanted <= self._paths, 20), paths
+
+    @property
+    def paths(self) -> frozenset[str]:
+        with self._changed:
+            return frozenset(self._paths)
+
+
+@pytest.mark.parametrize("with_link", [False, True])
+def test_a_directory_made_anew_is_watched_anew(
+    watcher: WatchdogWatcher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_link: bool,
+) -> None:
+    """ext4 gives it the inode of the one that was removed: nothing tells them apart."""
+    path, told = tmp_path / "model", Told()
+    paths = [path, tmp_path / "link"] if with_link else [path]
+    path.mkdir()
+    if with_link:
+        paths[1].symlink_to(path)
+    monkeypatch.setattr(
+        directory_watcher, "_identity", lambda p: (1, 1) if Path(p).is_dir() else None
+    )
+    watcher.start(told.note)
+    try:
+        watcher.watch(map(str, paths))
+        path.rmdir()
+        told.wait_for(*paths)
+        path.mkdir()
+        assert not any(watcher.is_current(str(each)) for each in paths)
+        assert all(watcher.ensure(str(each)) for each in paths)
+        assert all(watcher.is_current(str(each)) for each in paths)
+        (path / "1").mkdir()
+        told.wait_for(*(each / "1" for each in paths))
+    finally:
+        watcher.close()
+
+
+def test_a_directory_that_others_link_to_is_followed_when_it_is_replaced(
+    watcher: WatchdogWatcher, tmp_path: Path
+) -> None:
+    """The watch that they share is of no use to any of them then."""
+    path, link, told = tmp_path / "model", tmp_path / "link", Told()
+    path.mkdir()
+    link.symlink_to(path)
+    watcher.start(told.note)
+    try:
+        watcher.watch(map(str, [path, link]))
+        path.rename(tmp_path / "old")
+        path.mkdir()
+        assert all(watcher.ensure(str(each)) for each in (path, link))
+        (path / "1").mkdir()
+        told.wait_for(path / "1", link / "1")
+    finally:
+        watcher.close()
+
+
+def test_a_link_that_turns_elsewhere_leaves_others_their_watch(
+    watcher: WatchdogWatcher, tmp_path: Path
+) -> None:
+    """What it led to is told under its own name, and under the link's no more."""
+    path, other, link, told = *(tmp_path / n for n in ("a", "b", "link")), Told()
+    path.mkdir()
+    other.mkdir()
+    link.symlink_to(path)
+    watcher.start(told.note)
+    try:
+        watcher.watch(map(str, [path, link]))
+        (tmp_path / "next").symlink_to(other)
+        (tmp_path / "next").rename(link)
+        assert watcher.is_current(str(path))
+        assert not watcher.is_current(str(link))
+        assert watcher.ensure(str(link))
+        (path / "1").mkdir()
+        (other / "2").mkdir()
+        told.wait_for(path / "1", link / "2")
+        assert str(link / "1") not in told.paths
+    finally:
+        watcher.close()
+
+
+def test_another_volume_is_another_directory(
+    watcher: WatchdogWatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The roots of two volumes have the same inode, as a rule."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    stat = os.stat
+
+    def other_volume(path: str, **_: object) -> os.stat_result:
+        fields = list(stat(path))
+        fields[2] += str(path) == str(mount)  # st_dev
+        return os.stat_result(fields)
+
+    watcher.start(lambda _: None)
+    try:
+        watcher.watch([str(mount)])
+        assert watcher.is_current(str(mount))
+        monkeypatch.setattr(os, "stat", other_volume)
+        assert not watcher.is_current(str(mount))
+    finally:
+        monkeypatch.undo()
+        watcher.close()
+
+
 def test_a_change_is_told_under_every_name_of_its_directory(
     watcher: WatchdogWatcher, tmp_path: Path
 ) -> None:
@@ -85,27 +206,15 @@ def test_a_change_is_told_under_every_name_of_its_directory(
     plain.mkdir()
     for link in links:
         link.symlink_to(plain)
-    told: set[str] = set()
-    changed = threading.Condition()
-
-    def note(path: str) -> None:
-        with changed:
-            told.add(path)
-            changed.notify_all()
-
-    def wait_for(*paths: Path) -> None:
-        wanted = {str(path) for path in paths}
-        with changed:
-            assert changed.wait_for(lambda: wanted <= told, 20), told
-
-    watcher.start(note)
+    told = Told()
+    watcher.start(told.note)
     try:
         watcher.watch(map(str, [plain, *links]))
         (plain / "1").mkdir()
-        wait_for(plain / "1", *(link / "1" for link in links))
+        told.wait_for(plain / "1", *(link / "1" for link in links))
         watcher.watch(map(str, [plain, links[0]]))
         (plain / "2").mkdir()
-        wait_for(plain / "2", links[0] / "2")
+        told.wait_for(plain / "2", links[0] / "2")
     finally:
         watcher.close()
 

@@ -136,6 +136,46 @@ def test_a_base_path_replaced_by_another_directory_is_followed(
     assert watched.sees("digits", [6])
 
 
+def test_a_base_path_that_was_removed_and_made_anew_is_followed(
+    watched: Watched, base_path: Path
+) -> None:
+    """Whoever publishes by removing everything first is seen the next time, too."""
+    for version in (5, 6):
+        assert watched.sees("digits", [version - 4 if version == 5 else 5])
+        shutil.rmtree(base_path)
+        publish(base_path, version)
+    assert watched.sees("digits", [6])
+    publish(base_path, 7)
+    assert watched.sees("digits", [7])
+
+
+def test_a_base_path_that_is_a_link_is_followed_when_it_turns(tmp_path: Path) -> None:
+    """Releases side by side and a link that is swapped: each is seen, and watched."""
+    base_path = tmp_path / "current"
+    for version in (1, 2):
+        publish(tmp_path / f"release{version}", version)
+    base_path.symlink_to("release1")
+    w = Watched(base_path)
+    with w.source:
+        assert w.sees("current", [1])
+        (tmp_path / "next").symlink_to("release2")
+        (tmp_path / "next").rename(base_path)
+        assert w.sees("current", [2])
+        publish(tmp_path / "release2", 3)
+        assert w.sees("current", [3])
+
+
+def test_what_changes_behind_a_linked_version_is_seen(
+    watched: Watched, base_path: Path, tmp_path: Path
+) -> None:
+    """No event comes from where a link leads: it is looked at now and then."""
+    publish(tmp_path / "store", 2)
+    (base_path / "2").symlink_to(tmp_path / "store" / "2")
+    assert watched.sees("digits", [2])
+    (tmp_path / "store" / "2" / "model.pt").write_bytes(b"other weights")
+    assert watched.target.wait_for(lambda calls: "overwritten" in calls[-1].reason)
+
+
 def test_many_models_in_one_folder_are_all_watched(tmp_path: Path) -> None:
     """Beyond a handful the folder is watched, which costs no thread per model."""
     models = [tmp_path / f"m{index}" for index in range(40)]

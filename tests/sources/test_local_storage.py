@@ -9,6 +9,7 @@ import pytest
 
 from sources import local_storage
 from sources.local_storage import LocalFileSystem, mount_type
+from tfs.core.version_directory import MANIFEST
 
 FILES = LocalFileSystem()
 
@@ -62,6 +63,38 @@ def test_contents_change_with_every_file(tmp_path: Path) -> None:
     (tmp_path / "assets" / "others").unlink()
     prints.append(FILES.contents(str(tmp_path)).fingerprint)
     assert len(set(prints)) == 4
+
+
+def test_other_contents_of_the_same_size_and_age_show_in_the_manifest(
+    tmp_path: Path,
+) -> None:
+    """What is unpacked from an archive, or copied with its times, may look the same."""
+    prints = []
+    for text in ("{}", "[]"):
+        (tmp_path / MANIFEST).write_text(text)
+        os.utime(tmp_path / MANIFEST, (1, 1))
+        prints.append(FILES.contents(str(tmp_path)).fingerprint)
+    assert prints[0] != prints[1]
+    (tmp_path / MANIFEST).unlink()
+    (tmp_path / MANIFEST).mkdir()
+    assert FILES.contents(str(tmp_path)).fingerprint not in prints
+
+
+def test_a_link_to_another_directory_is_a_change(tmp_path: Path) -> None:
+    """A version may be a link; what it leads to may look the same as what it led to."""
+    version = tmp_path / "1"
+    prints = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.csv").write_text("x,y\n")
+        os.utime(tmp_path / name / "table.csv", (1, 1))
+        version.unlink(missing_ok=True)
+        version.symlink_to(name)
+        contents = FILES.contents(str(version))
+        assert contents.is_linked
+        prints.append(contents.fingerprint)
+    assert prints[0] != prints[1]
+    assert not FILES.contents(str(tmp_path / "a")).is_linked
 
 
 def test_contents_change_when_a_file_can_be_read_at_last(
