@@ -30,14 +30,14 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loader import Loader
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_request import Choice, ServableRequest
 from tfs.core.servable_state import ServableState
 
 
 class LoaderFactory(Protocol):
     """Makes loaders for versions nobody aspired. Thread-safe.
 
-    Implementors promise: both methods are quick, and load nothing.
+    Implementors promise: its methods are quick, and load nothing.
     """
 
     def make(self, servable_id: ServableId) -> LoaderData:
@@ -46,6 +46,15 @@ class LoaderFactory(Protocol):
 
     def latest_version(self, name: str) -> int:
         """Returns which version a request without one means.
+
+        Raises:
+            NotFound: There is no such servable.
+
+        """
+        ...
+
+    def earliest_version(self, name: str) -> int:
+        """Returns which version a request for the earliest one means.
 
         Raises:
             NotFound: There is no such servable.
@@ -80,6 +89,10 @@ class PathPrefixLoaderFactory:
         return ServableData(servable_id, self._make_loader(servable_id, path))
 
     def latest_version(self, name: str) -> int:
+        """Returns 0."""
+        return 0
+
+    def earliest_version(self, name: str) -> int:
         """Returns 0."""
         return 0
 
@@ -173,11 +186,17 @@ class CachingManager:
         """
         version = request.version
         if version is None:
+            choice = request.choice
             try:
-                version = self._factory.latest_version(request.name)
+                version = (
+                    self._factory.earliest_version(request.name)
+                    if choice is Choice.EARLIEST
+                    else self._factory.latest_version(request.name)
+                )
             except Exception as error:
                 raise serving_error(
-                    error, f"{request.name}: asking for its latest version"
+                    error,
+                    f"{request.name}: asking for its {choice.value.lower()} version",
                 ) from error
         servable_id = ServableId(request.name, version)
         while True:

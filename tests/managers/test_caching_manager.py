@@ -39,7 +39,7 @@ MISSING = "missing"
 
 
 class FakeFactory:
-    """Makes fake loaders; names the test's latest version 42. Thread-safe."""
+    """Makes fake loaders, of versions 7 to 42 it says. Thread-safe."""
 
     def __init__(self) -> None:
         self.log = LoaderLog()
@@ -65,6 +65,11 @@ class FakeFactory:
         if name == MISSING:
             raise NotFound(f"no servable {name}")
         return 42
+
+    def earliest_version(self, name: str) -> int:
+        if name == MISSING:
+            raise NotFound(f"no servable {name}")
+        return 7
 
 
 class World:
@@ -108,17 +113,25 @@ def test_request_loads_what_it_asks_for(world: World) -> None:
 
 
 def test_request_without_version_asks_the_factory_which(world: World) -> None:
-    """Latest and earliest alike; what is loaded is reused (...Earliest, ...Latest)."""
-    assert world.value(ServableRequest.latest("a")) == 42
-    assert world.value(ServableRequest.earliest("a")) == 42
+    """And what is loaded is reused.
+
+    ServableHandleSingleRequestLatest, ServableHandleMultipleRequestsLatest,
+    ServableHandleSingleRequestEarliest and ServableHandleMultipleRequestsEarliest
+    upstream.
+    """
+    for _ in range(2):
+        assert world.value(ServableRequest.latest("a")) == 42
+        assert world.value(ServableRequest.earliest("a")) == 7
     assert world.value(ServableRequest.specific("a", 42)) == 42
-    assert world.factory.made == [ServableId("a", 42)]
+    assert world.value(ServableRequest.specific("a", 7)) == 7
+    assert world.factory.made == [ServableId("a", 42), ServableId("a", 7)]
 
 
 def test_unknown_servable_is_not_found(world: World) -> None:
     """The factory's word is passed on."""
-    with pytest.raises(NotFound):
-        world.manager.acquire(ServableRequest.latest(MISSING))
+    for request in (ServableRequest.latest(MISSING), ServableRequest.earliest(MISSING)):
+        with pytest.raises(NotFound, match="no servable missing"):
+            world.manager.acquire(request)
 
 
 def test_wrong_type_is_invalid_argument(world: World) -> None:

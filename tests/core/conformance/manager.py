@@ -68,12 +68,17 @@ def what_is_listed_can_be_requested(make: MakeManager) -> None:
 
 
 def a_request_without_a_version_is_answered_by_its_rule(make: MakeManager) -> None:
-    """The latest version is the highest."""
+    """The latest version is the highest, the earliest the lowest."""
     under_test = make()
-    with under_test.manager.acquire(ServableRequest.latest(NAME)) as latest:
-        handle = under_test.manager.acquire(ServableRequest.specific(NAME, 2))
-        assert handle.servable is latest
-        handle.release()
+    for request, version in (
+        (ServableRequest.latest(NAME), 2),
+        (ServableRequest.earliest(NAME), 1),
+    ):
+        with under_test.manager.acquire(request) as chosen:
+            named = ServableRequest.specific(NAME, version)
+            handle = under_test.manager.acquire(named)
+            assert handle.servable is chosen
+            handle.release()
     under_test.close()
 
 
