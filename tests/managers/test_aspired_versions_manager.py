@@ -12,6 +12,7 @@ from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
+from managers.serving_map import Handle, ServingMap
 from managers.version_policy.action import Action, ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
@@ -638,6 +639,45 @@ def test_closed_manager_ignores_sources(empty: Environment) -> None:
     empty.aspire("S3", 7, 8)
     empty.manager.step()
     assert empty.manager.list_available_ids() == []
+
+
+@pytest.mark.parametrize("pools", [p for p in POOLS if p.num_load], ids=str)
+def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deciding at the very moment of publication, the old version is not given up."""
+    env = Environment(pools)
+    env.aspire("m", 1)
+    env.settle()
+    at_publication: list[Sequence[int]] = []
+    publish = ServingMap.publish
+
+    def decide_first(serving_map: ServingMap, handle: Handle) -> Handle | None:
+        env.manager.step()  # on the loading thread: no other one steps
+        at_publication.append(env.available("m"))
+        return publish(serving_map, handle)
+
+    monkeypatch.setattr(ServingMap, "publish", decide_first)
+    env.aspire("m", 2)
+    env.settle()
+    assert at_publication == [(1,)]
+    assert env.available("m") == (2,)
+    assert env.close()
+
+
+def test_a_pin_taken_back_without_a_word_is_noticed(env: Environment) -> None:
+    """Whoever looked release up before the version was retired wakes nobody."""
+    handle = env.manager.acquire(ServableRequest.specific("S1", 0))
+    release = handle.release
+    env.aspire("S1", 1)
+    next_s = env.settle()
+    assert env.state("S1", 0) is ManagerState.UNLOADING
+    release()
+    assert not env.manager.has_mail
+    assert next_s is not None  # when to look again
+    env.clock.advance(next_s - env.clock.now())
+    env.settle()
+    assert env.state("S1", 0) is END
 
 
 def test_close_leaves_what_is_still_pinned(empty: Environment) -> None:
