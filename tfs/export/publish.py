@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from google.protobuf import text_format
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.version_directory import BATCHING_PARAMETERS, Producer, new_version
-from tfs.proto._pool import POOL
-from tfs.proto.tensorflow_serving.servables.tensorflow import (
-    session_bundle_config_pb2,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +46,14 @@ class Extras:
 
 
 def _check_batching_parameters(text: str) -> None:
+    # Not above: interpreters import the exporter, and are to know nothing of RPCs.
+    from google.protobuf import text_format
+
+    from tfs.proto._pool import POOL
+    from tfs.proto.tensorflow_serving.servables.tensorflow import (
+        session_bundle_config_pb2,
+    )
+
     try:
         text_format.Parse(
             text,
