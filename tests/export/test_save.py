@@ -40,6 +40,7 @@ from tests.models.with_state import (
     Numbers,
     Overwrites,
     ReadsFile,
+    Remembers,
     Tempered,
     Widened,
 )
@@ -741,6 +742,30 @@ def test_state_that_calls_change_is_saved_as_it_was(
         assert each.calls.item() == 0
         assert each.last.tolist() == [[0, 0, 0]]
     assert module.last is last
+    assert "outputs_not_repeatable" not in caplog.text
+
+
+def test_nothing_that_a_module_remembers_gets_into_its_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parameters, attributes, containers, objects and generators stay as they were."""
+    module = Remembers()
+    weight, sizes = module.replaced, module.sizes
+    path = save(module, torch.rand(1, 3), tmp_path)
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert module.replaced is weight
+    assert module.sizes is sizes
+    fresh = Remembers()
+    x = torch.rand(2, 3)
+    for each in (module, cast(Remembers, loaded)):
+        assert each.num_calls == 0
+        assert not each.sizes
+        assert list(each.order) == ["a", "b"]
+        assert each.tally.last == 0
+        assert not hasattr(each, "late")
+    with torch.no_grad():
+        assert same(module(x), fresh(x))
+        assert same(cast(Remembers, loaded)(x), Remembers()(x))
     assert "outputs_not_repeatable" not in caplog.text
 
 

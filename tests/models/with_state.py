@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter, OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -26,6 +29,56 @@ class Counts(nn.Module):
 
     def again(self, x: torch.Tensor) -> torch.Tensor:
         return self.forward(x) + self.last
+
+
+class Tally:
+    """An object of the author's own, with attributes and a slot."""
+
+    __slots__ = ("__dict__", "last")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.seen: set[int] = set()
+
+
+class Remembers(nn.Module):
+    """Changes everything that it has in a call, in all the ways there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.hidden = nn.Parameter(torch.ones(3))
+        self.replaced = nn.Parameter(torch.ones(3))
+        self.plain = torch.ones(3)
+        self.array = np.ones(3, np.float64)
+        self.noise = torch.Generator()
+        self.chance = random.Random(1)
+        self.draws = np.random.default_rng(1)
+        self.num_calls = 0
+        self.sizes: list[int] = []
+        self.recent: deque[int] = deque(maxlen=2)
+        self.counts: Counter[str] = Counter()
+        self.order: OrderedDict[str, list[int]] = OrderedDict(a=[1], b=[2])
+        self.tally = Tally()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight.add_(1)
+        self.hidden.data.add_(1)
+        self.replaced = nn.Parameter(self.replaced + 1)
+        self.plain.add_(1)
+        self.array[:] += 1
+        self.num_calls += 1
+        self.sizes.append(len(x))
+        self.recent.append(len(x))
+        self.counts["calls"] += 1
+        self.order["a"].append(1)
+        self.order.move_to_end("a")
+        self.tally.last = len(x)
+        self.tally.seen.add(len(x))
+        self.late = x
+        drawn = torch.rand(3, generator=self.noise) + self.chance.random()
+        return x * self.weight * self.hidden + drawn * self.draws.random()
 
 
 class Overwrites(nn.Module):

@@ -27,6 +27,7 @@ from tfs.core.signature import (
 )
 from tfs.core.tensor_view import TensorView
 from tfs.export.calling import name_inputs
+from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import SINGLE_OUTPUT, ModuleCalls
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import (
@@ -76,10 +77,12 @@ class Derived:
     is_own_type: bool = False
 
 
-def derive(module: nn.Module, options: SignatureOptions) -> Derived:
+def derive(
+    module: nn.Module, options: SignatureOptions, kept: KeptState | None = None
+) -> Derived:
     """Calls the module (which is in evaluation mode) and writes down its signature.
 
-    Its buffers are put back after each call.
+    Its state is put back after each call: as ``kept`` has it, else as it is now.
 
     Raises:
         InvalidArgument: The call fails, its result cannot be served, or the options
@@ -98,7 +101,7 @@ def derive(module: nn.Module, options: SignatureOptions) -> Derived:
     for name, value in options.defaults.items():
         example.setdefault(name, value)
     _check_options(options, example, where)
-    calls = ModuleCalls(module, options, forms)
+    calls = ModuleCalls(module, options, forms, kept or KeptState(module))
     outputs = calls.first(example)
     observed = [outputs]
     if options.batched:

@@ -13,7 +13,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
 from tfs.export.calling import is_nested, name_outputs, run
 from tfs.export.gradient_advice import gradient_advice
-from tfs.export.kept_buffers import KeptBuffers
+from tfs.export.kept_state import KeptState
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Value, Values, dtype_of, shape_of
 from tfs.runtime.guest.nested_values import Form, nesting
@@ -49,8 +49,9 @@ def outputs_of(
     options: SignatureOptions,
     forms: Mapping[str, Form],
     inputs: Mapping[str, Value],
+    kept: KeptState,
 ) -> Called:
-    """Calls a signature's method once; its buffers are put back.
+    """Calls a signature's method once; the module's state is put back.
 
     Raises:
         InvalidArgument: What it returned cannot be served; says what to change.
@@ -60,11 +61,10 @@ def outputs_of(
     # Hooks run for forward only when the module itself is called.
     call = module if options.call == "forward" else getattr(module, options.call)
     single = SINGLE_OUTPUT[Method(options.method)]
-    kept = KeptBuffers(module)
     try:
         result = run(nesting(call, forms), inputs)
         outputs = {
-            # An output may be a view of a buffer, which is about to be put back.
+            # An output may be a view of the module's state, about to be put back.
             name: value.clone() if isinstance(value, torch.Tensor) else value
             for name, value in name_outputs(
                 result, options.output_names, single, where
@@ -87,15 +87,21 @@ class ModuleCalls:
         module: In evaluation mode.
         options: Say which method, and how its outputs are named.
         forms: How arguments that are containers are made of inputs.
+        kept: The module's state, put back after each call.
 
     """
 
     def __init__(
-        self, module: nn.Module, options: SignatureOptions, forms: Mapping[str, Form]
+        self,
+        module: nn.Module,
+        options: SignatureOptions,
+        forms: Mapping[str, Form],
+        kept: KeptState,
     ) -> None:
         self._module = module
         self._options = options
         self._forms = forms
+        self._kept = kept
         self._where = f"{type(module).__name__}.{options.call}"
         self._seen: list[Called] = []
         self._errors: list[Exception] = []
@@ -144,7 +150,7 @@ class ModuleCalls:
             return None
 
     def _call(self, inputs: Mapping[str, Value]) -> Values:
-        found = outputs_of(self._module, self._options, self._forms, inputs)
+        found = outputs_of(self._module, self._options, self._forms, inputs, self._kept)
         self._seen.append(found)
         outputs, first = found.outputs, self._seen[0].outputs
         if outputs.keys() != first.keys():

@@ -20,6 +20,7 @@ from tfs.export.calling import OF_PROGRAMS, evaluation
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import Derived, derive
 from tfs.export.examples import place_examples
+from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import outputs_of
 from tfs.export.package import PackageRules
 from tfs.export.package_resources import readable
@@ -81,7 +82,7 @@ def save(
     archive was loaded back and gave the same outputs as ``module``; a server that
     watches the directory can never see a part of it. The module is called a few
     times on its example inputs, in evaluation mode and without gradients; its
-    training flags and buffers are put back. Blocks.
+    training flags and state (parameters, buffers, attributes) are put back. Blocks.
 
     Args:
         module: What to serve. It is saved with the weights it has now, without a
@@ -173,7 +174,7 @@ def save(
         threads["concurrency"] = concurrency
         concurrency_of(threads, type(module).__name__)
     with without_compiled_parts(module), evaluation(module), readable(resources):
-        derived = {key: derive(module, each) for key, each in options.items()}
+        derived = _derived(module, options)
         final = publish(
             base,
             version,
@@ -183,6 +184,14 @@ def save(
         )
     log.info("event=version_exported path=%s platform=%s", final, platform)
     return final
+
+
+def _derived(
+    module: nn.Module, options: Mapping[str, SignatureOptions]
+) -> dict[str, Derived]:
+    """Returns the signatures; the module's state is as before, and no copy is left."""
+    kept = KeptState(module)
+    return {key: derive(module, each, kept) for key, each in options.items()}
 
 
 def _fill(
@@ -215,11 +224,12 @@ def _judge(
     is_exact: bool,
 ) -> None:
     """Raises unless the module itself does not repeat the outputs that differ."""
+    kept = KeptState(module)
     for key, names in differing.items():
         where = f"{type(module).__name__}.{options[key].call}"
         expected = derived[key].outputs
         again = outputs_of(
-            module, options[key], derived[key].forms, derived[key].example
+            module, options[key], derived[key].forms, derived[key].example, kept
         ).outputs
         if all(same(expected[name], again[name]) for name in names):
             raise DataLoss(
