@@ -27,6 +27,8 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
+from sources.watch_limit import WatchLimit
+
 log = logging.getLogger(__name__)
 
 # Every watch costs watchdog a thread. From this many base paths in one folder on,
@@ -98,7 +100,8 @@ class DirectoryWatcher(Protocol):
         """Returns whether ``path``, one of those to watch, is watched now.
 
         One that has appeared since, or is another directory under the same name,
-        is watched from here on. False if it does not exist or a limit is reached.
+        is watched from here on. False if it does not exist or a limit is reached, be it
+        for a directory below.
         """
         ...
 
@@ -106,7 +109,8 @@ class DirectoryWatcher(Protocol):
         """Whether the directory that is watched for ``path`` is still the one there.
 
         Renaming a watched directory away raises no event below it, nor does
-        turning a link to it elsewhere: ask now and then.
+        turning a link to it elsewhere: ask now and then. False as well once it is
+        known that not all below it is watched.
         """
         ...
 
@@ -119,15 +123,23 @@ class WatchdogWatcher:
     """A :class:`DirectoryWatcher` on watchdog's observer for this system.
 
     Links below a watched directory are not followed: a change behind one is found
-    by the next look.
+    by the next look. Where the system runs out of watches, a tree may be watched in part:
+    then it does not count as watched, until there are enough.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: WatchLimit | None = None) -> None:
+        self._limit = limit or WatchLimit()
         self._observer: BaseObserver | None = None
         self._handler: _Handler | None = None
         self._root_by_path: dict[str, str] = {}
         self._watches: dict[str, tuple[ObservedWatch, _Identity]] = {}
         self._too_large: dict[str, _Identity] = {}  # roots that are polled
+        self._partial: set[str] = (
+            set()
+        )  # roots some of whose directories are not watched
+        self._refused: set[str] = (
+            set()
+        )  # roots of which it was logged that they are not
 
     def start(self, on_change: OnChange) -> None:
         """Starts watchdog's threads."""
@@ -156,12 +168,15 @@ class WatchdogWatcher:
     def is_current(self, path: str) -> bool:
         """Compares inodes: one ``stat``, no more."""
         root = self._root_by_path.get(path)
-        return root is not None and self._is_watched(root, _identity(root))
+        if root is None or root in self._partial:
+            return False
+        return self._is_watched(root, _identity(root))
 
     def close(self) -> None:
         """Stops watchdog's threads and waits for them."""
         observer, self._observer = self._observer, None
         self._watches.clear()
+        self._limit.close()
         if observer is not None:
             observer.stop()
             observer.join()
@@ -178,7 +193,10 @@ class WatchdogWatcher:
     def _ensure_root(self, root: str) -> bool:
         identity = _identity(root)
         if self._is_watched(root, identity):
-            return True
+            if self._limit.is_reached(self._watches[root][0].path):
+                return self._refuse(root, "no inotify watches left")
+            if root not in self._partial:
+                return True
         real = os.path.realpath(root)
         if root in self._watches:
             self._drop(root, real)  # the kernel's watch follows the old directory
@@ -189,6 +207,8 @@ class WatchdogWatcher:
             return False
         if self._too_large.get(root) == identity:
             return False
+        if self._limit.is_reached(real):
+            return self._refuse(root, "no inotify watches left")
         if holds_more_directories(real, MAX_DIRECTORIES):
             log.warning(
                 "event=not_watched path=%s polling_instead directories=%d+",
@@ -204,15 +224,30 @@ class WatchdogWatcher:
             )
         except OSError as error:
             # Out of inotify watches, or gone again: polling takes over.
-            log.warning("event=watch_failed path=%s error=%s", root, error)
             handler.forget_root(real, root)
-            return False
+            return self._refuse(root, str(error))
         self._watches[root] = (scheduled, identity)
+        self._partial.discard(root)
+        if self._limit.is_reached(real):
+            return self._refuse(root, "no inotify watches left")
+        self._refused.discard(root)
         return True
+
+    def _refuse(self, root: str, error: str) -> bool:
+        """Notes that a root is not watched, or in part; returns False."""
+        if root in self._watches:
+            self._partial.add(root)
+        if root not in self._refused:
+            self._refused.add(root)
+            log.warning(
+                "event=watch_failed path=%s polling_instead error=%s", root, error
+            )
+        return False
 
     def _drop(self, root: str, real: str = "") -> None:
         """Watches a root no more; ``real`` is where it leads now, if it is to stay."""
         watch, _ = self._watches.pop(root)
+        self._partial.discard(root)
         dropped = [root]
         if watch.path == real:
             # Another directory has its name: the watch is of no use to anybody, and none
@@ -220,6 +255,7 @@ class WatchdogWatcher:
             dropped += [r for r, (other, _) in self._watches.items() if other == watch]
             for other_root in dropped[1:]:
                 del self._watches[other_root]
+                self._partial.discard(other_root)
         if self._handler is not None:
             for each in dropped:
                 self._handler.forget_root(watch.path, each)

@@ -16,6 +16,7 @@ from sources.directory_watcher import (
     WatchdogWatcher,
     choose_roots,
 )
+from sources.watch_limit import WatchLimit
 
 
 def test_a_few_base_paths_are_watched_themselves() -> None:
@@ -272,6 +273,62 @@ def test_a_tree_that_is_too_large_is_polled(
         assert not watcher.ensure(str(large))
         assert watcher.ensure(str(small))
         assert not watcher.is_current(str(large))
+    finally:
+        watcher.close()
+
+
+class FakeLimit(WatchLimit):
+    """Is reached where a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[bool] = []
+
+    def is_reached(self, path: str) -> bool:
+        return self.answers.pop(0) if self.answers else super().is_reached(path)
+
+
+def test_without_watches_left_nothing_counts_as_watched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is polled, which is logged once, and watched when there are some again."""
+    limit, told = FakeLimit(), Told()
+    watcher = WatchdogWatcher(limit)
+    limit.answers = [True] * 3
+    watcher.start(told.note)
+    try:
+        watcher.watch([str(tmp_path)])
+        assert [watcher.ensure(str(tmp_path)) for _ in range(3)] == [False, False, True]
+        assert caplog.text.count("no inotify watches left") == 1
+        (tmp_path / "1").mkdir()
+        told.wait_for(tmp_path / "1")
+    finally:
+        watcher.close()
+
+
+@pytest.mark.parametrize("when", ["while it was set", "later"])
+def test_a_tree_that_is_watched_in_part_is_polled_until_it_is_whole(
+    tmp_path: Path, when: str
+) -> None:
+    """Watches ran out on the way down, or before a directory appeared: nobody says so."""
+    limit, told = FakeLimit(), Told()
+    watcher = WatchdogWatcher(limit)
+    path = str(tmp_path)
+    watcher.start(told.note)
+    try:
+        limit.answers = [False, True] if when == "while it was set" else []
+        watcher.watch([path])
+        if when == "later":
+            assert watcher.is_current(path)
+            limit.answers = [True]
+            assert not watcher.ensure(path)
+        assert not watcher.is_current(path)
+        limit.answers = [True]
+        assert not watcher.ensure(path)
+        assert watcher.ensure(path)
+        assert watcher.is_current(path)
+        (tmp_path / "1").mkdir()
+        told.wait_for(tmp_path / "1")
     finally:
         watcher.close()
 
