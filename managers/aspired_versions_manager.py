@@ -19,13 +19,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import PATIENCE_S, BasicManager
 from managers.driver import Driver
 from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES
+from managers.harness_state import END_STATES, HarnessState
 from managers.inbox import Aspired, Inbox
 from managers.later_tries import LaterTries, LaterTry
 from managers.load_status import LoadStatus
@@ -45,6 +46,7 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
@@ -203,6 +205,29 @@ class AspiredVersionsManager:
         self._planner.set_policy(name, policy)
         self._inbox.note_change(name, is_urgent=True)
 
+    def try_again(self, name: str, versions: AbstractSet[int]) -> None:
+        """Has versions of ``name`` that failed loaded again, soon; never blocks.
+
+        Namely those that a source aspires: one that failed begins anew, with all its
+        retries; one that pauses between two attempts has the next one now; one that serves
+        with a fault (``report_servable_error``) is loaded beside itself, or after itself, as
+        its policy says. Others stay as they are. ``has_taken_in_all`` tells when.
+        """
+        self._inbox.try_again(name, versions)
+
+    def failed_versions(self, name: str) -> AbstractSet[int]:
+        """Returns the aspired versions of ``name`` that ``try_again`` would try."""
+        return frozenset(
+            harness.id.version
+            for harness in self._basic.harnesses(name)
+            if harness.is_aspired
+            and (
+                harness.state is HarnessState.ERROR
+                or harness.retry_at_s is not None
+                or self._basic.is_faulty(harness)
+            )
+        )
+
     def report_servable_error(
         self, servable_id: ServableId, error: ServingError | None
     ) -> None:
@@ -302,11 +327,13 @@ class AspiredVersionsManager:
         with self._stepping:
             while True:
                 next_s = self._basic.collect()
-                self._try_again()
+                self._try_later()
                 mail = self._inbox.take()
                 for aspired in mail.aspired.values():
                     self._reconcile(aspired)
-                if mail.aspired:
+                for name, numbers in mail.tried_again.items():
+                    self._try_now(name, numbers)
+                if mail.aspired or mail.tried_again:
                     self._inbox.confirm(mail)
                     self._on_taken_in()
                 waiting = dict.fromkeys(self._planner.take_waiting(), True)
@@ -417,7 +444,35 @@ class AspiredVersionsManager:
                 soon_s = min(later.at_s, now_s + later.pause_s)
                 self._later.add(replace(later, at_s=soon_s))
 
-    def _try_again(self) -> None:
+    def _try_now(self, name: str, numbers: AbstractSet[int]) -> None:
+        """Has versions that failed, or pause between attempts, loaded now."""
+        for harness in self._basic.harnesses(name):
+            if harness.id.version not in numbers or not harness.is_aspired:
+                continue
+            why = "tried again by request"
+            if harness.state is HarnessState.ERROR:
+                self._basic.try_again(harness.id, harness.generation, why)
+            elif harness.state is HarnessState.READY:
+                self._replace_faulty(harness, why)
+            else:
+                harness.end_pause()
+
+    def _replace_faulty(self, harness: LoaderHarness, why: str) -> None:
+        """Loads a version anew that serves and is not well, as if its files had changed."""
+        make_another = harness.make_another
+        if make_another is None or not self._basic.is_faulty(harness):
+            return
+        try:
+            data = ServableData(harness.id, make_another())
+        except Exception as error:  # of its files, which may have gone since
+            log.warning(
+                "event=not_tried_again servable=%s error=%s", harness.id.slashed, error
+            )
+            return
+        self._unaspire(harness, f"replaced; {why}")
+        self._basic.manage(data, reason=why, is_replacement=True)
+
+    def _try_later(self) -> None:
         """Has versions loaded again that stood back for long enough."""
         for later in self._later.take_due(self._clock.now()):
             harness = self._basic.harness(later.id, later.generation)

@@ -297,6 +297,11 @@ class BasicManager:
         managed = self._versions.find(servable_id)
         return None if managed is None else managed.harness.snapshot()
 
+    def is_faulty(self, harness: LoaderHarness) -> bool:
+        """Whether what a version serves was reported not to be well."""
+        managed = self._versions.find(harness.id, harness.generation)
+        return managed is not None and managed.published.fault is not None
+
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""
         managed = self._versions.find(servable_id)

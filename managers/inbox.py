@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,12 +20,14 @@ class Mail:
 
     Attributes:
         aspired: What sources said, by servable, the last word of each.
+        tried_again: Versions that somebody wants tried again, by servable.
         changed: Servables to which something happened, and whether that cannot wait.
-        num_aspired: How many words of sources had come in by then.
+        num_aspired: How many words of sources, and such wishes, had come in by then.
 
     """
 
     aspired: Mapping[str, Aspired]
+    tried_again: Mapping[str, AbstractSet[int]]
     changed: Mapping[str, bool]
     num_aspired: int
 
@@ -42,6 +45,7 @@ class Inbox:
         # Guards the fields below; leaf: on_change and sources take it on any thread.
         self._lock = threading.Lock()
         self._aspired: dict[str, Aspired] = {}
+        self._tried_again: dict[str, AbstractSet[int]] = {}
         self._changed: dict[str, bool] = {}
         self._num_aspired = 0
         self._num_taken_in = 0  # of those, compared with what is managed
@@ -57,6 +61,17 @@ class Inbox:
             self._changed.setdefault(aspired.name, False)
         self._on_mail()
 
+    def try_again(self, name: str, versions: AbstractSet[int]) -> None:
+        """Takes the wish that versions which failed be tried again."""
+        with self._lock:
+            if self._is_closed:
+                return
+            before = self._tried_again.get(name, frozenset())
+            self._tried_again[name] = before | versions
+            self._num_aspired += 1
+            self._changed.setdefault(name, False)
+        self._on_mail()
+
     def note_change(self, name: str, *, is_urgent: bool = False) -> None:
         """Notes that something happened to a servable."""
         with self._lock:
@@ -66,8 +81,10 @@ class Inbox:
     def take(self) -> Mail:
         """Empties the inbox."""
         with self._lock:
-            mail = Mail(self._aspired, self._changed, self._num_aspired)
-            self._aspired, self._changed = {}, {}
+            mail = Mail(
+                self._aspired, self._tried_again, self._changed, self._num_aspired
+            )
+            self._aspired, self._tried_again, self._changed = {}, {}, {}
             return mail
 
     def confirm(self, mail: Mail) -> None:
@@ -85,7 +102,7 @@ class Inbox:
     def has_mail(self) -> bool:
         """Whether there is anything to take."""
         with self._lock:
-            return bool(self._aspired or self._changed)
+            return bool(self._aspired or self._tried_again or self._changed)
 
     def has_changed(self, name: str) -> bool:
         """Whether something happened to a servable that was not taken yet."""
@@ -102,3 +119,4 @@ class Inbox:
         with self._lock:
             self._is_closed = True
             self._aspired.clear()
+            self._tried_again.clear()

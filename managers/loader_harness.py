@@ -266,6 +266,12 @@ class LoaderHarness:
             self._fail_locked(self.error or self._cancelled_error())
             return True
 
+    def end_pause(self) -> None:
+        """Has the next attempt come now, if one is to come."""
+        with self._lock:
+            if self.retry_at_s is not None:
+                self.retry_at_s = self._clock.now()
+
     def estimate_once(self) -> Progress:
         """Asks the loader what it takes; ``estimate`` holds the answer when DONE.
 

@@ -32,6 +32,7 @@ class Round:
         is_changed: Whether the configuration did.
         due: Names to look at.
         is_pulse: Whether to see if what is watched is still the same directories.
+        repeated: Of those due, what is to be said again though nothing changed.
 
     """
 
@@ -42,6 +43,7 @@ class Round:
     is_changed: bool
     due: Sequence[str]
     is_pulse: bool
+    repeated: AbstractSet[str]
 
 
 class Agenda:
@@ -68,6 +70,7 @@ class Agenda:
         self._is_repositorys: Callable[[str], bool] | None = None
         self._removed: list[str] = []
         self._is_config_new = True
+        self._repeated: AbstractSet[str] = frozenset()
         self._pulse_s = math.inf
         self._storage_due_s = math.inf
         # Looks of the configuration taken in last that are not over.
@@ -147,6 +150,19 @@ class Agenda:
                 time.insist(self._clock.now())
                 self._changed.notify_all()
 
+    def repeat(self, name: str) -> None:
+        """Has a servable looked at now, and what there is of it said again.
+
+        That is waited for as for a configuration.
+        """
+        with self._changed:
+            time = self._times.get(name)
+            if time is not None:
+                time.insist(self._clock.now())
+                self._repeated |= {name}
+                self._num_asked += 1
+                self._changed.notify_all()
+
     def insist_on_repository(self) -> None:
         """Has the directory of models looked at now."""
         with self._changed:
@@ -210,6 +226,7 @@ class Agenda:
                 self._pulse_s = now_s + pulse_pause_s
             removed, self._removed = self._removed, []
             is_changed, self._is_config_new = self._is_config_new, False
+            repeated, self._repeated = self._repeated, frozenset()
             return Round(
                 now_s,
                 self._num_asked,
@@ -218,6 +235,7 @@ class Agenda:
                 is_changed,
                 [name for name, time in self._times.items() if time.due_s <= now_s],
                 is_pulse,
+                repeated,
             )
 
     def end_round(self, number: int, looking: AbstractSet[str]) -> None:

@@ -127,6 +127,10 @@ class FetchedStream:
             self._make_room()
         return missing
 
+    def forget_failures(self) -> None:
+        """Lets copies that failed be tried again as soon as the source repeats itself."""
+        self._failures.clear()
+
     def try_again(self, path: StoragePath, now_s: float) -> bool:
         """Returns whether to copy a version that failed, which is on its way then.
 

@@ -99,6 +99,13 @@ class FetchingSourceAdapter:
             stream = self._streams.get(name)
             return stream is not None and stream.is_moving
 
+    def forget_failures(self, name: str) -> None:
+        """Lets copies of a servable that failed be tried at the source's next word."""
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is not None:
+                stream.forget_failures()
+
     def close(self) -> None:
         """Makes later calls, and copies that end later, do nothing."""
         self._outlet.close()

@@ -263,6 +263,16 @@ class FileSystemSource:
         """Has the source's thread look at everything now; returns at once."""
         self._agenda.insist_on_all()
 
+    def say_again(self, name: str) -> None:
+        """Has what there is of a servable looked at and said again; never waits for a scan.
+
+        By the source's thread if it runs, else before this returns. So targets try anew what
+        they failed to make of it. ``wait_applied`` waits for it.
+        """
+        self._agenda.repeat(name)
+        if self._thread is None and self._outlet.is_connected:
+            self.step()
+
     def mark_changed(self, path: str) -> None:
         """Notes that something at, above or below ``path`` changed. Thread-safe."""
         self._agenda.mark_changed(path)
@@ -292,6 +302,8 @@ class FileSystemSource:
                 due += self._find_stale(now.servables, due)
                 if self._repository is not None and self._repository.is_stale():
                     self._agenda.insist_on_repository()
+            for name in now.repeated & self._records.keys():
+                self._records[name].must_repeat = True
             for name in due:
                 self._look(now.servables[name])
             self._give_up_waiting()

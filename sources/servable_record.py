@@ -43,6 +43,7 @@ class ServableRecord:
             yet: it was not looked at as it is configured now, or something settles.
         distant: Where looks come from while the base path may not answer, None if it
             never lay where that can be.
+        must_repeat: Whether somebody asked for what is said to be said again.
 
     """
 
@@ -53,6 +54,7 @@ class ServableRecord:
     is_late: bool = False
     outlook: bool | None = None
     distant: DistantLook[Look] | None = None
+    must_repeat: bool = False
     _sightings: Mapping[str, Sighting] = field(default_factory=dict)
     _said: Versions | None = None  # None before anything was
     _said_s: float = 0.0
@@ -117,7 +119,7 @@ class ServableRecord:
                 found,
                 known=self.at_hand,
                 is_new=self._is_new,
-                repeat=now_s - self._said_s >= _REPEAT_S,
+                repeat=self.must_repeat or now_s - self._said_s >= _REPEAT_S,
                 unload_when_empty=unload_when_empty,
             )
             aspired = decision.aspired
@@ -175,6 +177,7 @@ class ServableRecord:
             )
         self._said = aspired.versions
         self._said_s = now_s
+        self.must_repeat = False
 
     def _log_problem(self, problem: str) -> None:
         log.warning("event=source_problem servable=%s %s", self.servable.name, problem)

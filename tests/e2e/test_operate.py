@@ -22,6 +22,7 @@ from tests.e2e.serving import (
 )
 from tfs.client import Client
 from tfs.core.errors import PermissionDenied, Unimplemented
+from tfs.export import save_python
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -142,6 +143,49 @@ def test_a_split_is_sticky_and_a_promotion_ends_it(
             assert all(wider[key] == 2 for key in keys if first[key] == 2)
             assert "version 2 of scale is the primary" in server.tfs("promote", "scale")
             assert {side(key) for key in keys} == {2}
+
+
+NEEDY = """
+class Servable:
+    signatures = {
+        "serving_default": {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
+            "outputs": {"y": {"dtype": "float32", "shape": [-1, 2]}},
+        }
+    }
+
+    def load(self, version):
+        open(NEEDED).close()
+
+    def predict(self, x):
+        return x
+"""
+
+
+def test_what_failed_is_tried_again_though_nobody_can_touch_it(tmp_path: Path) -> None:
+    """The fault lay outside the version's directory, and is mended."""
+    needed, place = tmp_path / "needed.txt", tmp_path / "servable.py"
+    place.write_text(NEEDY.replace("NEEDED", repr(str(needed))))
+    export_scale(tmp_path / "scale", 1)
+    with Operated(tmp_path, "--max_num_load_retries=0") as server:
+        server.wait_for("scale/1 is available")
+        assert "no version of scale" in server.tfs("retry", "scale", code=1)
+        needed.touch()
+        save_python(place, tmp_path / "staged")
+        needed.unlink()
+        (tmp_path / "staged" / "1").rename(tmp_path / "scale" / "2")
+        server.wait_for("event=load_failed servable=scale/2")
+        output = server.tfs("retry", "scale", code=1)
+        assert "version 2 of scale failed again" in output
+        assert str(needed) in output
+        assert server.predicted() == 1
+        needed.touch()
+        (dry,) = server.json("retry", "scale", "--dry_run")["versions"]
+        assert dry == "2"
+        output = server.tfs("retry", "scale", "2")
+        assert "version 2 of scale is available" in output
+        assert server.predicted() == 2
 
 
 def test_a_rollback_outlives_damage_edits_and_a_restart(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from managers.version_policy.action import Action, ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
 from managers.version_policy.standing_in import standing_in
-from tests.managers.environment import POOLS, Environment, Pools
+from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools
 from tfs.core.errors import (
     Code,
     DataLoss,
@@ -1077,6 +1077,80 @@ def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
     env.aspire("m", env.loader("m", 2, errors=[InvalidArgument("corrupt")]))
     env.settle()
     assert env.available("m") == (1,)
+    assert env.close()
+
+
+@pytest.mark.parametrize("pools", POOLS, ids=str)
+def test_a_version_that_failed_is_tried_again_by_request(pools: Pools) -> None:
+    """With all its retries, beside what serves; what is well, or unknown, is left alone."""
+    env = Environment(
+        pools,
+        options=AspiredVersionsManagerOptions(retry=NO_RETRY, release_memory=None),
+    )
+    env.aspire("m", 1)
+    env.settle()
+    env.aspire("m", env.loader("m", 2, errors=[InvalidArgument("no service")]))
+    env.settle()
+    before = len(env.events())
+    assert env.manager.failed_versions("m") == {2}
+    env.manager.try_again("m", {1, 2, 9})
+    assert not env.manager.has_taken_in_all
+    env.settle()
+    assert env.manager.has_taken_in_all
+    assert env.available("m") == (2,)
+    assert env.events()[before:] == [
+        ("m/2", "START"),
+        ("m/2", "LOADING"),
+        ("m/2", "AVAILABLE"),
+        ("m/1", "UNLOADING"),
+        ("m/1", "END"),
+    ]
+    state = env.monitor.state(ServableId("m", 2))
+    assert state is not None
+    assert "tried again by request" in state.reason
+    assert env.manager.failed_versions("m") == frozenset()
+    assert env.close()
+
+
+def test_a_pause_between_attempts_ends_by_request() -> None:
+    """Who has mended the fault need not wait a minute for the next attempt."""
+    env = patient()
+    env.aspire("n", env.loader("n", 1, errors=[Unavailable("busy")]))
+    env.settle()
+    assert env.manager.failed_versions("n") == {1}
+    env.manager.try_again("n", {1})
+    env.settle()
+    assert env.available("n") == (1,)
+    env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")]))
+    env.settle()
+    assert env.available("m") == (1,)  # stands in until the next attempt
+    env.manager.try_again("m", {2})
+    env.settle()
+    assert env.available("m") == (2,)
+    env.clock.advance(100.0)
+    env.settle()
+    assert env.log.count("load", ServableId("m", 2)) == 2
+    assert env.close()
+
+
+def test_a_version_that_serves_with_a_fault_is_loaded_anew_by_request() -> None:
+    """Crashes may have been somebody else's fault; the old one serves until it is there."""
+    env = Environment(POOLS[0])
+    env.aspire("m", 1)
+    env.settle()
+    env.manager.report_servable_error(
+        ServableId("m", 1), FailedPrecondition("quarantined")
+    )
+    assert env.manager.failed_versions("m") == {1}
+    env.manager.try_again("m", {1})
+    env.settle()
+    assert env.available("m") == (1,)
+    assert env.error("m", 1) is None
+    assert env.log.count("load", ServableId("m", 1)) == 2
+    assert env.log.count("unload", ServableId("m", 1)) == 1
+    env.aspire("m", 1)
+    env.settle()
+    assert env.log.count("load", ServableId("m", 1)) == 2
     assert env.close()
 
 

@@ -152,6 +152,7 @@ SERVICES = {
         "Promote",
         "Rollback",
         "ResetOverride",
+        "RetryLoad",
     ],
 }
 

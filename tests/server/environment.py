@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from managers.aspired_versions_manager import (
     AspiredVersionsManager,
@@ -127,9 +128,12 @@ class Environment:
         )
 
     def _loader(self, servable_id: ServableId, storage: StoragePath) -> Loader[object]:
-        errors: list[ServingError] = []
-        if storage.path in self.broken:
-            errors = [DataLoss(f"{storage.path} is damaged")]
+        path = storage.path
+        # Asked for anew by each load, so that what is mended can be tried again.
+        errors: Iterator[ServingError | None] = (
+            DataLoss(f"{path} is damaged") if path in self.broken else None
+            for _ in itertools.count()
+        )
         return PuppetLoader(
             servable_id, value=storage.path, errors=errors, log=self.log
         )

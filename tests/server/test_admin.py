@@ -368,6 +368,55 @@ def test_a_version_that_stands_back_for_another_says_when_it_is_tried_again() ->
     ]
 
 
+def test_a_version_that_failed_is_tried_again() -> None:
+    """Its files need not be touched, and what is well is not loaded anew."""
+    operator = operating(1)
+    env = operator.env
+    path = env.add_version("a", 2)
+    env.broken.add(path)
+    env.look()
+    for problem in ("status", "model"):
+        reply = operator.ask("retry_load", pb.RetryLoadRequest(model="a"))
+        assert list(reply.versions) == [2]
+        assert f"{path} is damaged" in str(getattr(reply, problem))
+    assert env.served("a") == 1
+    env.broken.clear()
+    checked = operator.ask(
+        "retry_load", pb.RetryLoadRequest(model="a", version=2, validate_only=True)
+    )
+    assert (list(checked.versions), checked.status.code) == ([2], 0)
+    assert env.served("a") == 1
+    reply = operator.ask("retry_load", pb.RetryLoadRequest(model="a", version=2))
+    assert reply.status.code == 0
+    assert reply.model.primary == 2
+    assert env.served("a") == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "words"),
+    [
+        (pb.RetryLoadRequest(model="a"), FailedPrecondition, "no version of a that is"),
+        (pb.RetryLoadRequest(model="a", version=2), FailedPrecondition, "it is AVAIL"),
+        (
+            pb.RetryLoadRequest(model="a", version=1),
+            FailedPrecondition,
+            "not asked for",
+        ),
+        (pb.RetryLoadRequest(model="a", version=7), NotFound, "version 7 of a is not"),
+        (pb.RetryLoadRequest(model="b"), NotFound, "b"),
+    ],
+)
+def test_what_has_not_failed_is_not_tried_again(
+    request_: pb.RetryLoadRequest, kind: type[ServingError], words: str
+) -> None:
+    """Who means another version hears how this one stands."""
+    operator = operating(1)
+    operator.env.add_version("a", 2)
+    operator.env.look()
+    with pytest.raises(kind, match=words):
+        operator.ask("retry_load", request_)
+
+
 def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
     """Of the limit, and by whom: the first question when a version is refused for memory."""
     tracker = ResourceTracker.ram(64 << 20)

@@ -124,6 +124,19 @@ def test_nothing_is_due_before_somebody_listens() -> None:
     assert answers == [True, False]
 
 
+def test_what_is_to_be_said_again_is_looked_at_and_waited_for(looker: Looker) -> None:
+    """Like a configuration of one servable; of one that is not monitored it is nothing."""
+    looker.round()
+    looker.agenda.repeat("nobody")
+    assert looker.agenda.wait_applied(0.0)
+    looker.agenda.repeat("a")
+    assert not looker.agenda.wait_applied(0.0)
+    done = looker.round()
+    assert (list(done.due), done.repeated) == (["a"], {"a"})
+    assert looker.agenda.wait_applied(0.0)
+    assert not looker.round().repeated
+
+
 def test_one_thread_may_look() -> None:
     """And none after the end."""
     agenda = Agenda({}, FakeClock())

@@ -392,3 +392,21 @@ def test_the_fetching_adapter_keeps_the_promises(
         )
 
     check(make, StoragePath("/m/1"))  # type: ignore[arg-type]
+
+
+def test_a_copy_that_failed_is_tried_again_by_request(tmp_path: Path) -> None:
+    """Pauses double up to a quarter of an hour; who has mended the store need not wait."""
+    w = World(tmp_path)
+    one = w.publish(1)
+    w.remote.failing_call = w.remote.num_calls + 1
+    w.aspire(one)
+    w.executor.run()
+    assert w.last() == ["1 UNAVAILABLE"]
+    w.aspire(one)
+    assert w.executor.held == []
+    w.adapter.forget_failures("m")
+    w.adapter.forget_failures("nobody")
+    w.aspire(one)
+    w.executor.run()
+    assert w.last() == ["1"]
+    w.close()

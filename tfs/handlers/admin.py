@@ -90,6 +90,16 @@ class Admin(Protocol):
         """Drops a model's override."""
         ...
 
+    def retry_load(
+        self,
+        request: pb.RetryLoadRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.RetryLoadResponse],
+    ) -> None:
+        """Tries versions that failed again."""
+        ...
+
 
 def admin_methods(admin: Admin, access: AdminAccess) -> list[Method]:
     """Returns the methods of AdminService."""
@@ -122,6 +132,7 @@ def admin_methods(admin: Admin, access: AdminAccess) -> list[Method]:
         method(
             "ResetOverride", pb.ResetOverrideRequest, changing(admin.reset_override)
         ),
+        method("RetryLoad", pb.RetryLoadRequest, changing(admin.retry_load)),
     ]
 
 

@@ -7,11 +7,12 @@ Deciding is elsewhere (canary/change, config/running_config), and so is reportin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tfs.core.clock import Clock
 from tfs.core.errors import (
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     ServingError,
@@ -21,7 +22,7 @@ from tfs.core.errors import (
 from tfs.handlers.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.admin_reports import apply_reply
+from tfs.server.admin_reports import apply_reply, fill_error
 from tfs.server.canary.change import (
     PROMOTE,
     ROLLBACK,
@@ -40,6 +41,7 @@ from tfs.server.config.running_config import (
 from tfs.server.config.server_config import Message, parse_config_text
 from tfs.server.core import ServerCore
 from tfs.server.core_reports import CoreReports, available
+from tfs.server.retrying import problem_of_retried, versions_to_retry
 
 log = logging.getLogger(__name__)
 
@@ -252,6 +254,58 @@ class CoreAdmin:
             done,
             lambda outcome: pb.ResetOverrideResponse(outcome=outcome),
         )
+
+    def retry_load(
+        self,
+        request: pb.RetryLoadRequest,
+        caller: str,
+        deadline_s: float | None,
+        done: Done[pb.RetryLoadResponse],
+    ) -> None:
+        """Tries versions that failed again."""
+        name, core = request.model, self._core
+
+        def choose() -> list[int]:
+            require_configured(self._reports.running(), name)
+            wanted = request.version if request.HasField("version") else None
+            failed = core.failed_versions(name)
+            return versions_to_retry(
+                name, wanted, failed, core.version_states(name), core.problem(name)
+            )
+
+        def begin(chosen: list[int] | ServingError) -> None:
+            if isinstance(chosen, ServingError):
+                done(chosen)
+                return
+
+            def finish(error: ServingError | None) -> None:
+                self._run(lambda: self._retried(name, chosen, error), done)
+
+            if request.validate_only:
+                reply = pb.RetryLoadResponse(versions=chosen)
+                reply.status.SetInParent()
+                reply.notes.append("it could be done; nothing was tried")
+                done(reply)
+                return
+            log.info("event=retry_asked servable=%s by=%s", name, caller)
+            core.try_again(name, frozenset(chosen), deadline_s, finish)
+
+        self._run(choose, begin)
+
+    def _retried(
+        self, name: str, versions: Sequence[int], error: ServingError | None
+    ) -> pb.RetryLoadResponse:
+        """Returns what came of versions that were tried again."""
+        reply = pb.RetryLoadResponse(versions=versions)
+        problem = problem_of_retried(versions, self._core.version_states(name))
+        late = error if isinstance(error, DeadlineExceeded) else None
+        fill_error(reply.status, late or problem)
+        running = self._reports.running()
+        if name in running.effective.models:
+            reply.model.CopyFrom(
+                self._reports.model(running, name, include_stats=False)
+            )
+        return reply
 
     def _pin(
         self, running: RunningConfig, name: str, version: int, made_by: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.load_status import LoadStatus
@@ -37,9 +38,14 @@ from tfs.server.canary.rejections import CanaryRejections
 from tfs.server.canary.trial import TrialParts
 from tfs.server.config.config_in_force import ConfigInForce
 from tfs.server.config.config_outcome import ConfigOutcome
-from tfs.server.config.config_waiters import ConfigWaiters
+from tfs.server.config.config_waiters import ConfigWaiters, Waiter
 from tfs.server.config.overrides_file import OverridesFile
-from tfs.server.config.running_config import Origin, RunningConfig
+from tfs.server.config.running_config import (
+    Change,
+    ModelChange,
+    Origin,
+    RunningConfig,
+)
 from tfs.server.config.server_config import Message, ServerConfig
 from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources
@@ -237,6 +243,38 @@ class ServerCore:
             lambda outcome: on_done(outcome.error),
             deadline_s=deadline_s,
         )
+
+    def failed_versions(self, name: str) -> AbstractSet[int]:
+        """Returns the versions of a model that ``try_again`` would try."""
+        return self._manager.failed_versions(name)
+
+    def try_again(
+        self,
+        name: str,
+        versions: AbstractSet[int],
+        deadline_s: float | None,
+        on_done: Callable[[ServingError | None], None],
+    ) -> None:
+        """Tries versions that failed again, and what failed before it came to their load.
+
+        Returns at once; ``on_done`` is called when nothing more comes of it, or with what is
+        missing shortly before the (monotonic) deadline.
+        """
+        stale = self._waiters.ended((name,))
+        self._manager.try_again(name, versions)
+        self.sources.say_again(name)
+        names = frozenset((name,))
+        waiter = Waiter(
+            lambda outcome: on_done(outcome.error),
+            names,
+            (ModelChange(name, Change.UNCHANGED),),
+            stale,
+            is_base=False,
+            changed=names,
+            sought=names,
+        )
+        self._waiters.add(waiter, deadline_s)
+        self._recheck.ask()
 
     def _follow(self, before: RunningConfig | None, new: RunningConfig) -> None:
         """Makes all parts do as a config says; it was validated, so nothing fails."""

@@ -293,7 +293,9 @@ class ModelFleet:
         self._keep_note(servable_id, note, before[1])
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
-        error = FailedPrecondition(f"quarantined: it {reason}; deploy another version")
+        error = FailedPrecondition(
+            f"quarantined: it {reason}; deploy another version, or tfs retry this one"
+        )
         self._manager.report_servable_error(servable_id, error)
 
 

@@ -129,6 +129,15 @@ class ModelSources:
         repository = ModelRepository(path, unload_when_empty=self._unload_when_empty)
         self.source.watch_repository(repository, on_models=on_models)
 
+    def say_again(self, name: str) -> None:
+        """Has a model looked at, and what failed on the way to the manager tried again.
+
+        Copies from a store, and what is made of version directories. Never waits.
+        """
+        if self._fetching is not None:
+            self._fetching.forget_failures(name)
+        self.source.say_again(name)
+
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path, "" if nothing is."""
         return "; ".join(self.source.problems().get(name, ()))

@@ -638,3 +638,25 @@ class ResetOverrideResponse(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     outcome: OverrideOutcome
     def __init__(self, outcome: _Optional[_Union[OverrideOutcome, _Mapping]] = ...) -> None: ...
+
+class RetryLoadRequest(_message.Message):
+    __slots__ = ("model", "version", "validate_only")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    validate_only: bool
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., validate_only: bool = ...) -> None: ...
+
+class RetryLoadResponse(_message.Message):
+    __slots__ = ("status", "versions", "model", "notes")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    status: _status_pb2.Status
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    model: ModelReport
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., versions: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[ModelReport, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

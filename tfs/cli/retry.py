@@ -1,0 +1,54 @@
+"""``tfs retry``: tries versions that failed again."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.argument_range import version_number
+from tfs.cli.report import as_json, emit, models_table, notes_lines
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "retry",
+        help="try versions that failed again",
+        description="Copies and loads VERSION of MODEL again, or all of its versions that "
+        "failed, wait for their next attempt or are quarantined; what serves goes on, or "
+        "makes way as the model's transition says. Waits for what comes of it.",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=version_number, nargs="?")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="only say which would be tried"
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what came of it; 0 if all that were tried answer."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.RetryLoadRequest(
+        model=arguments.model,
+        version=arguments.version,
+        validate_only=arguments.dry_run,
+    )
+    reply = ask(arguments, "RetryLoad", request, pb.RetryLoadResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 1 if reply.status.code else 0
+    listed = ", ".join(map(str, reply.versions))
+    if reply.status.code:
+        verb = f"failed again: {reply.status.message}"
+    else:
+        verb = "could be tried again" if arguments.dry_run else "is available"
+    print(f"version {listed} of {arguments.model} {verb}")
+    if reply.HasField("model"):
+        print(models_table([reply.model]))
+    emit(notes_lines(reply.notes))
+    return 1 if reply.status.code else 0
