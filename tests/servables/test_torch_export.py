@@ -21,6 +21,7 @@ from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.export import SignatureOptions, save
+from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.exported_signature import read_exported_signature
 from tfs.servables.platform import LoadContext
@@ -128,6 +129,59 @@ def test_exported_program_tells_its_signature_without_a_manifest(
     assert signature.batched
     outputs = answered(TorchExport(), str(tmp_path), inline)
     assert_close(outputs["output"], module(PIXELS).detach())
+
+
+class Heated(nn.Module):
+    """Divides each row by its heat."""
+
+    def forward(self, x: torch.Tensor, heat: torch.Tensor) -> torch.Tensor:
+        return (x / heat).softmax(-1)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_optional_input_of_a_graph_is_sent_or_left_out_for_any_number_of_rows(
+    tmp_path: Path, inline: InlineInterpreter, rows: int
+) -> None:
+    """A graph does not broadcast: a default of one row is repeated for it."""
+    path = save(
+        Heated(),
+        {"x": torch.rand(2, 3), "heat": torch.ones(rows, 1)},
+        tmp_path,
+        platform="torch_export",
+        defaults={"heat": torch.full((1, 1), 2.0)},
+    )
+    loader = TorchExport().loader(path, LoadContext(lambda _: inline))
+    loader.load(ID)
+    for num_rows in (1, 3, 4):
+        x, heat = torch.rand(num_rows, 3), torch.rand(num_rows, 1) + 1
+        for inputs, divisor in (({}, torch.tensor(2.0)), ({"heat": heat}, heat)):
+            views = {n: view_of(v) for n, v in {"x": x, **inputs}.items()}
+            signature = loader.servable.signatures[DEFAULT_SIGNATURE]
+            outcome = run_task(
+                loader.servable, DEFAULT_SIGNATURE, signature.with_defaults(views)
+            )
+            assert not isinstance(outcome, ServingError), outcome
+            assert_close(outcome["output"], (x / divisor).softmax(-1))
+    loader.unload()
+
+
+def test_sizes_that_a_graph_excludes_are_the_callers_mistake(
+    tmp_path: Path, inline: InlineInterpreter
+) -> None:
+    """Not the server's: the answer names the inputs and what the graph takes."""
+    batch = torch.export.Dim("b", max=4)
+    program = torch.export.export(
+        DigitClassifier().eval(), (PIXELS,), dynamic_shapes={"pixels": {0: batch}}
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    loader = TorchExport().loader(str(tmp_path), LoadContext(lambda _: inline))
+    loader.load(ID)
+    inputs = {"pixels": view_of(torch.rand(5, 64))}
+    outcome = run_task(loader.servable, DEFAULT_SIGNATURE, inputs)
+    loader.unload()
+    assert isinstance(outcome, InvalidArgument)
+    assert "'pixels' [5, 64]" in outcome.message
+    assert "<= 4" in outcome.message
 
 
 def test_signature_of_a_program_with_free_inner_sizes(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import inspect
 import io
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from tfs.export.package import (
 )
 from tfs.export.program_sizes import refuse_fixed
 from tfs.export.signature_options import SignatureOptions
+from tfs.export.values import Values, shape_of
 from tfs.runtime.guest.nested_values import flattening, nesting
 
 
@@ -170,16 +171,6 @@ class ProgramWriter:
             raise InvalidArgument(f"{name}: torch_export stores one method, forward")
         (each,) = module.derived.values()
         path = os.path.join(folder, "model.pt2")
-        shapes: dict[str, Any] = _dynamic_shapes(each.signature)
-        names = list(each.example)
-        what: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
-        what = (module.module, (), dict(each.example))
-        entry: dict[str, object] = {}
-        if module.entry or each.is_own_type or _takes_any_name(module.module):
-            # A graph has no form of its own for containers, classes and **inputs.
-            what = (_Flat(module.module, each), tuple(each.example.values()), {})
-            shapes = {"tensors": tuple(shapes[name] for name in names)}
-            entry["args"] = names
         # A model that is no graph has torch print its half-traced code, pages of it.
         with (
             warnings.catch_warnings(),
@@ -187,16 +178,7 @@ class ProgramWriter:
             quiet("torch"),
         ):
             warnings.simplefilter("ignore")
-            try:
-                program = torch.export.export(
-                    *what, dynamic_shapes=shapes, strict=False
-                )
-            except Exception as error:
-                raise InvalidArgument(
-                    f"{name} cannot be exported as one graph: {error}\nSave it as "
-                    "torch_package, which takes any Python"
-                ) from error
-            refuse_fixed(program, names, each.signature, name)
+            program, entry = _program(module, each)
             refuse_foreign(operators_of(program), name, "graph")
             if not self.is_compiled:
                 torch.export.save(program, path)
@@ -210,6 +192,84 @@ class ProgramWriter:
                     f"{name} cannot be compiled here: {type(error).__name__}: {error}"
                 ) from error
         return entry
+
+
+def _program(
+    module: DescribedModule, derived: Derived
+) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
+    """Returns a module as a graph, and what the manifest's entry says of calling it.
+
+    Graphs do not broadcast: an input has one row always, or as many as others. One that
+    callers may leave out gets a row for each of theirs, where the model takes that: its
+    default, of one row, is repeated. Else it stays as it is.
+
+    Raises:
+        InvalidArgument: The module is no graph, or one of fixed sizes.
+
+    """
+    repeated = _repeated(derived)
+    if repeated:
+        rows = {
+            name: value.expand(_num_rows(derived), *value.shape[1:]).contiguous()
+            if name in repeated and isinstance(value, torch.Tensor)
+            else value
+            for name, value in derived.example.items()
+        }
+        try:
+            program, entry = _exported(module, derived, rows, repeated)
+        except InvalidArgument:
+            pass
+        else:
+            return program, {**entry, "repeated": repeated}
+    return _exported(module, derived, derived.example, ())
+
+
+def _repeated(derived: Derived) -> list[str]:
+    """Returns the optional inputs whose default is one row."""
+    signature = derived.signature
+    if not signature.batched or len(signature.defaults) == len(signature.inputs):
+        return []
+    num_rows = _num_rows(derived)
+    return [
+        name
+        for name, view in signature.defaults.items()
+        if view.shape[:1] == (1,)
+        and shape_of(derived.example[name])[0] in (1, num_rows)
+    ]
+
+
+def _num_rows(derived: Derived) -> int:
+    return next(
+        shape_of(value)[0]
+        for name, value in derived.example.items()
+        if name not in derived.signature.defaults
+    )
+
+
+def _exported(
+    module: DescribedModule, derived: Derived, example: Values, rows: Collection[str]
+) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
+    """Has torch make the graph; ``rows`` are optional inputs of a row for each."""
+    name = module.name
+    names = list(example)
+    shapes: dict[str, Any] = _dynamic_shapes(derived.signature, rows)
+    what: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+    what = (module.module, (), dict(example))
+    entry: dict[str, object] = {}
+    if module.entry or derived.is_own_type or _takes_any_name(module.module):
+        # A graph has no form of its own for containers, classes and **inputs.
+        what = (_Flat(module.module, derived), tuple(example.values()), {})
+        shapes = {"tensors": tuple(shapes[name] for name in names)}
+        entry["args"] = names
+    try:
+        program = torch.export.export(*what, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{name} cannot be exported as one graph: {error}\nSave it as "
+            "torch_package, which takes any Python"
+        ) from error
+    refuse_fixed(program, names, derived.signature, name, rows)
+    return program, entry
 
 
 def _refuse_strings(module: DescribedModule) -> None:
@@ -244,18 +304,22 @@ class _Flat(nn.Module):
         return self._function(**dict(zip(self._names, tensors, strict=True)))
 
 
-def _dynamic_shapes(signature: Signature) -> dict[str, dict[int, Any]]:
+def _dynamic_shapes(
+    signature: Signature, rows: Collection[str]
+) -> dict[str, dict[int, Any]]:
     """Returns torch.export's description of the free dimensions.
 
-    The batch is one symbol everywhere; torch finds out by itself which of the others
-    must be equal.
+    The batch is one symbol everywhere, in optional inputs if they are of ``rows``; torch
+    finds out by itself which of the others must be equal.
     """
     batch = torch.export.Dim("batch") if signature.batched else None
     shapes: dict[str, dict[int, Any]] = {}
     for name, spec in signature.inputs.items():
         shapes[name] = {
             index: batch
-            if index == 0 and batch is not None and name not in signature.defaults
+            if index == 0
+            and batch is not None
+            and (name not in signature.defaults or name in rows)
             else torch.export.Dim.AUTO
             for index, size in enumerate(spec.shape)
             if size == FREE

@@ -7,7 +7,7 @@ every other size, whatever the signature says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch.export import ExportedProgram
@@ -17,15 +17,20 @@ from tfs.core.signature import FREE, Signature
 
 
 def refuse_fixed(
-    program: ExportedProgram, names: Sequence[str], signature: Signature, name: str
+    program: ExportedProgram,
+    names: Sequence[str],
+    signature: Signature,
+    name: str,
+    rows: Collection[str] = (),
 ) -> None:
-    """Raises if a free dimension became one size. Optional inputs are left alone.
+    """Raises if a free dimension became one size.
 
     Args:
         program: What torch.export made.
         names: Of its inputs, in the order in which it was given them.
         signature: What callers will read.
         name: The model's, for messages.
+        rows: Optional inputs that are looked at as well; others are left alone.
 
     Raises:
         InvalidArgument: Names the inputs, their dimensions and sizes.
@@ -44,7 +49,8 @@ def refuse_fixed(
         names, program.graph_signature.user_inputs, strict=True
     ):
         value = taken.get(str(placeholder))
-        if not isinstance(value, torch.Tensor) or input_name in signature.defaults:
+        is_left_alone = input_name in signature.defaults and input_name not in rows
+        if not isinstance(value, torch.Tensor) or is_left_alone:
             continue
         for index, size in enumerate(signature.inputs[input_name].shape):
             if size == FREE and is_concrete_int(value.shape[index]):

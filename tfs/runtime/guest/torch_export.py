@@ -8,12 +8,13 @@ positional arguments as they were exported, so inputs are put into that order he
 
 from __future__ import annotations
 
+import re
 import threading
 import types
 import typing
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -25,6 +26,7 @@ from torch.export.pt2_archive.constants import (
 from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.core.signature import Signature
 from tfs.runtime.guest.device_weights import DeviceWeights
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
@@ -249,10 +251,68 @@ def _by_name(
             f"are {', '.join(signature.inputs)}"
         )
 
+    repeated = _repeated(source, signature)
+
     def call(**inputs: object) -> object:
-        return function(
-            *[inputs[name] for name in ordered],
-            **{name: inputs[name] for name in by_keyword},
-        )
+        if repeated:
+            _repeat(inputs, repeated, signature)
+        try:
+            return function(
+                *[inputs[name] for name in ordered],
+                **{name: inputs[name] for name in by_keyword},
+            )
+        except (AssertionError, RuntimeError) as error:
+            if _REFUSES_SIZES.match(str(error)):
+                raise InvalidArgument(
+                    f"the graph does not take inputs of these sizes, "
+                    f"{_sizes_of(inputs)}: {one_line(error)}"
+                ) from error
+            raise
 
     return call
+
+
+_REFUSES_SIZES: Final = re.compile(
+    r"Guard failed: .*\bsize\(\)|Expected input at .*shape"
+)
+"""How a graph begins what it says of inputs whose sizes its author excluded."""
+
+
+def _sizes_of(inputs: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name!r} {list(value.shape)}"
+        for name, value in inputs.items()
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def _repeated(source: ModelSource, signature: Signature) -> tuple[str, ...]:
+    """Returns the inputs of entry "repeated": their defaults are one row for each.
+
+    Raises:
+        InvalidArgument: It names something else than inputs with a default.
+
+    """
+    given = source.entry.get("repeated", ())
+    if not isinstance(given, list | tuple) or not set(given) <= set(signature.defaults):
+        raise InvalidArgument(
+            f"{source.id.slashed}: entry 'repeated' of the manifest must name inputs "
+            "that have a default"
+        )
+    return tuple(map(str, given))
+
+
+def _repeat(
+    inputs: dict[str, object], repeated: Sequence[str], signature: Signature
+) -> None:
+    """Gives inputs of one row a row for each that others have."""
+    for name, value in inputs.items():
+        if name not in signature.defaults and isinstance(value, torch.Tensor):
+            num_rows = value.shape[0]
+            break
+    else:
+        return
+    for name in repeated:
+        value = inputs[name]
+        if isinstance(value, torch.Tensor) and value.shape[0] == 1 != num_rows:
+            inputs[name] = value.expand(num_rows, *value.shape[1:]).contiguous()
