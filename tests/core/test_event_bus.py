@@ -6,6 +6,7 @@ import threading
 
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.sequencer import Sequencer
 
 
 def test_event_reaches_every_subscriber_in_order_with_its_time() -> None:
@@ -70,6 +71,31 @@ def test_events_of_many_threads_are_seen_in_one_order() -> None:
         mine = [e for e in first if base <= e < base + 100]
         assert mine == sorted(mine)
         assert len(mine) == 50
+
+
+def test_the_next_event_waits_until_all_have_heard_the_one_before() -> None:
+    """A subscriber that is slow is not overtaken by an event of another thread."""
+    bus: EventBus[str] = EventBus()
+    sequencer = Sequencer()
+    heard: list[str] = []
+
+    def hear_slowly(published: EventAndTime[str]) -> None:
+        if published.event == "first":
+            sequencer.reach("hearing")
+        heard.append(published.event)
+
+    bus.subscribe(hear_slowly)
+    first = threading.Thread(target=bus.publish, args=("first",))
+    first.start()
+    sequencer.wait_reached("hearing")
+    second = threading.Thread(target=bus.publish, args=("second",))
+    second.start()
+    second.join(0.1)  # as long as it takes: it cannot end before the first has
+    assert heard == []
+    sequencer.open("hearing")
+    for thread in (first, second):
+        thread.join(30)
+    assert heard == ["first", "second"]
 
 
 def test_bus_without_subscribers_takes_events() -> None:

@@ -810,12 +810,15 @@ def test_load_that_can_never_fit_does_not_hold_up_the_next(
 
 
 def test_deferred_loads_are_decided_in_order(constrained: World) -> None:
-    """A small load does not overtake a big one that waits: it would starve."""
+    """A small load that would fit does not overtake a big one: that would starve."""
     sequencer = Sequencer()
-    for name in ("A", "B"):
+    for name, ram_bytes in (("A", 5), ("B", 4)):
         constrained.load(
             constrained.loader(
-                name, 1, ram_bytes=5, on_unload=lambda: sequencer.reach("unload")
+                name,
+                1,
+                ram_bytes=ram_bytes,
+                on_unload=lambda: sequencer.reach("unload"),
             )
         )
     constrained.settle()

@@ -526,6 +526,24 @@ def test_a_version_overwritten_in_place_is_told_as_another_payload() -> None:
     assert w.poll() == []
 
 
+def test_a_version_that_is_wanted_again_has_to_be_still_again() -> None:
+    """What was written under it while nobody wanted it may be half a copy."""
+    w = world(settle_s=2.0)
+    w.files.write("/models/digits/1/table.csv", b"key,value\n")
+    w.clock.advance(2)
+    assert w.poll() == [("digits", [1])]
+    w.publish(2)
+    assert w.poll() == [("digits", [2])]
+    w.files.write("/models/digits/1/table.csv", b"key,va")
+    w.files.remove("/models/digits/2")
+    assert w.poll() == []
+    w.clock.advance(1)
+    w.files.write("/models/digits/1/table.csv", b"key,value\na,1\n")
+    assert w.poll() == []
+    w.clock.advance(2)
+    assert w.poll() == [("digits", [1])]
+
+
 def test_an_unreadable_version_that_serves_goes_on_serving() -> None:
     """A fault while reading one version's files takes nothing away."""
     w = world()
