@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
 from batching.cost_table import CostTable
@@ -277,6 +277,9 @@ class SharedQueue(Generic[TaskT]):
             if up_s <= self.costs.predict_s(down) / down:
                 return None
         return down
+
+
+AnyQueue: TypeAlias = SharedQueue[Any]
 
 
 def _alive(tasks: Sequence[TaskT], now_s: float, name: str) -> list[TaskT]:

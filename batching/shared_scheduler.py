@@ -6,23 +6,15 @@ formed when the device has room for it and not before, so batches grow by themse
 while it is busy and nobody waits while it is idle; a timeout is an option, not the
 mechanism.
 
-Fairness is deficit round robin in measured device time. Queues with a batch stand in
-a ring; a visit runs one batch and charges what it took; who has used up a round's
-share waits for the next round, and rounds pass at once when nobody is left. A queue
-that ran goes back into the ring at the *next* choice, behind those that became ready
-meanwhile: a light queue waits for at most the batch that is running.
-
-A queue in which only tasks of low priority wait stands aside until the ring is empty, or
-until it has waited for its ageing time.
+Whose batch is next, ``turn_order.py`` knows; when to look at queues that wait for time to
+pass, ``queue_timers.py``. Fairness is counted in measured device time.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -31,7 +23,9 @@ from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
 from batching.options import Order, QueuePolicy, SchedulerOptions
 from batching.queue_stats import EARLY, SAMPLE, SHORT_S, num_batches_meant
-from batching.shared_queue import SharedQueue
+from batching.queue_timers import QueueTimers
+from batching.shared_queue import AnyQueue, SharedQueue
+from batching.turn_order import TurnOrder
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.batch_task import Join, Split, Task
@@ -46,10 +40,8 @@ from tfs.core.errors import (
 log = logging.getLogger(__name__)
 
 TaskT = TypeVar("TaskT", bound=Task)
-AnyQueue = SharedQueue[Any]
 
 _NEVER = math.inf
-_SWEEP_S_PER_TASK = 5e-6  # looking for expired tasks takes a few percent of a core
 
 
 class SharedBatchScheduler:
@@ -82,13 +74,9 @@ class SharedBatchScheduler:
         self._queues: dict[AnyQueue, None] = {}
         # One clock reading serves all tasks that come between two steps.
         self._burst_s: float | None = None
-        self._ring: deque[AnyQueue] = deque()
-        self._aside: deque[AnyQueue] = deque()  # only low priority waits in these
-        self._last: AnyQueue | None = None  # ran just now; not in the ring yet
-        self._round_index = 0
-        self._later: list[tuple[int, int, AnyQueue]] = []  # by round, spent queues
-        self._timers: list[tuple[float, int, AnyQueue]] = []
-        self._sequence = itertools.count()
+        self._turns = TurnOrder()
+        self._ring = self._turns.ring  # asked for each task
+        self._timers = QueueTimers()
         self._stepping = False
         self._last_done_s = -_NEVER
 
@@ -134,7 +122,7 @@ class SharedBatchScheduler:
             self,
             self.options.quantum_s,
         )
-        queue.round_index = self._round_index
+        queue.round_index = self._turns.round_index
         queue.refresh_padding()
         self._queues[queue] = None
         return queue
@@ -190,12 +178,10 @@ class SharedBatchScheduler:
             return
         if queue.in_ring:
             if queue.is_aside and not low:
-                self._aside.remove(queue)
-                queue.is_aside = False
-                self._ring.append(queue)
+                self._turns.promote(queue)
         elif queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
             if low:
-                self._line_up(queue)
+                self._turns.line_up(queue)
             else:
                 queue.in_ring = True
                 self._ring.append(queue)
@@ -233,12 +219,13 @@ class SharedBatchScheduler:
             The time; None if the tasks are to be submitted.
 
         """
+        turns = self._turns
         if (
             self.num_in_flight
             or self._ring
-            or self._last is not None
-            or self._later
-            or self._aside
+            or turns.last
+            or turns.later
+            or turns.aside
             or self._policy is not None
             or self._stepping
             or queue.closing
@@ -262,10 +249,11 @@ class SharedBatchScheduler:
         """Counts tasks that were computed past ``queue``, as their batch would have been."""
         now_s = self._last_done_s = self._now()
         device_s = now_s - begun_s
-        if queue.credit_s <= 0.0 and not queue.has_share(self._round_index):
+        turns = self._turns
+        if queue.credit_s <= 0.0 and not queue.has_share(turns.round_index):
             # Rounds pass at once while nobody else wants the device.
-            self._round_index += self._num_rounds_owed(queue)
-            queue.has_share(self._round_index)
+            turns.round_index += turns.num_rounds_owed(queue)
+            queue.has_share(turns.round_index)
         queue.credit_s -= device_s
         counts = queue.rows_counts
         counts[num_rows] = num_alike = counts[num_rows] + 1
@@ -283,22 +271,6 @@ class SharedBatchScheduler:
         if num_meant:
             queue.learn(num_rows, num_rows, device_s)
 
-    def _line_up(self, queue: AnyQueue) -> None:
-        """Puts a queue behind the others of its kind."""
-        queue.in_ring = True
-        if queue.waiting.is_low and not queue.retries:
-            queue.is_aside = True
-            self._aside.append(queue)
-        else:
-            self._ring.append(queue)
-
-    def _recall(self, now_s: float) -> None:
-        """Returns those that stood aside for long enough to the head of the ring."""
-        while self._aside and self._aside[0].waiting.aged_s <= now_s:
-            queue = self._aside.popleft()
-            queue.is_aside = False
-            self._ring.appendleft(queue)
-
     def step(self, now_s: float) -> float | None:
         """Starts every batch that may start now.
 
@@ -307,12 +279,13 @@ class SharedBatchScheduler:
             only ``submit`` or ``Batch.done`` can bring work.
 
         """
+        turns, timers = self._turns, self._timers
         if not (
             self._ring
-            or self._timers
-            or self._last
-            or self._later
-            or self._aside
+            or timers.heap
+            or turns.last
+            or turns.later
+            or turns.aside
             or self._policy is not None
         ):
             self._burst_s = None
@@ -320,16 +293,19 @@ class SharedBatchScheduler:
         self._burst_s = now_s
         self._stepping = True
         try:
-            if self._timers:
-                self._run_timers(now_s)
+            if timers.heap:
+                for queue in timers.due(now_s):
+                    self._note(queue, now_s)
+                    if queue.closing:
+                        self._drop_if_drained(queue)
             more = self._dispatch(now_s)
         finally:
             self._stepping = False
             self._burst_s = None
         if more:
             return now_s
-        if self._timers or self._ring or self._later or self._last or self._aside:
-            return self._next_wakeup_s(now_s)
+        if timers.heap or self._ring or turns.last or turns.later or turns.aside:
+            return timers.next_s(turns.held(), now_s)
         return None
 
     def _note(self, queue: AnyQueue, now_s: float) -> None:
@@ -339,82 +315,22 @@ class SharedBatchScheduler:
         waiting = queue.waiting
         if not waiting.num_rows and not queue.retries:
             return
-        expiry_s = waiting.next_deadline_s
-        if expiry_s < queue.next_sweep_s:
-            expiry_s = queue.next_sweep_s
         if queue.num_in_flight >= queue.max_in_flight:
-            self._set_timer(queue, expiry_s)
-            return
-        if queue.is_greedy or queue.retries or waiting.due_s <= now_s:
-            self._line_up(queue)
-            return
-        self._set_timer(queue, min(waiting.due_s, expiry_s))
-
-    def _set_timer(self, queue: AnyQueue, when_s: float) -> None:
-        if when_s < queue.timer_s:
-            queue.timer_s = when_s
-            heapq.heappush(self._timers, (when_s, next(self._sequence), queue))
-
-    def _run_timers(self, now_s: float) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= now_s:
-            when_s, _, queue = heapq.heappop(timers)
-            if queue.timer_s != when_s:
-                continue  # replaced by an earlier one
-            queue.timer_s = _NEVER
-            self._sweep(queue, now_s)
-            self._note(queue, now_s)
-            if queue.closing:
-                self._drop_if_drained(queue)
-
-    def _sweep(self, queue: AnyQueue, now_s: float) -> None:
-        """Ends expired tasks of ``queue``, unless that was done a moment ago."""
-        waiting = queue.waiting
-        if waiting.next_deadline_s <= now_s and queue.next_sweep_s <= now_s:
-            queue.next_sweep_s = now_s + _SWEEP_S_PER_TASK * len(waiting)
-            waiting.drop_dead(now_s)
-
-    def _next_wakeup_s(self, now_s: float) -> float | None:
-        wake_s = _NEVER
-        timers = self._timers
-        while timers:
-            when_s, _, queue = timers[0]
-            if queue.timer_s == when_s and not queue.in_ring and queue.waiting.num_rows:
-                due_s = max(queue.waiting.next_deadline_s, queue.next_sweep_s)
-                if queue.num_in_flight < queue.max_in_flight:
-                    due_s = min(due_s, queue.waiting.due_s)
-                if due_s <= when_s:
-                    wake_s = when_s
-                    break
-            else:
-                due_s = _NEVER
-            # Made for a task that is gone since: set it right.
-            heapq.heappop(timers)
-            if queue.timer_s == when_s:
-                queue.timer_s = _NEVER
-                if due_s < _NEVER:
-                    self._set_timer(queue, due_s)
-        if self._ring or self._last is not None or self._later or self._aside:
-            # These wait for the device; their tasks' deadlines do not.
-            held = [*self._ring, *self._aside, *[entry[2] for entry in self._later]]
-            if self._last is not None:
-                held.append(self._last)
-            for queue in held:
-                if queue.waiting.next_deadline_s < _NEVER:
-                    self._sweep(queue, now_s)
-                    expiry_s = max(queue.waiting.next_deadline_s, queue.next_sweep_s)
-                    wake_s = min(wake_s, expiry_s)
-        return None if wake_s == _NEVER else wake_s
+            self._timers.await_expiry(queue)
+        elif queue.is_greedy or queue.retries or waiting.due_s <= now_s:
+            self._turns.line_up(queue)
+        else:
+            self._timers.await_batch(queue)
 
     def _dispatch(self, now_s: float) -> bool:
         """Fills the device; returns whether more could start that this left undone."""
-        ring = self._ring
+        turns = self._turns
+        ring = turns.ring
         policy = self._policy
         limit = self._limit
-        later = self._later
-        aside = self._aside
         fair = not self._oldest_first
-        last = self._last
+        boost_s = self.options.full_batch_boost_s
+        last = turns.last
         for _ in itertools.repeat(None, self.options.max_batches_per_step):
             if policy is not None:
                 limit = min(self._limit, policy.current())
@@ -424,26 +340,20 @@ class SharedBatchScheduler:
                 last.in_ring = False
                 if last.waiting.num_rows or last.retries:
                     self._note(last, now_s)
-                last = self._last = None
-            if aside:
-                self._recall(now_s)
-            if not ring:
-                if later and self._start_next_round(now_s):
-                    pass
-                elif aside:
-                    aside[0].is_aside = False
-                    ring.append(aside.popleft())
-                else:
-                    if policy is not None:
-                        policy.note_idle()
-                    return False
-            queue = ring.popleft() if fair else self._pop_oldest()
+                last = turns.last = None
+            if turns.aside:
+                turns.recall(now_s)
+            if not ring and not ((turns.later or turns.aside) and self._refill(now_s)):
+                if policy is not None:
+                    policy.note_idle()
+                return False
+            queue = ring.popleft() if fair else turns.pop_oldest(boost_s)
             if (
                 queue.credit_s <= 0.0
                 and fair
-                and not queue.has_share(self._round_index)
+                and not queue.has_share(turns.round_index)
             ):
-                self._defer(queue)
+                turns.defer(queue)
                 continue
             waiting = queue.waiting
             if queue.is_plain:
@@ -469,7 +379,7 @@ class SharedBatchScheduler:
             else:
                 tasks, rows, oldest_s, search = queue.form(now_s)
             if not tasks:
-                last = self._last = queue
+                last = turns.last = queue
                 if queue.closing:
                     self._drop_if_drained(queue)
                 continue
@@ -497,48 +407,20 @@ class SharedBatchScheduler:
                 if waiting.num_rows or queue.retries:
                     self._note(queue, now_s)
             else:
-                last = self._last = queue
-        return bool(ring or self._last is not None or self._later or aside)
+                last = turns.last = queue
+        return bool(ring or turns.last or turns.later or turns.aside)
 
-    def _pop_oldest(self) -> AnyQueue:
-        """Takes the queue out of the ring whose batch is oldest, fullness counted."""
-        boost_s = self.options.full_batch_boost_s
-
-        def score(queue: AnyQueue) -> float:
-            if queue.retries:
-                return -_NEVER
-            full = min(
-                1.0, queue.waiting.num_rows / queue.waiting.options.max_batch_rows
-            )
-            return queue.waiting.oldest_s - boost_s * full
-
-        queue = min(self._ring, key=score)
-        self._ring.remove(queue)
-        return queue
-
-    def _defer(self, queue: AnyQueue) -> None:
-        """Makes a queue that has used up its share wait for a later round."""
-        rounds = self._num_rounds_owed(queue)
-        heapq.heappush(
-            self._later, (self._round_index + rounds, next(self._sequence), queue)
-        )
-
-    def _num_rounds_owed(self, queue: AnyQueue) -> int:
-        """Returns how many rounds must pass until a queue has a share again."""
-        return math.floor(-queue.credit_s / queue.quantum_s) + 1
-
-    def _start_next_round(self, now_s: float) -> bool:
-        """Fills the empty ring with those whose round comes next, if there are any."""
-        later = self._later
-        while later and not self._ring:  # all of a round may have nothing due by now
-            self._round_index = later[0][0]
-            while later and later[0][0] <= self._round_index:
-                queue = heapq.heappop(later)[2]
-                queue.in_ring = False
+    def _refill(self, now_s: float) -> bool:
+        """Fills the empty ring with those whose round comes next, or stood aside."""
+        turns = self._turns
+        while (
+            turns.later and not turns.ring
+        ):  # a whole round may have nothing due by now
+            for queue in turns.begin_next_round():
                 self._note(queue, now_s)
                 if queue.closing:
                     self._drop_if_drained(queue)
-        return bool(self._ring)
+        return bool(turns.ring) or turns.admit_aside()
 
     def _restart(self, now_s: float) -> None:
         """Keeps the device busy between two steps."""
