@@ -19,7 +19,8 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.inline.inline_interpreter import InlineInterpreter, InlineModel
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
+from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.placed_model import PlacedModel
 
 
@@ -58,8 +59,9 @@ def test_a_front_model_runs_on_the_loop_until_a_call_is_slow(
     )
     interpreter.start()
     model = interpreter.load(package(tmp_path, Scale()))
+    front = model.front
     ask_on(loop, model, 1, "serving_default")  # the first call may take long
-    model.on_front = True
+    model.front = front
     told.clear()
     quick = ask_on(loop, model, 1, "serving_default")
     assert quick.is_there
@@ -121,8 +123,9 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
         assert done.wait(WAIT_S)
         return outcomes[0]
 
+    front = model.front
     ask_on(loop, model, 1, "serving_default")  # the first call may take long
-    model.on_front = True
+    model.front = front
     assert call() is None
     outputs = on_loop()
     assert not isinstance(outputs, ServingError | None)

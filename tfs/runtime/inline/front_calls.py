@@ -1,0 +1,144 @@
+"""Calls on the serving loop, without any hand-over, as long as every call is quick."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from threading import get_ident
+from typing import Final
+
+import torch
+
+from tfs.core.errors import serving_error
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.inline.call_thread import CallThread
+from tfs.runtime.inline.inline_model import InlineModel
+from tfs.runtime.inline.model_calls import ModelCalls
+from tfs.runtime.inline.thread_use import ThreadUse, read_thread_use
+from tfs.runtime.placement import FRONT_LIMIT_S
+from tfs.runtime.task_outcome import why_not_run
+
+log = logging.getLogger(__name__)
+
+
+class FrontCalls:
+    """Runs calls on the loop, unless the thread beside it has something to do.
+
+    Thread-safe; on any other thread than the loop's there is nothing it can do.
+
+    Args:
+        loop: Where to run.
+        thread: Takes what cannot be run here, and all calls of models that were slow.
+        calls: Counts both.
+        now: The time in seconds, by which deadlines go.
+        on_slow: Called on the loop when a call on it took over ``FRONT_LIMIT_S``, with
+            the version and the seconds; from then on the model runs on the thread.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        thread: CallThread,
+        calls: ModelCalls,
+        now: Callable[[], float],
+        on_slow: Callable[[ServableId, float], None] | None,
+    ) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._calls = calls
+        self._running = calls.running
+        self._now = now
+        self._on_slow = on_slow
+        # Making one takes 1 us, and entering it for each call takes four.
+        self._inference = torch.inference_mode()
+        self._infers_for_good = False
+
+    def compute_now(
+        self,
+        model: InlineModel,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        task: InferenceTask | None = None,
+    ) -> Outcome | None:
+        """Runs a call here and now, if this is the loop and nothing is in the way.
+
+        Args:
+            model: One that runs on the front.
+            signature_name: What to call.
+            make_inputs: Returns with what.
+            task: Asked first whether it must run any more; None: the caller knows.
+
+        Returns:
+            The outcome; None if nothing was done.
+
+        """
+        thread = self._thread
+        loop = self._loop
+        if get_ident() != loop.thread_ident or thread.queue:
+            return None
+        if not self._running.acquire(blocking=False):
+            return None
+        try:
+            if thread.is_closing or model.unloading:
+                return None
+            if task is not None:
+                refused = why_not_run(task, self._now())
+                if refused is not None:
+                    self._calls.num_dropped += 1
+                    return refused
+            try:
+                inputs = make_inputs()
+            except Exception as error:  # there may be no memory to join them in
+                return serving_error(error, model.source.id.slashed)
+            if self._infers_for_good:
+                outcome, call_s = self._call(model, signature_name, inputs)
+            else:
+                with self._inference:
+                    outcome, call_s = self._call(model, signature_name, inputs)
+                if loop.owns_thread:
+                    _infer_for_good()
+                    self._infers_for_good = True
+        finally:
+            self._running.release()
+        if call_s > FRONT_LIMIT_S and model.front is not None:
+            self._leave(model, call_s)
+        return outcome
+
+    def _call(
+        self, model: InlineModel, signature_name: str, inputs: Tensors
+    ) -> tuple[Outcome, float]:
+        """Returns the outcome, and the seconds to hold against the call."""
+        before = read_thread_use()
+        outcome, call_s = self._calls.call(model, signature_name, inputs)
+        if call_s > FRONT_LIMIT_S:
+            after = read_thread_use()
+            call_s = model.slow_calls.own_s(
+                self._calls.num_calls, call_s, ThreadUse.of(before), ThreadUse.of(after)
+            )
+        return outcome, call_s
+
+    def _leave(self, model: InlineModel, call_s: float) -> None:
+        """Has the model run on the thread from now on."""
+        model.front = None
+        log.warning(
+            "event=left_front servable=%s call_ms=%.1f limit_ms=%.0f",
+            model.source.id.slashed,
+            call_s * 1e3,
+            FRONT_LIMIT_S * 1e3,
+        )
+        if self._on_slow is not None:
+            self._on_slow(model.source.id, call_s)
+
+
+_of_thread: Final = threading.local()
+
+
+def _infer_for_good() -> None:
+    """Puts the calling thread into inference mode until it ends."""
+    if not hasattr(_of_thread, "inference"):
+        _of_thread.inference = torch.inference_mode()
+        _of_thread.inference.__enter__()

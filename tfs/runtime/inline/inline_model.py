@@ -1,0 +1,171 @@
+"""A version that one thread of this process runs, or the serving loop."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import time
+from typing import Protocol
+
+import torch
+
+from tfs.core.errors import forget_frames, serving_error
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
+from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
+from tfs.runtime.inline.request_threads import RequestThreads
+from tfs.runtime.inline.thread_use import SlowCalls
+from tfs.runtime.interpreter import LoadMemory
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.placement import FRONT_LIMIT_S
+from tfs.runtime.task_outcome import unloaded
+
+
+class InlineHost(Protocol):
+    """What a model asks of the interpreter it is on. Thread-safe."""
+
+    def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
+        """Starts a task. Never blocks, never raises."""
+        ...
+
+    def unload(self, model: InlineModel) -> None:
+        """Frees the model. Blocks."""
+        ...
+
+
+class Front(Protocol):
+    """Where calls run without a hand-over, on the thread of the serving loop."""
+
+    def compute_now(
+        self,
+        model: InlineModel,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        task: InferenceTask | None = None,
+    ) -> Outcome | None:
+        """Calls a model before it returns; None, with nothing done, if it cannot."""
+        ...
+
+
+class InlineModel:
+    """A version on an ``InlineInterpreter``. Thread-safe.
+
+    Attributes:
+        num_threads: That torch may use for a call of it.
+        import_s: Processor seconds that importing and unpickling took.
+        process_changes: Unknown: others run in this process, too.
+        load_memory: Likewise: others allocate here.
+        last_call_s: None: there is no way there and back.
+        front: Takes its calls on the loop; None where it has none, or has left it
+            because a call was slow.
+        slow_calls: Tells which of those were.
+        can_rehearse: Whether any thread may call the guest.
+        guest: What is called; None once unloaded. Written when no call can be running.
+        unloading: Whether it takes no more tasks; the interpreter writes it.
+        threads: Run its calls, where it takes several at once.
+
+    """
+
+    def __init__(
+        self,
+        host: InlineHost,
+        source: ModelSource,
+        guest: GuestModel,
+        *,
+        front: Front | None = None,
+        import_s: float | None = None,
+        can_rehearse: bool = False,
+    ) -> None:
+        self._host = host
+        self._source = source
+        self.num_threads = source.intra_op_threads
+        self.import_s = import_s
+        self.process_changes = ""
+        self.load_memory = LoadMemory()
+        self.last_call_s: float | None = None
+        self.front = front
+        self.slow_calls = SlowCalls(FRONT_LIMIT_S)
+        self.can_rehearse = can_rehearse
+        self.guest: GuestModel | None = guest
+        self.unloading = False
+        self.threads: RequestThreads | None = None
+
+    @property
+    def source(self) -> ModelSource:
+        return self._source
+
+    @property
+    def pid(self) -> int:
+        """The server's own process."""
+        return os.getpid()
+
+    def submit(self, task: InferenceTask) -> None:
+        self._host.enqueue(self, task)
+
+    def compute_now(
+        self, signature_name: str, make_inputs: MakeInputs
+    ) -> Outcome | None:
+        """Calls the model if this is the loop and nothing is in the way."""
+        front = self.front
+        if front is None:
+            return None
+        return front.compute_now(self, signature_name, make_inputs)
+
+    def unload(self) -> None:
+        self._host.unload(self)
+
+    def two_thread_scaling(
+        self, signature_name: str, inputs: Tensors, duration_s: float
+    ) -> float | None:
+        """Calls the model on threads of its own; see ``MeasurableModel``."""
+        guest = self.guest
+        if guest is None:
+            return None
+        return two_thread_scaling(guest, signature_name, inputs, duration_s)
+
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
+        """Calls the model on the caller's thread, so that no other model's call waits."""
+        guest = self.guest
+        if guest is None or not self.can_rehearse:
+            return None
+        torch.set_num_threads(self.num_threads)
+        begun_s = time.thread_time()
+        with contextlib.suppress(BaseException), torch.inference_mode():
+            guest.call(signature_name, inputs)
+            return time.thread_time() - begun_s
+        return math.inf
+
+    # -- for its interpreter ---------------------------------------------------------
+
+    def answer(self, signature_name: str, inputs: Tensors) -> Outcome:
+        """Calls the guest on this thread; returns what goes wrong."""
+        guest = self.guest
+        if guest is None:
+            return unloaded(self._source.id)
+        try:
+            return guest.call(signature_name, inputs)
+        except BaseException as error:  # what a model returns may raise it when read
+            fault = serving_error(error, self._source.id.slashed)
+            # They hold the model's tensors, and our callers' frames the fault.
+            forget_frames(fault)
+            return fault
+
+    def drop(self) -> None:
+        """Closes the guest. No call of it may be running; repeatable."""
+        guest, self.guest = self.guest, None
+        if guest is None:
+            return
+        # Modules and importers of a package hold each other: their memory goes when
+        # whoever unloads collects, once for all that it unloads together
+        # (managers/memory.py).
+        guest.close()
+        if self._source.device != "cpu":
+            # A device's is short, and nobody else returns what torch keeps of it: the
+            # next version may need it.
+            del guest
+            gc.collect()
+            give_device_memory_back()
