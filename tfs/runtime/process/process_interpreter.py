@@ -11,52 +11,34 @@ Used without a server, the loop is any :class:`ServingLoop` that runs on a threa
 
 from __future__ import annotations
 
-import logging
+import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import get_ident
 from typing import Final
 
-from tfs.core.errors import (
-    FailedPrecondition,
-    Internal,
-    ServingError,
-)
+from tfs.core.errors import FailedPrecondition, Internal, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats, LoadMemory
+from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process.call import Call
-from tfs.runtime.process.call_lanes import CallLanes
-from tfs.runtime.process.device_shares import DeviceShares, OnLost, VersionShare
-from tfs.runtime.process.lane import LaneTerms
-from tfs.runtime.process.model_installation import install
+from tfs.runtime.process.device_shares import DeviceShares, VersionShare
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode, same_code_of
-from tfs.runtime.process.payload_copy import copy_payload
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.quarantine import Quarantine
+from tfs.runtime.process.resident_models import ResidentModels
+from tfs.runtime.process.session_requests import SessionRequests
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.trial_calls import TrialCalls
+from tfs.runtime.process.version_loading import VersionLoading
 from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.waiter import Waiter
-from tfs.runtime.process.worker_conversation import (
-    OnReply,
-    WorkerConversation,
-    WorkerReply,
-)
-from tfs.runtime.process.worker_life import WorkerLife
-from tfs.runtime.process.worker_link import WorkerLink
-from tfs.runtime.process.worker_requests import Send, WorkerRequests
+from tfs.runtime.process.worker_requests import WorkerRequests
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
-log = logging.getLogger(__name__)
-
-_WORKED_WELL_CALLS: Final = 100
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
 
 
@@ -94,30 +76,20 @@ class ProcessInterpreter:
         self._shares = shares
         self._loop = loop
         self._options = options or ProcessOptions()
-        self._life = WorkerLife(name, loop, zygote, self._options, spare, parked, self)
-        self._lanes = CallLanes(
-            LaneTerms(
-                loop,
-                self._options.max_queued,
-                self._options.call_timeout_s,
-                self._life.end,
-            ),
-            self._options.worker.spin_us / 1e6,
-            zygote.busy_cores,
+        self._residents = ResidentModels(
+            name, loop, zygote, self._options, spare, parked
         )
-        self._quarantine = Quarantine(
-            loop.clock, self._lanes.refuse, self._options.on_quarantine
-        )
+        self._life = self._residents.life
+        self._lanes = self._residents.lanes
         self._requests = WorkerRequests(name, loop, self._life)
+        self._loading = VersionLoading(
+            loop, self._requests, self._residents, self._options
+        )
+        self._sessions = SessionRequests(self._requests, self._life, self._options)
         self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        self._models: dict[int, ProcessModel] = {}
-        self._next_model_id = 0
-        self._mapping: ProcessModel | None = None  # being loaded again
-        self._num_calls_before = 0  # when the worker that runs was new
-        self._failed: list[Call] = []  # a dead worker was in, to be answered
-        self.num_unanswered = 0  # requests of sessions, written by the loop
+        self._model_ids = itertools.count()
 
     @property
     def name(self) -> str:
@@ -138,7 +110,7 @@ class ProcessInterpreter:
         """Whether there is no process, nothing loaded and nothing being loaded."""
         return (
             self.state in (WorkerState.ABSENT, WorkerState.CLOSED)
-            and not self._models
+            and not self._residents.has_models
             and not self._life.is_held
         )
 
@@ -159,6 +131,11 @@ class ProcessInterpreter:
         return self._life.num_deaths
 
     @property
+    def num_unanswered(self) -> int:
+        """Requests of sessions that the worker has not answered yet."""
+        return self._sessions.num_unanswered
+
+    @property
     def survives_fork(self) -> bool:
         """No: the loop, and with it the conversation, is the other process's."""
         return False
@@ -166,7 +143,7 @@ class ProcessInterpreter:
     def stats(self) -> InterpreterStats:
         return replace(
             self._lanes.stats(),
-            num_models=len(self._models),
+            num_models=self._residents.num_models,
             num_restarts=self._life.num_deaths,
         )
 
@@ -202,7 +179,16 @@ class ProcessInterpreter:
         staged: VersionFiles | None = None
         try:
             staged = files.duplicate() if files is not None else self.stage(source)
-            return self._load(source, staged, health, share or self.share_of(source))
+            model = ProcessModel(
+                source,
+                staged,
+                next(self._model_ids),
+                health or VersionHealth(self._options.crashes),
+                self,
+                share or self.share_of(source),
+            )
+            self._loading.load(model)
+            return model
         except BaseException:
             if staged is not None:
                 staged.close()
@@ -219,27 +205,32 @@ class ProcessInterpreter:
         if self.state is WorkerState.CLOSED:
             model.unloading = True
             return
+
+        def begin(waiter: Waiter[None]) -> None:
+            self._residents.unload(model, lambda: waiter.set(None))
+
+        timeout_s = self._options.call_timeout_s * 2 + _HANDSHAKE_S
         late = Internal(f"{model.who}: its interpreter does not let go of it")
-        self._requests.ask(
-            lambda waiter: self._begin_unload(model, waiter),
-            self._options.call_timeout_s * 2 + _HANDSHAKE_S,
-            late,
-        )
+        self._requests.ask(begin, timeout_s, late)
 
     def close(self, deadline_s: float | None = None) -> None:
         if self.state is WorkerState.CLOSED:
             return
+        if self._loop.is_loop_thread:
+            self._residents.close()
+            return
         waiter: Waiter[None] = Waiter()
+
+        def end() -> None:
+            self._residents.close()
+            waiter.set(None)
 
         def begin() -> None:
             self._lanes.refuse(closed(self._name))
             if deadline_s is not None:
-                self._loop.call_at(deadline_s, lambda: self._finish_close(waiter))
-            self._lanes.after_calls(lambda: self._finish_close(waiter))
+                self._loop.call_at(deadline_s, end)
+            self._lanes.after_calls(end)
 
-        if self._loop.is_loop_thread:
-            self._finish_close(waiter)
-            return
         self._loop.post(begin)
         timeout_s = self._options.call_timeout_s + _HANDSHAKE_S
         if deadline_s is not None:
@@ -265,11 +256,11 @@ class ProcessInterpreter:
                 else:
                     waiter.fail(error)
 
-            self._life.platform = platform or self._life.platform
             life = self._life
+            life.platform = platform or life.platform
             is_new = life.state is WorkerState.ABSENT
             life.code = code if is_new or life.code == code else None
-            self._life.hold(on_ready)
+            life.hold(on_ready)
 
         late = Internal(f"interpreter {self._name} does not start")
         self._requests.ask(begin, _HANDSHAKE_S, late)
@@ -299,35 +290,7 @@ class ProcessInterpreter:
             ServingError: The guest's, or Internal if the worker died over it.
 
         """
-
-        def begin(waiter: Waiter[tuple[bytes, list[int]]]) -> None:
-            def on_reply(reply: WorkerReply | None) -> None:
-                self.num_unanswered -= 1
-                if reply is None:
-                    text = f"the interpreter of this session {self._life.last_end}"
-                    waiter.fail(Internal(f"{text}; what it held is gone, begin anew"))
-                elif (error := reply.error()) is not None:
-                    waiter.fail(error)
-                else:
-                    taken, reply.fds = reply.fds, []
-                    waiter.set((reply.payload, taken))
-
-            def when_ready(error: ServingError | None) -> None:
-                if error is not None:
-                    waiter.fail(error)
-                elif self._life.conversation is not None:
-                    self.num_unanswered += 1
-                    self._life.conversation.send(
-                        "session", {"body": request}, fds, on_reply, background=False
-                    )
-
-            self._life.want(when_ready)
-
-        timeout_s = self._options.load_timeout_s
-        late = Internal(f"no answer within {timeout_s:.0f} s")
-        return self._requests.ask(begin, timeout_s, late)
-
-    # -- loading, on a manager thread ------------------------------------------------
+        return self._sessions.exchange(request, fds)
 
     def stage(self, source: ModelSource) -> VersionFiles:
         """Has the worker copy the payload into memory, at its lowest priority.
@@ -338,80 +301,7 @@ class ProcessInterpreter:
             ServingError: The payload cannot be read, or the worker died.
 
         """
-
-        def copy(fds: tuple[int, ...]) -> None:
-            def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
-                conversation.send(
-                    "copy",
-                    {"source": source},
-                    fds,
-                    on_reply,
-                    background=self._loads_in_background(),
-                )
-
-            self._await_load(source, send)
-
-        return copy_payload(source, copy)
-
-    def _load(
-        self,
-        source: ModelSource,
-        files: VersionFiles,
-        health: VersionHealth | None,
-        share: VersionShare | None,
-    ) -> ProcessModel:
-        model_id = self._next_model_id
-        self._next_model_id += 1
-        model = ProcessModel(
-            source,
-            files,
-            model_id,
-            health or VersionHealth(self._options.crashes),
-            self,
-            share,
-        )
-
-        def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
-            def on_loaded(reply: WorkerReply | None) -> None:
-                if reply is not None and reply.error() is None:
-                    self._models[model.model_id] = model
-                on_reply(reply)
-
-            self._install(
-                model,
-                conversation,
-                on_loaded,
-                background=self._loads_in_background(),
-            )
-
-        try:
-            reply = self._await_load(source, send)
-        except ServingError as error:
-            if isinstance(error, Internal):
-                self._loop.post(lambda: self._give_up_loading(model))
-            if share is not None:
-                self._loop.post(lambda: share.leave(model, lambda: None))
-            raise
-        # The worker maps weights and does not read them: what it takes is importing.
-        model.process_changes = str(reply.get("changes", ""))
-        import_s = reply.get("import_s")
-        model.import_s = import_s if isinstance(import_s, float) else None
-        model.load_memory = LoadMemory(
-            *(_bytes_of(reply, key) for key in ("resident_bytes", "load_peak_bytes"))
-        )
-        return model
-
-    def _loads_in_background(self) -> bool:
-        # Only where nobody is served: in an interpreter at work a thread of low
-        # priority would hold the GIL and not run.
-        return not self._models and not self._options.is_urgent()
-
-    def _await_load(self, source: ModelSource, send: Send) -> Mapping[str, object]:
-        who, timeout_s = source.id.slashed, self._options.load_timeout_s
-        late = Internal(f"{who}: loading took over {timeout_s:.1f} s")
-        return self._requests.answer(
-            who, send, timeout_s, late, meanwhile="while loading it"
-        )
+        return self._loading.stage(source)
 
     # -- calls -----------------------------------------------------------------------
 
@@ -435,207 +325,3 @@ class ProcessInterpreter:
             finish(task, unloaded(model.source.id))
         else:
             self._lanes.add(model, task)
-
-    # -- what becomes of the worker: told by its life, on the loop ----------------------
-
-    @property
-    def has_models(self) -> bool:
-        """Whether anything is loaded."""
-        return bool(self._models)
-
-    @property
-    def has_models_to_run(self) -> bool:
-        """Whether a worker that died is to be followed by another for their sake."""
-        return any(model.refusal() is None for model in self._models.values())
-
-    def move_in(self, conversation: WorkerConversation) -> None:
-        """Loads what the interpreter had on a new worker."""
-        self._map_next(list(self._models.values()), conversation)
-
-    def _map_next(
-        self, models: list[ProcessModel], conversation: WorkerConversation
-    ) -> None:
-        """Loads what the interpreter had, one after the other; then it is ready."""
-        while models:
-            model = models.pop(0)
-            if model.unloading or model.refusal() is not None:
-                continue
-            self._mapping = model
-
-            def on_reply(
-                reply: WorkerReply | None, model: ProcessModel = model
-            ) -> None:
-                if reply is None:
-                    return  # it died over it; seen to elsewhere
-                self._mapping = None
-                error = reply.error()
-                if error is not None:
-                    self._quarantine.impose(
-                        model, f"does not load again: {error.message}"
-                    )
-                self._map_next(models, conversation)
-
-            self._install(model, conversation, on_reply, background=False)
-            return
-        self._life.settle()
-
-    def _install(
-        self,
-        model: ProcessModel,
-        conversation: WorkerConversation,
-        on_reply: OnReply,
-        *,
-        background: bool,
-    ) -> None:
-        install(
-            model,
-            conversation,
-            self._lanes,
-            self._options.worker.slab_bytes,
-            on_reply,
-            self._on_lost(),
-            background=background,
-        )
-
-    def _on_lost(self) -> OnLost:
-        """Returns what replaces the worker there is now, and no later one."""
-        link = self._life.link
-
-        def end(why: str) -> None:
-            if self._life.link is link:
-                self._life.end(why, is_innocent=True)
-
-        return end
-
-    def begin_calls(self, link: WorkerLink) -> None:
-        """Hands tasks to a ready worker."""
-        self._num_calls_before = self._lanes.stats().num_calls
-        self._lanes.open(link.calls)
-
-    def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
-        """Returns what answers the calls that the worker has finished."""
-        return self._lanes.reader_of(link.calls)
-
-    def refuse(self, error: ServingError) -> None:
-        """Answers what waits."""
-        self._lanes.refuse(error)
-
-    def stop_calls(self) -> None:
-        """Hands no more to a worker that is gone; keeps what it was in."""
-        self._failed += self._lanes.close()
-
-    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
-        """Holds a death against the model whose call or load it came in.
-
-        Not if somebody else killed a worker that had worked well: an operator, or a
-        kernel out of memory. The next one may work as well.
-        """
-        num_calls = self._lanes.stats().num_calls - self._num_calls_before
-        if was_killed and num_calls >= _WORKED_WELL_CALLS:
-            is_innocent = True
-        for health in {model.health for model in self._models.values()}:
-            health.note_death(how)
-        mapping, self._mapping = self._mapping, None
-        culprit = self._failed[-1].model if self._failed else mapping
-        if culprit is not None and not is_innocent:
-            self._quarantine.note_crash(culprit, how)
-
-    def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
-        """Answers the calls the worker was in, and who waited for it to answer."""
-        failed, self._failed = self._failed, []
-        for call in failed:
-            who = call.model.source.id.slashed
-            text = f"{who}: the interpreter that ran this request {how}"
-            finish(call.task, Internal(text))
-        for on_reply in awaited:
-            on_reply(None)
-        self._lanes.tell_idle()
-
-    def take_event(self, event: WorkerReply) -> None:
-        """Takes what the worker says unasked."""
-        fields = event.fields
-        if fields.get("event") != "weights_written":
-            return
-        for model in self._models.values():
-            who = model.source.id.slashed
-            if who != fields.get("model"):
-                continue
-            if model.share is not None and fields.get("num_shared_tensors"):
-                model.share.give_up("it writes to its parameters while it serves")
-            elif not model.told_of_writes:
-                model.told_of_writes = True
-                log.warning(
-                    "event=weights_written servable=%s interpreter=%s num_pages=%s "
-                    "hint='the model changes its weights while it serves; every "
-                    "interpreter has changes of its own'",
-                    who,
-                    self._name,
-                    fields.get("num_pages"),
-                )
-
-    # -- the end -----------------------------------------------------------------------
-
-    def _begin_unload(self, model: ProcessModel, waiter: Waiter[None]) -> None:
-        if model.unloading:
-            waiter.set(None)
-            return
-        model.unloading = True
-        self._lanes.refuse(unloaded(model.source.id), model)
-
-        def leave(_: WorkerReply | None = None) -> None:
-            if model.share is not None:
-                model.share.leave(model, lambda: waiter.set(None))
-            else:
-                waiter.set(None)
-
-        def when_idle() -> None:
-            self._lanes.forget(model)
-            self._models.pop(model.model_id, None)
-            model.files.close()
-            if self._life.conversation is not None and self._models:
-                self._life.conversation.send(
-                    "unload",
-                    {"model": model.model_id},
-                    (),
-                    leave,
-                    background=False,
-                )
-            else:
-                self._life.retire_if_empty(model.model_id)
-                leave()
-
-        self._lanes.after_calls(when_idle, model)
-
-    def _give_up_loading(self, model: ProcessModel) -> None:
-        """Ends a worker that still loads what nobody waits for any more."""
-        if (
-            model.model_id not in self._models
-            and self._life.conversation is not None
-            and self._life.conversation.num_awaited
-        ):
-            self._life.end("was ended because it did not finish loading")
-
-    def _finish_close(self, waiter: Waiter[None]) -> None:
-        if self.state is WorkerState.CLOSED:
-            waiter.set(None)
-            return
-        awaited = self._life.close()
-        error = closed(self._name)
-        failed, self._failed = self._failed, []
-        for call in failed:
-            finish(call.task, error)
-        self._lanes.refuse(error)
-        for on_reply in awaited:
-            on_reply(None)
-        for model in self._models.values():
-            model.files.close()
-            if model.share is not None:
-                model.share.leave(model, lambda: None)
-        self._models = {}
-        self._lanes.tell_idle()
-        waiter.set(None)
-
-
-def _bytes_of(reply: Mapping[str, object], key: str) -> int | None:
-    value = reply.get(key)
-    return value if isinstance(value, int) else None

@@ -1,0 +1,294 @@
+"""The models on an interpreter's worker, and their calls: what its life means to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tfs.core.errors import Internal, ServingError
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.process.call import Call
+from tfs.runtime.process.call_lanes import CallLanes
+from tfs.runtime.process.device_shares import OnLost
+from tfs.runtime.process.lane import LaneTerms
+from tfs.runtime.process.model_installation import install
+from tfs.runtime.process.parked_workers import ParkedWorkers
+from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.quarantine import Quarantine
+from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.worker_conversation import (
+    OnReply,
+    WorkerConversation,
+    WorkerReply,
+)
+from tfs.runtime.process.worker_life import WorkerLife
+from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.worker_state import WorkerState
+from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.task_outcome import closed, finish, unloaded
+
+log = logging.getLogger(__name__)
+
+_WORKED_WELL_CALLS: Final = 100
+
+
+class ResidentModels:
+    """Has models loaded on each worker that comes. Loop-confined, but for what is read.
+
+    Implements :class:`~tfs.runtime.process.worker_life.WorkerUser`.
+
+    Args:
+        name: The interpreter's, for logs.
+        loop: Drives everything.
+        zygote: Forks the workers.
+        options: See there.
+        spare: Has a worker ready, perhaps.
+        parked: Has workers whose version was unloaded.
+
+    Attributes:
+        life: Of the worker.
+        lanes: Take the models' calls to it.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loop: ServingLoop,
+        zygote: ZygoteClient,
+        options: ProcessOptions,
+        spare: SpareWorker | None = None,
+        parked: ParkedWorkers | None = None,
+    ) -> None:
+        self._name = name
+        self._options = options
+        self.life = WorkerLife(name, loop, zygote, options, spare, parked, self)
+        self.lanes = CallLanes(
+            LaneTerms(loop, options.max_queued, options.call_timeout_s, self.life.end),
+            options.worker.spin_us / 1e6,
+            zygote.busy_cores,
+        )
+        self._quarantine = Quarantine(
+            loop.clock, self.lanes.refuse, options.on_quarantine
+        )
+        self._models: dict[int, ProcessModel] = {}
+        self._mapping: ProcessModel | None = None  # being loaded again
+        self._num_calls_before = 0  # when the worker that runs was new
+        self._failed: list[Call] = []  # a dead worker was in, to be answered
+
+    @property
+    def num_models(self) -> int:
+        """How many are loaded. Thread-safe."""
+        return len(self._models)
+
+    # -- from load to unload ---------------------------------------------------------
+
+    def load(
+        self,
+        model: ProcessModel,
+        conversation: WorkerConversation,
+        on_reply: OnReply,
+        *,
+        background: bool,
+    ) -> None:
+        """Has the worker load a model; from then on each new one does, until ``unload``.
+
+        Args:
+            model: Which one.
+            conversation: With the worker there is.
+            on_reply: Takes its answer; after an error the model is not here.
+            background: Whether the load gives way to everything else.
+
+        """
+
+        def on_loaded(reply: WorkerReply | None) -> None:
+            if reply is not None and reply.error() is None:
+                self._models[model.model_id] = model
+            on_reply(reply)
+
+        self._install(model, conversation, on_loaded, background=background)
+
+    def give_up_loading(self, model: ProcessModel) -> None:
+        """Ends a worker that still loads what nobody waits for any more."""
+        conversation = self.life.conversation
+        is_loading = conversation is not None and conversation.num_awaited
+        if is_loading and model.model_id not in self._models:
+            self.life.end("was ended because it did not finish loading")
+
+    def unload(self, model: ProcessModel, on_gone: Callable[[], None]) -> None:
+        """Frees a model behind its calls, and then calls ``on_gone``; repeatable."""
+        if model.unloading:
+            on_gone()
+            return
+        model.unloading = True
+        self.lanes.refuse(unloaded(model.source.id), model)
+
+        def leave(_: WorkerReply | None = None) -> None:
+            if model.share is not None:
+                model.share.leave(model, on_gone)
+            else:
+                on_gone()
+
+        def when_idle() -> None:
+            self.lanes.forget(model)
+            self._models.pop(model.model_id, None)
+            model.files.close()
+            if self.life.conversation is not None and self._models:
+                fields = {"model": model.model_id}
+                self.life.conversation.send(
+                    "unload", fields, (), leave, background=False
+                )
+            else:
+                self.life.retire_if_empty(model.model_id)
+                leave()
+
+        self.lanes.after_calls(when_idle, model)
+
+    def close(self) -> None:
+        """Ends the worker, and answers whoever waits for anything; repeatable."""
+        if self.life.state is WorkerState.CLOSED:
+            return
+        awaited = self.life.close()
+        error = closed(self._name)
+        failed, self._failed = self._failed, []
+        for call in failed:
+            finish(call.task, error)
+        self.lanes.refuse(error)
+        for on_reply in awaited:
+            on_reply(None)
+        for model in self._models.values():
+            model.files.close()
+            if model.share is not None:
+                model.share.leave(model, lambda: None)
+        self._models = {}
+        self.lanes.tell_idle()
+
+    def _install(
+        self,
+        model: ProcessModel,
+        conversation: WorkerConversation,
+        on_reply: OnReply,
+        *,
+        background: bool,
+    ) -> None:
+        install(
+            model,
+            conversation,
+            self.lanes,
+            self._options.worker.slab_bytes,
+            on_reply,
+            self._on_lost(),
+            background=background,
+        )
+
+    def _on_lost(self) -> OnLost:
+        """Returns what replaces the worker there is now, and no later one."""
+        link = self.life.link
+
+        def end(why: str) -> None:
+            if self.life.link is link:
+                self.life.end(why, is_innocent=True)
+
+        return end
+
+    # -- what becomes of the worker: told by its life ----------------------------------
+
+    @property
+    def has_models(self) -> bool:
+        return bool(self._models)
+
+    @property
+    def has_models_to_run(self) -> bool:
+        return any(model.refusal() is None for model in self._models.values())
+
+    def move_in(self, conversation: WorkerConversation) -> None:
+        self._load_next(list(self._models.values()), conversation)
+
+    def _load_next(
+        self, models: list[ProcessModel], conversation: WorkerConversation
+    ) -> None:
+        """Loads what the last worker had, one after the other; then this one is ready."""
+        while models:
+            model = models.pop(0)
+            if model.unloading or model.refusal() is not None:
+                continue
+            self._mapping = model
+
+            def on_reply(
+                reply: WorkerReply | None, model: ProcessModel = model
+            ) -> None:
+                if reply is None:
+                    return  # it died over it; seen to elsewhere
+                self._mapping = None
+                error = reply.error()
+                if error is not None:
+                    self._quarantine.impose(
+                        model, f"does not load again: {error.message}"
+                    )
+                self._load_next(models, conversation)
+
+            self._install(model, conversation, on_reply, background=False)
+            return
+        self.life.settle()
+
+    def begin_calls(self, link: WorkerLink) -> None:
+        self._num_calls_before = self.lanes.stats().num_calls
+        self.lanes.open(link.calls)
+
+    def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
+        return self.lanes.reader_of(link.calls)
+
+    def refuse(self, error: ServingError) -> None:
+        self.lanes.refuse(error)
+
+    def stop_calls(self) -> None:
+        self._failed += self.lanes.close()
+
+    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
+        """Holds a death against the model whose call or load it came in.
+
+        Not if somebody else killed a worker that had worked well: an operator, or a
+        kernel out of memory. The next one may work as well.
+        """
+        num_calls = self.lanes.stats().num_calls - self._num_calls_before
+        if was_killed and num_calls >= _WORKED_WELL_CALLS:
+            is_innocent = True
+        for health in {model.health for model in self._models.values()}:
+            health.note_death(how)
+        mapping, self._mapping = self._mapping, None
+        culprit = self._failed[-1].model if self._failed else mapping
+        if culprit is not None and not is_innocent:
+            self._quarantine.note_crash(culprit, how)
+
+    def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
+        failed, self._failed = self._failed, []
+        for call in failed:
+            who = call.model.source.id.slashed
+            text = f"{who}: the interpreter that ran this request {how}"
+            finish(call.task, Internal(text))
+        for on_reply in awaited:
+            on_reply(None)
+        self.lanes.tell_idle()
+
+    def take_event(self, event: WorkerReply) -> None:
+        fields = event.fields
+        if fields.get("event") != "weights_written":
+            return
+        for model in self._models.values():
+            who = model.source.id.slashed
+            if who != fields.get("model"):
+                continue
+            if model.share is not None and fields.get("num_shared_tensors"):
+                model.share.give_up("it writes to its parameters while it serves")
+            elif not model.told_of_writes:
+                model.told_of_writes = True
+                log.warning(
+                    "event=weights_written servable=%s interpreter=%s num_pages=%s "
+                    "hint='the model changes its weights while it serves; every "
+                    "interpreter has changes of its own'",
+                    who,
+                    self._name,
+                    fields.get("num_pages"),
+                )

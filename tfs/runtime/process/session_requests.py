@@ -1,0 +1,68 @@
+"""Requests of library sessions to the guest that runs in an interpreter's worker."""
+
+from __future__ import annotations
+
+from tfs.core.errors import Internal, ServingError
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.waiter import Waiter
+from tfs.runtime.process.worker_conversation import WorkerReply
+from tfs.runtime.process.worker_life import WorkerLife
+from tfs.runtime.process.worker_requests import WorkerRequests
+
+
+class SessionRequests:
+    """Has the session guest answer requests. Thread-safe; blocks, never on the loop.
+
+    Args:
+        requests: To the worker.
+        life: The worker's; one is started where there is none.
+        options: See there.
+
+    Attributes:
+        num_unanswered: Requests under way; the loop writes it.
+
+    """
+
+    def __init__(
+        self, requests: WorkerRequests, life: WorkerLife, options: ProcessOptions
+    ) -> None:
+        self._requests = requests
+        self._life = life
+        self._options = options
+        self.num_unanswered = 0
+
+    def exchange(self, request: bytes, fds: tuple[int, ...]) -> tuple[bytes, list[int]]:
+        """Returns the guest's reply, and descriptors the caller closes.
+
+        Raises:
+            ServingError: The guest's; Internal if the worker died over it, and what the
+                session held is gone.
+
+        """
+
+        def begin(waiter: Waiter[tuple[bytes, list[int]]]) -> None:
+            def on_reply(reply: WorkerReply | None) -> None:
+                self.num_unanswered -= 1
+                if reply is None:
+                    text = f"the interpreter of this session {self._life.last_end}"
+                    waiter.fail(Internal(f"{text}; what it held is gone, begin anew"))
+                elif (error := reply.error()) is not None:
+                    waiter.fail(error)
+                else:
+                    taken, reply.fds = reply.fds, []
+                    waiter.set((reply.payload, taken))
+
+            def when_ready(error: ServingError | None) -> None:
+                if error is not None:
+                    waiter.fail(error)
+                elif self._life.conversation is not None:
+                    self.num_unanswered += 1
+                    self._life.conversation.send(
+                        "session", {"body": request}, fds, on_reply, background=False
+                    )
+
+            self._life.want(when_ready)
+
+        timeout_s = self._options.load_timeout_s
+        late = Internal(f"no answer within {timeout_s:.0f} s")
+        return self._requests.ask(begin, timeout_s, late)
