@@ -7,10 +7,12 @@ travel in a memfd, the last of the message's descriptors.
 from __future__ import annotations
 
 import array
+import contextlib
+import json
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfs.runtime.guest.sealed_file import new_memfd
 
@@ -44,6 +46,18 @@ def send(channel: socket.socket, body: bytes, fds: tuple[int, ...] = ()) -> None
         _send(channel, _HEADER.pack(_IN_MEMFD, len(body)), (*fds, body_fd))
     finally:
         os.close(body_fd)
+
+
+def tell(
+    channel: socket.socket,
+    fields: Mapping[str, object],
+    payload: bytes = b"",
+    fds: Sequence[int] = (),
+) -> None:
+    """Sends a line of JSON and what is to follow it, if there is still a host to read."""
+    line = json.dumps(fields).encode() + b"\n"
+    with contextlib.suppress(OSError):
+        send(channel, line + payload, tuple(fds))
 
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:

@@ -1,0 +1,56 @@
+"""The bound on what a worker's models may add to its private memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from tfs.core.process_memory import data_bytes
+from tfs.runtime.guest.freed_memory import give_back
+from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
+
+
+class MemoryLimit:
+    """Bounds the private memory of this process. Changed by one thread alone.
+
+    RLIMIT_DATA counts private writable memory, mapped weights among it, so that the
+    limit moves with the weights. It is soft: it contains a leak, not an attacker.
+
+    Args:
+        limit_bytes: What may be added to what the process has now; 0 for anything.
+
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._allowed_bytes = 0
+        self.count_from_here()
+
+    def count_from_here(self) -> None:
+        """Takes what the process has now for what it needs without a model."""
+        if self._limit_bytes:
+            self._allowed_bytes = (data_bytes(os.getpid()) or 0) + self._limit_bytes
+            self._apply()
+
+    def allow(self, size_bytes: int) -> None:
+        """Moves the limit by the weights that are mapped, or no longer are."""
+        if self._limit_bytes:
+            self._allowed_bytes += size_bytes
+            self._apply()
+
+    def leave_if_leaking(self) -> None:
+        """Ends the process over a call that found no memory, if the model keeps it.
+
+        That is so if less than half of the limit is left. A call that only asked for
+        too much is answered, and the next may be smaller. From any thread.
+        """
+        give_back()
+        if not self._limit_bytes:
+            return
+        used_bytes = data_bytes(os.getpid()) or 0
+        if self._allowed_bytes - used_bytes < self._limit_bytes // 2:
+            os._exit(EXIT_STATUS)
+
+    def _apply(self) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (self._allowed_bytes, hard))
