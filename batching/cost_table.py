@@ -153,17 +153,16 @@ class CostTable:
                     best, best_s = size, size_s
         return found
 
-    def best_batch_rows(self, limit: int | None = None) -> int | None:
+    def best_batch_rows(self) -> int | None:
         """Returns the smallest measured size within 3 % of the best rows per second.
 
         More rows would add latency and no throughput. None if nothing was measured.
         """
-        sizes = [size for size in self._sizes if limit is None or size <= limit]
-        if not sizes:
+        if not self._sizes:
             return None
-        rates = {size: size / max(self._call_s[size], 1e-12) for size in sizes}
+        rates = {size: size / max(self._call_s[size], 1e-12) for size in self._sizes}
         best = max(rates.values())
-        return next(size for size in sizes if rates[size] >= best * _CLOSE)
+        return next(size for size in self._sizes if rates[size] >= best * _CLOSE)
 
     def smallest_keeping_up(self, rows_per_s: float) -> int | None:
         """Returns the smallest measured size whose rate reaches ``rows_per_s``.

@@ -142,14 +142,6 @@ class ResourceTracker:
             self._used = rest + new
             return after
 
-    def recompute(self, reserved: Iterable[ResourceAllocation]) -> None:
-        """Forgets what is used and adds ``reserved`` up anew."""
-        used = ResourceAllocation()
-        for allocation in reserved:
-            used += self._charge(allocation)
-        with self._lock:
-            self._used = used
-
     def _charge(self, allocation: ResourceAllocation) -> ResourceAllocation:
         """Returns the form kept in _used: normalized, peaks where they are charged."""
         if self._charges_peak:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
@@ -21,10 +22,15 @@ from managers.serving_map import ServingMap, retire
 from managers.version_events import VersionEvents
 from tfs.core.clock import Clock
 from tfs.core.right_of_way import make_way
-from tfs.core.servable_handle import FIRST_RECHECK_S, LAST_RECHECK_S
 from tfs.core.servable_state import ManagerState
 
 log = logging.getLogger(__name__)
+
+# A release looked up before its handle was retired and called after tells nobody: look
+# again, soon after retiring (a race of two bytecodes), then ever more seldom (somebody
+# keeps the bound method).
+_FIRST_RECHECK_S: Final = 0.001
+_LAST_RECHECK_S: Final = 0.25
 
 
 class _QuiescingVersion:
@@ -34,7 +40,7 @@ class _QuiescingVersion:
 
     def __init__(self, managed: ManagedVersion, now_s: float) -> None:
         self.managed = managed
-        self._recheck_s = FIRST_RECHECK_S
+        self._recheck_s = _FIRST_RECHECK_S
         self.recheck_at_s = now_s + self._recheck_s
 
     def is_drained(self, now_s: float) -> bool:
@@ -43,7 +49,7 @@ class _QuiescingVersion:
         if handle is None or not handle.num_pins:
             return True
         if now_s >= self.recheck_at_s:
-            self._recheck_s = min(2 * self._recheck_s, LAST_RECHECK_S)
+            self._recheck_s = min(2 * self._recheck_s, _LAST_RECHECK_S)
             self.recheck_at_s = now_s + self._recheck_s
         return False
 

@@ -156,7 +156,8 @@ def silent_mount(mountinfo: str, path: str) -> str:
     touched, because a dead one does not answer.
 
     Args:
-        mountinfo: As for ``mount_type``.
+        mountinfo: Contents of ``/proc/self/mountinfo``; of mounts at the same point the
+            last one hides the others.
         path: Absolute.
 
     """
@@ -191,18 +192,6 @@ def _first_link(at: str, left: str) -> tuple[str, str] | None:
         rest = "/".join([target, *names])
         return ("" if target.startswith("/") else at), rest
     return None
-
-
-def mount_type(mountinfo: str, path: str) -> str:
-    """Returns the file-system type that ``path`` lies on, empty if unknown. Pure.
-
-    Args:
-        mountinfo: Contents of ``/proc/self/mountinfo``; of mounts at the same
-            point the last one hides the others.
-        path: Absolute, without links.
-
-    """
-    return _mount_of(mountinfo, path)[1]
 
 
 def _mount_of(mountinfo: str, path: str) -> tuple[str, str]:

@@ -82,12 +82,8 @@ def test_other_devices_have_their_own_validity(kind: str) -> None:
     ],
 )
 def test_normal_form_binds_where_there_is_one_instance(text: str, normal: str) -> None:
-    """Zeros vanish, the only instance is named (Normalize, IsNormalized)."""
+    """Zeros vanish, the only instance is named (Normalize)."""
     assert DEVICES.normalize(parse(text)) == parse(normal)
-    assert DEVICES.is_normalized(parse(normal))
-    assert DEVICES.is_normalized(parse(text)) == (
-        DEVICES.normalize(parse(text)) == parse(text)
-    )
 
 
 @pytest.mark.parametrize(
@@ -243,27 +239,23 @@ def test_overbinding_assumes_the_worst(text: str, bound: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "larger", "smaller"),
+    ("left", "right", "larger"),
     [
-        ("", "", "", ""),
-        ("main:0/ram=1", "", "main:0/ram=1", ""),
+        ("", "", ""),
+        ("main:0/ram=1", "", "main:0/ram=1"),
         (
             "main:0/ram=1, gpu:0/ram=5",
             "main:0/ram=3, gpu:0/ram=2",
             "main:0/ram=3, gpu:0/ram=5",
-            "main:0/ram=1, gpu:0/ram=2",
         ),
-        ("gpu/ram=4", "gpu:0/ram=2", "gpu/ram=4, gpu:0/ram=2", ""),
-        ("gpu/ram=4", "gpu/ram=2", "gpu/ram=4", "gpu/ram=2"),
+        ("gpu/ram=4", "gpu:0/ram=2", "gpu/ram=4, gpu:0/ram=2"),
+        ("gpu/ram=4", "gpu/ram=2", "gpu/ram=4"),
     ],
 )
-def test_extremes_are_taken_entry_by_entry(
-    left: str, right: str, larger: str, smaller: str
-) -> None:
-    """Of unbound entries too (MaxEmpty, MaxBound, MinEmpty, MinBound and the others)."""
+def test_maximum_is_taken_entry_by_entry(left: str, right: str, larger: str) -> None:
+    """Of unbound entries too (MaxEmpty, MaxBound)."""
     for one, other in ((left, right), (right, left)):
         assert parse(one).maximum(parse(other)) == parse(larger)
-        assert parse(one).minimum(parse(other)) == parse(smaller)
 
 
 def test_description_is_for_people() -> None:
@@ -303,14 +295,6 @@ def test_subtraction_undoes_addition(
 
 
 @given(allocations, allocations)
-def test_extremes_bound_both_sides(
-    a: ResourceAllocation, b: ResourceAllocation
-) -> None:
-    """Maximum and minimum together hold what both hold."""
-    assert a.maximum(b) + a.minimum(b) == a + b
-
-
-@given(allocations, allocations)
 def test_what_fits_still_fits_into_more(
     wanted: ResourceAllocation, room: ResourceAllocation
 ) -> None:
@@ -333,4 +317,3 @@ def test_normalizing_twice_is_normalizing_once(a: ResourceAllocation) -> None:
     """The normal form is one (AddNormalizeOutput)."""
     normal = DEVICES.normalize(a)
     assert DEVICES.normalize(normal) == normal
-    assert DEVICES.is_normalized(normal)

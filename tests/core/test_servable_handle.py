@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from tfs.core.servable_handle import LAST_RECHECK_S, ServableHandle
+from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
-from tfs.testing.fake_clock import FakeClock
 
 ID = ServableId("a", 1)
 
@@ -59,61 +58,21 @@ def test_retired_handle_tells_when_the_last_pin_is_gone() -> None:
     assert woken == [0]
 
 
-def test_unpinned_handle_is_told_without_waiting() -> None:
-    """Nothing to wait for: at once."""
-    handle = ServableHandle(ID, "model")
-    handle.retire()
-    assert handle.wait_unpinned(FakeClock(), 0.0)
-
-
-def test_wait_ends_with_the_last_release() -> None:
-    """A blocked unloader goes on when the reader lets go."""
-    clock = FakeClock()
-    handle = ServableHandle(ID, "model")
-    handle.pin(None)
-    handle.retire()
-    outcome: list[bool] = []
-    thread = threading.Thread(
-        target=lambda: outcome.append(handle.wait_unpinned(clock))
-    )
-    thread.start()
-    clock.block_until_sleepers(1)
-    handle.release()
-    thread.join()
-    assert outcome == [True]
-
-
-def test_wait_ends_at_its_deadline() -> None:
-    """A pin that stays is not waited for longer than was said."""
-    clock = FakeClock()
-    handle = ServableHandle(ID, "model")
-    handle.pin(None)
-    handle.retire()
-    assert handle.wait_unpinned(clock, clock.now()) is False
-    handle.release()
-
-
-def test_release_looked_up_before_retiring_is_noticed_by_looking_again() -> None:
-    """It wakes nobody, so the waiter looks again by the clock."""
-    clock = FakeClock()
+def test_release_looked_up_before_retiring_tells_nobody() -> None:
+    """Whoever unloads must look at the pins again: such a release takes its pin in silence."""
     handle = ServableHandle(ID, "model")
     handle.pin(None)
     release = handle.release
-    handle.retire()
-    thread = threading.Thread(target=lambda: handle.wait_unpinned(clock))
-    thread.start()
-    clock.block_until_sleepers(1)
+    woken: list[int] = []
+    handle.retire(lambda: woken.append(handle.num_pins))
     release()
-    while thread.is_alive():
-        clock.advance(LAST_RECHECK_S)
-        thread.join(0.01)
-    assert handle.num_pins == 0
+    assert (handle.num_pins, woken) == (0, [])
 
 
 def test_dropped_handle_keeps_no_servable_alive() -> None:
     """Whoever still holds the object holds no model."""
     handle = ServableHandle(ID, "model")
-    handle.retire()
+    handle.retire(lambda: None)
     handle.drop()
     handle.drop()
     with pytest.raises(AttributeError):
@@ -125,7 +84,7 @@ def test_repr_shows_state_and_pins() -> None:
     handle = ServableHandle(ID, "model")
     handle.pin(None)
     assert repr(handle) == "<ServableHandle a/1 live pins=1>"
-    handle.retire()
+    handle.retire(lambda: None)
     assert "retired" in repr(handle)
 
 
@@ -139,7 +98,6 @@ def test_no_reader_ever_uses_what_was_destroyed() -> None:
     current = ServableHandle(ID, Model())
     stop = threading.Event()
     faults: list[str] = []
-    clock = FakeClock()  # never advanced: only releases may wake the unloader
 
     def read() -> None:
         while not stop.is_set():
@@ -158,9 +116,10 @@ def test_no_reader_ever_uses_what_was_destroyed() -> None:
         reader.start()
     for _ in range(300):
         old, current = current, ServableHandle(ID, Model())
-        old.retire()
-        while not old.wait_unpinned(clock, clock.now()):
-            pass
+        unpinned = threading.Event()
+        old.retire(unpinned.set)
+        while old.num_pins:
+            unpinned.wait(0.001)  # a reader may have looked its release up before
         old.servable.is_alive = False
         old.drop()
     stop.set()

@@ -28,16 +28,6 @@ def test_total_is_normalized() -> None:
     assert tracker("main/ram=16").total == parse("main:0/ram=16")
 
 
-def test_used_can_be_recomputed() -> None:
-    """A new sum replaces the old one (RecomputeUsedResources)."""
-    resources = tracker()
-    assert resources.reserve(parse("main/ram=9"))
-    resources.recompute([parse("main/ram=1"), parse("main:0/ram=3, gpu/ram=2")])
-    assert resources.used == parse("main:0/ram=4, gpu/ram=2")
-    resources.recompute([])
-    assert resources.used == parse("")
-
-
 @pytest.mark.parametrize(
     ("used", "wanted", "after"),
     [

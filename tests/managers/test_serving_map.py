@@ -147,7 +147,7 @@ def test_acquire_all_pins_everything_that_lives() -> None:
     """GetAvailableServableHandles: each available version once, in order."""
     serving_map, handles = filled(2, 1)
     serving_map.publish(handle("b", 1))
-    handles[2].retire()
+    handles[2].retire(lambda: None)
     pinned = serving_map.acquire_all()
     assert [h.id.slashed for h in pinned] == ["a/1", "b/1"]
     assert all(h.num_pins == 1 for h in pinned)

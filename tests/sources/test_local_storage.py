@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sources import local_storage
-from sources.local_storage import LocalFileSystem, mount_type
+from sources.local_storage import LocalFileSystem
 from tfs.core.version_directory import MANIFEST
 
 FILES = LocalFileSystem()
@@ -179,7 +179,6 @@ broken line
 )
 def test_a_path_lies_on_its_nearest_mount(path: str, kind: str) -> None:
     """The longest mount point decides, of equal ones the last."""
-    assert mount_type(MOUNTS, path) == kind
     assert LocalFileSystem(lambda: MOUNTS).gives_events(path) == (
         kind in ("ext4", "xfs")
     )
@@ -222,7 +221,6 @@ def test_a_mount_that_appears_is_known_a_second_later() -> None:
 
 def test_unknown_mounts_are_trusted() -> None:
     """Where nothing is known the kernel is asked; a look now and then helps anyway."""
-    assert mount_type("", "/models") == ""
     assert LocalFileSystem(lambda: "").gives_events("/models")
     assert LocalFileSystem().gives_events("/proc")
 

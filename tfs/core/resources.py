@@ -132,15 +132,6 @@ class ResourceAllocation:
             larger[resource] = max(larger.get(resource, 0), quantity)
         return ResourceAllocation(larger)
 
-    def minimum(self, other: ResourceAllocation) -> ResourceAllocation:
-        """Returns the smaller quantity of every entry that both have."""
-        return ResourceAllocation(
-            {
-                resource: min(quantity, other[resource])
-                for resource, quantity in self.items()
-            }
-        )
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceAllocation):
             return NotImplemented
@@ -203,11 +194,6 @@ class Devices:
                     "Invalid resource allocation: Invalid device instance "
                     f"{resource.device}:{resource.instance}"
                 )
-
-    def is_normalized(self, allocation: ResourceAllocation) -> bool:
-        """Whether every entry that could only mean one instance names it."""
-        self.verify(allocation)
-        return not any(self._has_one_meaning(r) for r in allocation.resources)
 
     def normalize(self, allocation: ResourceAllocation) -> ResourceAllocation:
         """Returns it with the instance named wherever the device has only one."""

@@ -19,22 +19,14 @@ free the model on a request thread.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from tfs.core.clock import Clock
 from tfs.core.servable_id import ServableId
 
 T = TypeVar("T")
-
-# A release looked up before retire() and called after it wakes nobody: look again,
-# soon after retiring (a race of two bytecodes), then ever more seldom (somebody keeps
-# the bound method).
-FIRST_RECHECK_S: Final = 0.001
-LAST_RECHECK_S: Final = 0.25
 
 
 class ServableHandle(Generic[T]):
@@ -55,8 +47,6 @@ class ServableHandle(Generic[T]):
     """
 
     __slots__ = (
-        "_drained",
-        "_has_waiter",
         "_on_unpinned",
         "_pins",
         "id",
@@ -71,9 +61,7 @@ class ServableHandle(Generic[T]):
         self.servable = servable
         self.live = True
         self._pins: deque[None] = deque()
-        self._drained = threading.Condition()  # guards nothing; wakes wait_unpinned
-        self._has_waiter = False
-        self._on_unpinned: Callable[[], None] | None = None
+        self._on_unpinned: Callable[[], None] = _do_nothing
         self.pin: Callable[[None], None] = self._pins.append
         self.release: Callable[[], None] = self._pins.pop
 
@@ -82,7 +70,7 @@ class ServableHandle(Generic[T]):
         """How many pins are held at this moment."""
         return len(self._pins)
 
-    def retire(self, on_unpinned: Callable[[], None] | None = None) -> None:
+    def retire(self, on_unpinned: Callable[[], None]) -> None:
         """Takes the version out of service: no later pin succeeds. Never blocks.
 
         Args:
@@ -94,7 +82,7 @@ class ServableHandle(Generic[T]):
         """
         self._on_unpinned = on_unpinned
         self.live = False
-        self.release = self._release_and_wake
+        self.release = self._release_and_tell
 
     def drop(self) -> None:
         """Lets go of the servable once nothing pins it; ``servable`` is gone then.
@@ -104,38 +92,10 @@ class ServableHandle(Generic[T]):
         with contextlib.suppress(AttributeError):
             del self.servable
 
-    def wait_unpinned(self, clock: Clock, deadline_s: float | None = None) -> bool:
-        """Blocks until nothing pins the retired version, or until the deadline.
-
-        Returns:
-            Whether no pin is left. Call ``retire`` first.
-
-        """
-        recheck_s = FIRST_RECHECK_S
-        self._has_waiter = True  # before looking at the pins: see _release_and_wake
-        with self._drained:
-            while self._pins:
-                now_s = clock.now()
-                if deadline_s is not None and now_s >= deadline_s:
-                    return False
-                wake_s = now_s + recheck_s
-                recheck_s = min(2 * recheck_s, LAST_RECHECK_S)
-                clock.wait(
-                    self._drained,
-                    wake_s if deadline_s is None else min(wake_s, deadline_s),
-                )
-        return True
-
-    def _release_and_wake(self) -> None:
+    def _release_and_tell(self) -> None:
         self._pins.pop()
         if not self._pins:
-            # No lock where nobody waits: its holder might have been descheduled, and
-            # this is a request's thread.
-            if self._has_waiter:
-                with self._drained:
-                    self._drained.notify_all()
-            if self._on_unpinned is not None:
-                self._on_unpinned()
+            self._on_unpinned()
 
     def __enter__(self) -> T:
         return self.servable
@@ -151,3 +111,7 @@ class ServableHandle(Generic[T]):
     def __repr__(self) -> str:
         state = "live" if self.live else "retired"
         return f"<ServableHandle {self.id.slashed} {state} pins={self.num_pins}>"
+
+
+def _do_nothing() -> None:
+    """Is told of pins until a handle is retired, when nobody wants to know."""

@@ -64,7 +64,12 @@ def literal_signatures(path: str) -> object:
             plain dict.
 
     """
-    found = _literal(path, "signatures")
+    try:
+        found = class_literal(path, "signatures")
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{error.message}; write the version with tfs.export.save_python"
+        ) from error
     if found is None:
         raise InvalidArgument(
             f"no class in {FILE} says its signatures; write the version with "
@@ -82,12 +87,3 @@ def literal_concurrency(path: str) -> object:
     """
     found = class_literal(path, "concurrency")
     return None if found is None else found[1]
-
-
-def _literal(path: str, name: str) -> tuple[str, object] | None:
-    try:
-        return class_literal(path, name)
-    except InvalidArgument as error:
-        raise InvalidArgument(
-            f"{error.message}; write the version with tfs.export.save_python"
-        ) from error

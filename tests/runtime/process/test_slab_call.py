@@ -46,6 +46,10 @@ def task(signature: Signature, **inputs: TensorView) -> InferenceTask:
     )
 
 
+def read_words(slab: Slab, start: int, num: int) -> list[int]:
+    return slab.words[start : start + num].tolist()
+
+
 def reply(slab: Slab, words: tuple[int, ...]) -> Slot:
     slot = slab.slots[0]
     slab.write_words(slot.reply_word, words)
@@ -57,7 +61,7 @@ def test_a_request_is_written_as_described(slab: Slab) -> None:
     slot = slab.slots[1]
     view = floats((1, 2))
     assert write_request(slab, slot, 7, 3, task(SIGNATURE, x=view)) is None
-    words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+    words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
     assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
     assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
 
@@ -70,7 +74,7 @@ def test_requests_of_one_form_are_written_alike(slab: Slab) -> None:
             view = floats((1.0, value))
             written = task(SIGNATURE, x=view)
             assert write_request(slab, slot, 7, 3, written, plans) is None
-            words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+            words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
             assert words == [7, 3, 1, 0, 7, 0, F32, slot.input_offset, 8, 2, 1, 2]
             assert slab.map[slot.input_offset : slot.input_offset + 8] == view.data
     assert len(plans) == len(slab.slots)
@@ -83,12 +87,12 @@ def test_requests_of_other_forms_have_other_words(slab: Slab) -> None:
     for shape in ((1, 2), (2, 1), (1, 3), (1, 2)):
         view = TensorView(FLOAT32, shape, bytes(4 * math.prod(shape)))
         write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
-        words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+        words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
         assert words[8:] == [len(view.data), 2, *shape]
     for text in (b"a", b"abc"):
         view = TensorView(STRING, (1, 1), (text,))
         write_request(slab, slot, 0, 0, task(SIGNATURE, x=view), plans)
-        words = slab.read_words(slot.request_word, REQUEST_WORDS + 7)
+        words = read_words(slab, slot.request_word, REQUEST_WORDS + 7)
         assert words[8] == 8 + len(text)
     assert len(plans) == 3
 
@@ -120,7 +124,7 @@ def test_inputs_that_do_not_fit_go_into_a_memfd(slab: Slab) -> None:
     slot = slab.slots[0]
     fd = write_request(slab, slot, 0, 0, task(SIGNATURE, x=view))
     assert fd is not None
-    words = slab.read_words(slot.request_word, REQUEST_WORDS + 3)
+    words = read_words(slab, slot.request_word, REQUEST_WORDS + 3)
     assert words[3] == len(data)
     assert words[7] == 0
     assert os.pread(fd, len(data), 0) == data
@@ -241,6 +245,6 @@ def test_string_inputs_take_their_place(slab: Slab) -> None:
     slot = slab.slots[0]
     signature = SHOUT_SIGNATURES["serving_default"]
     assert write_request(slab, slot, 0, 0, task(signature, text=view)) is None
-    size_bytes = slab.read_words(slot.request_word + REQUEST_WORDS, 4)[3]
+    size_bytes = read_words(slab, slot.request_word + REQUEST_WORDS, 4)[3]
     packed = slab.map[slot.input_offset : slot.input_offset + size_bytes]
     assert unpack_strings(packed, 2) == (b"ab", b"c")

@@ -149,10 +149,6 @@ class Slab:
             packing = _PACKINGS[len(values)] = struct.Struct(f"={len(values)}q")
         packing.pack_into(self.map, start * WORD_BYTES, *values)
 
-    def read_words(self, start: int, num: int) -> list[int]:
-        """Returns ``num`` words."""
-        return self.words[start : start + num].tolist()
-
     def write_text(self, start: int, text: bytes) -> None:
         """Writes bytes where words begin."""
         offset = start * WORD_BYTES

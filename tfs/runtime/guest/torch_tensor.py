@@ -49,22 +49,18 @@ def to_torch(view: TensorView) -> torch.Tensor | Strings:
         data = bytearray(data)
     shape = view.shape
     if not data or not shape:
-        return tensor_over(view.dtype, shape, data, 0)
+        return tensor_over(view.dtype, shape, data)
     # As tensor_over, for what most requests bring; sizes that come as a tuple take
     # as long again.
     return torch.frombuffer(data, dtype=TORCH_DTYPES[view.dtype]).view(*shape)
 
 
-def tensor_over(
-    dtype: DType, shape: tuple[int, ...], buffer: object, offset: int
-) -> torch.Tensor:
+def tensor_over(dtype: DType, shape: tuple[int, ...], buffer: object) -> torch.Tensor:
     """Returns a tensor over a writable buffer, which lives as long as the tensor."""
     num_elements = math.prod(shape)
     if num_elements == 0:
         return torch.empty(shape, dtype=TORCH_DTYPES[dtype])
-    flat = torch.frombuffer(
-        buffer, dtype=TORCH_DTYPES[dtype], count=num_elements, offset=offset
-    )
+    flat = torch.frombuffer(buffer, dtype=TORCH_DTYPES[dtype], count=num_elements)
     return flat.view(shape)
 
 

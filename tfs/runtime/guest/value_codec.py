@@ -114,7 +114,7 @@ def _value(form: object, blobs: memoryview, resolve: Callable[[Ref], object]) ->
             if offset < 0 or size_bytes < 0 or offset + size_bytes > len(blobs):
                 raise ValueError("a tensor outside its message")
             blob = bytearray(blobs[offset : offset + size_bytes])
-            return tensor_over(dtype, tuple(int(size) for size in shape), blob, 0)
+            return tensor_over(dtype, tuple(int(size) for size in shape), blob)
         case {"r": int(ref_id)}:
             return resolve(Ref(ref_id))
         case {"b": str(text)}:
