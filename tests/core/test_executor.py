@@ -137,3 +137,32 @@ def test_inline_executor_runs_on_the_caller() -> None:
     inline.submit(lambda: ran.append(threading.current_thread()))
     assert ran == [threading.current_thread()]
     assert (inline.num_threads, inline.num_free) == (1, 1)
+
+
+def test_a_refused_thread_leaves_the_work_to_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there is none the caller hears of it; nothing is counted that never began."""
+    pool = ThreadExecutor(2, "pool")
+    start, allowed = threading.Thread.start, [0]
+
+    def refuse(thread: threading.Thread) -> None:
+        if not allowed[0]:
+            raise RuntimeError("can't start new thread")
+        allowed[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ran = threading.Semaphore(0)
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.submit(ran.release)
+    assert pool.num_free == 2
+    allowed[0] = 1
+    sequencer = Sequencer()
+    pool.submit(lambda: sequencer.reach("work"))
+    sequencer.wait_reached("work", 1)
+    pool.submit(ran.release)
+    sequencer.open("work")
+    assert ran.acquire(timeout=10.0)
+    assert pool.wait_idle()
+    assert pool.close()

@@ -186,3 +186,23 @@ def test_a_config_that_is_refused_costs_no_patience() -> None:
     begun_s = clock.now()
     server.close(begun_s + 60)
     assert clock.now() - begun_s < 5  # each of its waits is longer
+
+
+def test_a_server_without_threads_says_which_limit_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with what to raise, before or during the start, and no traceback."""
+    words = ("serve", "--model_base_path=/models/x", "--load_probe_budget_s=0")
+
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(serve, "thread_limits", lambda: "the limit is 12")
+    monkeypatch.setattr("tfs.server.process.run_server", refuse)
+    assert main((*words, "--interpreter_backend=inline")) == 1
+    monkeypatch.setattr(serve, "num_startable", lambda _: 3)
+    assert main(words) == 1
+    during, before = capsys.readouterr().err.splitlines()
+    assert "no thread or process can be started any more: the limit is 12" in during
+    assert "only 3 of the 16 threads" in before
+    assert "the limit is 12" in before

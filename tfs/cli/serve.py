@@ -8,15 +8,21 @@ import logging
 import signal
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tfs.cli.flags import add_flags, is_true, read_flags
+from tfs.core.errors import ResourceExhausted
+from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.file_limit import raise_file_limit
 from tfs.server.memory.malloc import apply_settings
 from tfs.server.options import ServerOptions
 from tfs.server.signal_inbox import LOOK, SignalInbox
+
+# Loop, watchdog, manager, source and its watcher, config, drain, log-writer, two that decode,
+# four that load, two that unload: without these it cannot start, load or end.
+_NUM_THREADS: Final = 16
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -71,6 +77,12 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
     raise_file_limit()
+    num_threads = num_startable(_NUM_THREADS)
+    if num_threads < _NUM_THREADS:
+        raise _out_of_threads(
+            f"only {num_threads} of the {_NUM_THREADS} threads that a "
+            "server begins with can be started"
+        )
     # Who ignores it, as a parent may have us do, never learns how its processes ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     apply_settings()  # before there is a second thread, or anything large
@@ -84,9 +96,20 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
 
         gc.enable()
         return run_server(options, _say, inbox, zygote)
+    except (RuntimeError, OSError) as error:
+        if not is_out_of_threads(error):
+            raise
+        raise _out_of_threads("no thread or process can be started any more") from error
     finally:
         if zygote is not None:
             zygote.close()
+
+
+def _out_of_threads(what: str) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"{what}: {thread_limits()}; raise what is too low: each process that runs models "
+        "takes a few more (--num_interpreters)"
+    )
 
 
 def _loads_in_processes(options: ServerOptions) -> bool:

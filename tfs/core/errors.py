@@ -270,12 +270,20 @@ BY_CODE: Final[dict[Code, type[ServingError]]] = {
 def serving_error(error: BaseException, context: str) -> ServingError:
     """Returns ``error`` as a ``ServingError``.
 
-    A ``ServingError`` is returned as it is; anything else becomes ``Internal``
+    A ``ServingError`` is returned as it is; a thread that the system refused becomes
+    ``Unavailable`` with the limits in force; anything else ``Internal``
     with ``context`` (which names the servable), the exception's type and its
     text. The original is kept as ``__cause__`` for the log.
     """
     if isinstance(error, ServingError):
         return error
+    wrapped: ServingError
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        from tfs.core.thread_limit import thread_limits  # rarely wanted
+
+        wrapped = Unavailable(f"{context}: no more threads: {thread_limits()}")
+        wrapped.__cause__ = error
+        return wrapped
     wrapped = Internal(
         f"{context}: {type(error).__name__}: {text_of(error) or 'no message'}"
     )

@@ -139,7 +139,11 @@ class ThreadExecutor:
             if self._closed:
                 raise RuntimeError(f"executor {self.name} is closed")
             self._queue.append(fn)
-            self._start_missing_locked()
+            try:
+                self._start_missing_locked()
+            except RuntimeError:
+                self._queue.pop()
+                raise
             if self._num_watchers:
                 self._changed.notify_all()
             else:
@@ -180,9 +184,18 @@ class ThreadExecutor:
             self._num_threads += 1
             self._num_idle += 1
             self._num_started += 1
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._work, name=f"{self.name}-{self._num_started}", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the system allows no more
+                self._num_threads -= 1
+                self._num_idle -= 1
+                if not self._num_threads:
+                    raise
+                log.warning("event=thread_refused executor=%s", self.name)
+                return  # those that there are do it, later
 
     def _work(self) -> None:
         run_anywhere()

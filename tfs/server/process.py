@@ -20,6 +20,7 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.thread_limit import is_out_of_threads, thread_limits
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.config_file import (
     ConfigFileWatch,
@@ -104,8 +105,12 @@ def run_server(
                 watch.look_soon()
             server.core.sources.source.look_soon()
         inbox.drop_repeats(_ONE_WISH_S)
-    except BaseException:
-        server.close(clock.now() + options.drain_timeout_s)
+    except BaseException as error:
+        try:
+            server.close(clock.now() + options.drain_timeout_s)
+        except RuntimeError:  # of what was never started
+            if not is_out_of_threads(error):
+                raise
         raise
     say(f"tfs: {name}: draining; again to end at once")
     code = _drain(server, watch, clock, options.drain_timeout_s, inbox)
@@ -231,7 +236,12 @@ def _drain(
             inbox.notify()
 
     thread = threading.Thread(target=drain, name="drain", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the system allows no more threads: nobody listens meanwhile
+        log.warning("event=drain_without_thread limits=%r", thread_limits())
+        drain()
+        return 0 if outcome == [True] else 1
     while (name := inbox.receive()) == LOOK.name:
         pass  # everything goes anyway
     if name:

@@ -7,6 +7,7 @@ interpreter's to know: it is told by the methods of :class:`WorkerUser`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Final, Protocol
 
 from tfs.core.errors import ServingError, Unavailable
 from tfs.core.serving_loop import READABLE, ServingLoop, Timer
+from tfs.core.thread_limit import thread_limits
 from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import CrashHistory, describe_status
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode
@@ -306,6 +308,8 @@ class WorkerLife:
 
     def _cannot_start(self, why: str) -> None:
         """Answers whoever waits, and tries again later for the models there are."""
+        if os.strerror(errno.EAGAIN) in why:
+            why = f"{why}: {thread_limits()}"
         self._start_failed = True
         self._move(WorkerState.DEAD)
         log.error(

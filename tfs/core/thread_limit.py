@@ -1,0 +1,114 @@
+"""How many threads and processes there may be, who says so, and what to do about it.
+
+The system counts threads and processes as one thing, for each user and for each control
+group, and says of neither which limit it was that refused one: ``can't start new thread``.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+from pathlib import Path
+from typing import Final
+
+_WORDS: Final = "can't start new thread"  # of CPython's _thread
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Whether ``error``, or what led to it, is a thread or process that was refused."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, RuntimeError) and _WORDS in str(seen):
+            return True
+        if isinstance(seen, OSError) and seen.errno == errno.EAGAIN:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def num_startable(wanted: int) -> int:
+    """Returns how many of ``wanted`` threads can be started now; ends them again."""
+    is_over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for index in range(wanted):
+            thread = threading.Thread(
+                target=is_over.wait, name=f"thread-limit-{index}", daemon=True
+            )
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        pass
+    finally:
+        is_over.set()
+        for thread in started:
+            thread.join()
+    return len(started)
+
+
+def thread_limits(
+    proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
+) -> str:
+    """Returns the limits in force, for people, each with where it is raised.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        groups: Where control groups are mounted.
+
+    """
+    found = []
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        found.append(
+            f"this user may have {soft} processes and threads (ulimit -u; LimitNPROC= "
+            "of systemd)"
+        )
+    most, taken = _group_limit(proc, groups)
+    if most is not None:
+        taken_words = "" if taken is None else f", and has {taken}"
+        found.append(
+            f"this control group may have {most}{taken_words} (pids.max; TasksMax= of "
+            "systemd, --pids-limit of docker, podPidsLimit of Kubernetes)"
+        )
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        found.append(
+            f"this process may have {space >> 20} MiB of addresses (ulimit -v), of which "
+            "a thread takes 8 and more"
+        )
+    return "; ".join(found) or "no limit of this user or control group is known"
+
+
+def _group_limit(proc: Path, groups: Path) -> tuple[int | None, int | None]:
+    """Returns the lowest pids.max of the process's control group and those above it.
+
+    And how many there are in that one; None for what is not limited, or not known.
+    """
+    lowest: tuple[int | None, int | None] = (None, None)
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return lowest
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "pids" not in controllers.split(","):
+            continue
+        root = groups / controllers if controllers else groups
+        inner = path.strip("/")
+        # Within a container the path may be the host's: then the root is ours.
+        folders = [root, *((root / inner, *(root / inner).parents) if inner else ())]
+        for folder in folders:
+            most = _number(folder / "pids.max")
+            if most is not None and (lowest[0] is None or most < lowest[0]):
+                lowest = most, _number(folder / "pids.current")
+    return lowest
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
