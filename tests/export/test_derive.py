@@ -66,6 +66,20 @@ class Encoder(nn.Module):
         return {"pooled": kept.sum(1).float(), "each": kept.float()}
 
 
+class WholeBatch(nn.Module):
+    """Takes statistics over the batch, as BatchNorm does while it trains."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) < 2:
+            raise ValueError("a variance needs two rows")
+        return (x - x.mean(0)) / x.var(0)
+
+
+class Positive(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"places": torch.nonzero(x > 0), "x": x}
+
+
 def test_tensor_input_and_output_get_names_dtypes_and_a_free_batch() -> None:
     """Names come from the parameters, dtype and inner sizes from the example."""
     found = derive(Double(), SignatureOptions(torch.rand(2, 3)))
@@ -90,6 +104,41 @@ def test_default_makes_an_input_optional_for_callers() -> None:
     assert torch.equal(
         tensor(found.outputs["output"]), 2 * tensor(found.example["x"]) + 1
     )
+
+
+def test_default_is_the_example_of_an_input_that_has_none() -> None:
+    """Whoever says what stands for an input need not say it twice."""
+    options = SignatureOptions(torch.rand(2, 3), defaults={"mask": torch.ones(1, 3)})
+    found = derive(Encoder(), options)
+    assert list(found.signature.inputs) == ["tokens", "mask"]
+    with pytest.raises(InvalidArgument, match="no example input for 'tokens'"):
+        derive(Encoder(), replace(options, example_inputs={}))
+
+
+def test_model_that_takes_no_single_row_is_batched_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Any other number of rows shows where the batch is; what one row gets is logged."""
+    found = derive(WholeBatch(), SignatureOptions(torch.rand(3, 4)))
+    assert found.signature.outputs["output"].shape == (-1, 4)
+    assert "event=single_rows_fail" in caplog.text
+    assert "a variance needs two rows" in caplog.text
+
+
+def test_output_whose_size_depends_on_values_is_declared_free() -> None:
+    """No example shows all the sizes that it may have."""
+    options = SignatureOptions(
+        torch.ones(2, 3), batched=False, dynamic={"places": [0], "x": [1]}
+    )
+    found = derive(Positive(), options)
+    assert found.signature.outputs["places"].shape == (-1, 2)
+    assert found.signature.outputs["x"].shape == (2, -1)
+    for dynamic, complaint in (
+        ({"place": [0]}, "no input or output of Positive.forward: x, places, x"),
+        ({"places": [2]}, "dynamic dimension 2 of 'places': it has 2 dimensions"),
+    ):
+        with pytest.raises(InvalidArgument, match=complaint):
+            derive(Positive(), replace(options, dynamic=dynamic))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +246,7 @@ def test_none_in_a_dict_is_left_out_and_others_can_be_chosen_from() -> None:
         (Double(), torch.rand(()), "batched=False"),
         (Double(), {"y": torch.rand(2, 3)}, "no parameter 'y'"),
         (Encoder(), torch.ones(2, 3), "no example input for 'mask'"),
+        (Summed(), [["a", "b"], ["c", "d"]], r"rows of one tensor.*\{'x': \["),
         (Double(), [torch.rand(2, 3), torch.rand(3)], "share dimension 0"),
         (Encoder(), [torch.ones(2, 3), torch.ones(2, 4)], "fails on its example"),
     ],

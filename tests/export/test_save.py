@@ -10,6 +10,8 @@ import sys
 import tempfile
 import threading
 import types
+import warnings
+import weakref
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -155,6 +157,11 @@ def test_value_that_cannot_be_pickled_is_in_the_tree_with_what_to_do(
     assert "tests.export.test_save interned" in tree
 
 
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """Is scripted, which makes something else than a function of it."""
+    return x * 2
+
+
 def unsavable() -> nn.Module:
     """Returns a module full of what has no name or belongs to this process."""
 
@@ -176,6 +183,33 @@ def unsavable() -> nn.Module:
     ):
         setattr(module, name, value)
     return module
+
+
+@pytest.mark.parametrize(
+    ("attribute", "why", "advice"),
+    [
+        ("weak", "a weak reference", "keep the object itself in weak"),
+        ("script", "a scripted function", "call it by its name in forward"),
+        ("layout", "torch.contiguous_format", "write it where it is used"),
+        (r"_forward_hooks\[\d+\]", "a lambda", "register that as the hook"),
+    ],
+)
+def test_advice_is_for_the_kind_of_value(attribute: str, why: str, advice: str) -> None:
+    """What is no file and no lock is not told to be opened at its first use."""
+    module = nn.Sequential()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.script(twice)
+    for name, value in (
+        ("weak", weakref.ref(module)),
+        ("script", script),
+        ("layout", torch.contiguous_format),
+    ):
+        setattr(module, name, value)
+    module.register_forward_hook(lambda *_: None)
+    tree = " ".join(explain(module, PackageRules()).tree().split())
+    wanted = rf"model\.{attribute} CANNOT BE SAVED: [^├]*{why}[^├]* -> [^├]*{advice}"
+    assert re.search(wanted, tree), tree
 
 
 def test_object_of_a_library_is_to_be_left_out_whole() -> None:
@@ -437,6 +471,68 @@ assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [
     subprocess.run(
         [sys.executable, quietly, "-c", here], cwd=ROOT, check=True, timeout=50
     )
+
+
+def test_module_that_has_a_name_of_pythons_goes_into_the_archive(
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server has Python's own module of that name, and not the author's."""
+    (own_code / "this.py").write_text(
+        "import torch\n"
+        "class Halves(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x / 2\n"
+    )
+    monkeypatch.setitem(sys.modules, "this", types.ModuleType("this"))
+    del sys.modules["this"]
+    module = importlib.import_module("this").Halves()
+    path = save(module, torch.rand(2, 3), tmp_path)
+    with zipfile.ZipFile(f"{path}/model.pt") as archive:
+        assert "model/this.py" in archive.namelist()
+
+
+def test_pythons_modules_are_there_however_they_are_imported(
+    tmp_path: Path, own_code: Path
+) -> None:
+    """What no import statement names is in no list of an archive's."""
+    (own_code / "own_net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        rounded = __import__('decimal').Decimal(1)\n"
+        "        namespace = {}\n"
+        "        exec('import colorsys, torch.nn.utils as utils', namespace)\n"
+        "        assert namespace['utils'].weight_norm\n"
+        "        return x * float(rounded)\n"
+    )
+    save(_own_net(), torch.rand(2, 3), tmp_path)
+
+
+def test_module_that_is_nowhere_is_named_whole(tmp_path: Path, own_code: Path) -> None:
+    """Not the first part of its name, which the archive may well have."""
+    folder = own_code / "own_data"
+    folder.mkdir()
+    for name in ("__init__", "heads"):
+        (folder / f"{name}.py").touch()
+    (folder / "net.py").write_text(
+        "from importlib import import_module, resources\n"
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        import_module('.heads', __package__)\n"
+        "        resources.files('own_data.texts')\n"
+        "        return x\n"
+    )
+    (folder / "texts").mkdir()
+    for each in [name for name in sys.modules if name.startswith("own_data")]:
+        del sys.modules[each]
+    net = importlib.import_module("own_data.net").Net()
+    with pytest.raises(
+        InvalidArgument, match=r"'own_data\.heads' in the arch.*include"
+    ):
+        save(net, torch.rand(2, 3), tmp_path)
+    with pytest.raises(InvalidArgument, match=r'\{"own_data/texts/FILE": text\}'):
+        save(net, torch.rand(2, 3), tmp_path, include=["own_data.heads"])
 
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated. Use files")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import torch
@@ -71,13 +71,17 @@ def evaluation(module: nn.Module) -> Iterator[None]:
 
 
 def name_inputs(
-    function: Callable[..., object], example_inputs: ExampleInputs, where: str
+    function: Callable[..., object],
+    example_inputs: ExampleInputs,
+    where: str,
+    optional: Collection[str] = (),
 ) -> tuple[Values, dict[str, Form]]:
     """Returns the example inputs by name, and how arguments are made of them.
 
     Their names are those of the function's parameters; a tensor inside a dict, list or
     tuple is named by its way there (``batch.x``, ``state.0``), and the parameter then
-    has a form (:mod:`tfs.runtime.guest.nested_values`).
+    has a form (:mod:`tfs.runtime.guest.nested_values`). Those that are ``optional`` need no
+    example.
 
     Raises:
         InvalidArgument: They cannot be passed by keyword, or are no tensors; says
@@ -110,6 +114,12 @@ def name_inputs(
         )
         if len(values) > len(by_keyword):
             unnamed = any(p.kind is p.POSITIONAL_ONLY for p in parameters)
+            if is_strings(whole) and by_keyword:
+                raise InvalidArgument(
+                    f"{len(values)} lists of strings for {where}, which takes "
+                    f"{', '.join(by_keyword)}: if they are the rows of one tensor, say "
+                    f"which, {{{by_keyword[0]!r}: [[...], ...]}}"
+                )
             raise InvalidArgument(
                 f"{len(values)} example inputs for {where}, whose parameters by name "
                 f"are: {', '.join(by_keyword) or 'none'}. A server passes inputs by "
@@ -123,6 +133,7 @@ def name_inputs(
         if p.default is p.empty
         and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         and p.name not in named
+        and p.name not in optional
     ]
     if required:
         raise InvalidArgument(

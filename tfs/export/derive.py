@@ -7,7 +7,7 @@ batch, and a third with other sizes which output dimensions follow the free ones
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
@@ -96,13 +96,16 @@ def derive(
     if not callable(function) or getattr(function, "__name__", "") == absent:
         raise InvalidArgument(f"{where} does not exist: a server would call it")
     _check_defaults(options, where)
-    example, forms = name_inputs(function, options.example_inputs, where)
+    example, forms = name_inputs(
+        function, options.example_inputs, where, options.defaults
+    )
     left_out = options.defaults.keys() - example.keys()
     for name, value in options.defaults.items():
         example.setdefault(name, value)
     _check_options(options, example, where)
     calls = ModuleCalls(module, options, forms, kept or KeptState(module))
     outputs = calls.first(example)
+    _check_dynamic(options, example, outputs, where)
     observed = [outputs]
     if options.batched:
         rows = _check_rows(example, outputs, options, where)
@@ -117,7 +120,7 @@ def derive(
         observed = [outputs, other]
         _check_batch(outputs, other, where)
     unsure = False
-    if any(options.dynamic.values()):
+    if any(options.dynamic.get(name) for name in example):
         resized = _other_sizes(calls, example, options)
         unsure = resized is None
         observed += [] if resized is None else [resized]
@@ -154,7 +157,13 @@ def _signature(
         name: _spec(value, options, name, where) for name, value in example.items()
     }
     outputs = {
-        name: _output_spec(name, [each[name] for each in observed], options, unsure)
+        name: _output_spec(
+            name,
+            [each[name] for each in observed],
+            options,
+            unsure,
+            () if name in inputs else options.dynamic.get(name, ()),
+        )
         for name in observed[0]
     }
     _check_method(method, outputs, options, where)
@@ -197,7 +206,6 @@ def _check_defaults(options: SignatureOptions, where: str) -> None:
 
 def _check_options(options: SignatureOptions, example: Values, where: str) -> None:
     mentioned = {
-        "dynamic": options.dynamic,
         "pad": options.pad,
         "mask": options.mask,
         "defaults": options.defaults,
@@ -222,13 +230,24 @@ def _check_options(options: SignatureOptions, example: Values, where: str) -> No
                 f"callers may send one size only: say dynamic={{{name!r}: [1]}}, or "
                 "leave pad out"
             )
+
+
+def _check_dynamic(
+    options: SignatureOptions, example: Values, outputs: Values, where: str
+) -> None:
     for name, dimensions in options.dynamic.items():
+        value = example.get(name, outputs.get(name))
+        if value is None:
+            raise InvalidArgument(
+                f"dynamic names {name!r}, which is no input or output of {where}: "
+                f"{', '.join((*example, *outputs))}"
+            )
+        rank = len(shape_of(value))
         for dimension in dimensions:
-            rank = len(shape_of(example[name]))
             if not 0 <= dimension < rank:
                 raise InvalidArgument(
-                    f"dynamic dimension {dimension} of {name!r}: the example has "
-                    f"{rank} dimensions"
+                    f"dynamic dimension {dimension} of {name!r}: it has {rank} "
+                    "dimensions"
                 )
 
 
@@ -293,8 +312,18 @@ def _two_rows(
     no other number of rows works.
     """
     if rows > 1:
-        one = {n: first_row(v) if n in batch else v for n, v in example.items()}
-        return example, outputs, calls.attempt(one)
+        first = {n: first_row(example[n]) for n in batch}
+        other = calls.attempt({**example, **first})
+        is_told = other is None and isinstance(calls.last_error, InvalidArgument)
+        if other is None and not is_told:  # a variance over the batch needs two, say
+            more = {n: joined(example[n], first[n]) for n in batch}
+            other = calls.attempt({**example, **more})
+            if other is not None:
+                log.warning(
+                    "event=single_rows_fail error=%s: who sends one row will get it",
+                    one_line(calls.last_error),
+                )
+        return example, outputs, other
     moved, repeated = (
         {
             name: joined(value, second(value)) if name in batch else value
@@ -353,7 +382,7 @@ def _other_sizes(
     for shorten in shorter:
         smaller = dict(example)
         for name, dimensions in options.dynamic.items():
-            for dimension in dimensions:
+            for dimension in dimensions if name in example else ():
                 value = smaller[name]
                 if not isinstance(value, torch.Tensor):
                     continue
@@ -385,7 +414,11 @@ def _spec(value: Value, options: SignatureOptions, name: str, where: str) -> Ten
 
 
 def _output_spec(
-    name: str, observed: list[Value], options: SignatureOptions, unsure: bool
+    name: str,
+    observed: list[Value],
+    options: SignatureOptions,
+    unsure: bool,
+    free: Collection[int],
 ) -> TensorSpec:
     first = observed[0]
     try:
@@ -398,7 +431,7 @@ def _output_spec(
     shape = []
     for index, sizes in enumerate(zip(*shapes, strict=True)):
         is_batch = options.batched and index == 0
-        varies = len(set(sizes)) > 1
+        varies = len(set(sizes)) > 1 or index in free
         shape.append(FREE if is_batch or varies or unsure else sizes[0])
     return TensorSpec(dtype, tuple(shape))
 

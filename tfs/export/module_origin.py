@@ -33,7 +33,7 @@ _TRAINING_ONLY: Final = frozenset(
 def default_action(name: str) -> tuple[Action, str]:
     """Decides about a module by where it comes from; returns what and why."""
     top = name.partition(".")[0]
-    if top in WITH_PYTHON_AND_TORCH:
+    if top in WITH_PYTHON_AND_TORCH and not takes_pythons_name(name):
         return Action.EXTERN, ALWAYS_THERE
     if top in _WITH_THE_SERVER:
         return Action.EXTERN, "every server has it"
@@ -45,12 +45,24 @@ def default_action(name: str) -> tuple[Action, str]:
     return Action.INTERNED, f"your own code, {_short(spec)}"
 
 
+def takes_pythons_name(name: str) -> bool:
+    """Whether a module of the author's stands where Python has one of this name.
+
+    ``statistics.py`` beside the training script hides Python's own from it.
+    """
+    top = name.partition(".")[0]
+    if top not in sys.stdlib_module_names:
+        return False
+    spec = _spec(top)
+    return spec is not None and bool(_place(spec)) and not _is_installed(spec)
+
+
 def is_own_code(name: str, spec: importlib.machinery.ModuleSpec) -> bool:
     """Whether a module is the author's: no server has it, and no library installs it."""
     top = name.partition(".")[0]
-    return not (
-        top in WITH_PYTHON_AND_TORCH or top in _WITH_THE_SERVER or _is_installed(spec)
-    )
+    if top in sys.stdlib_module_names:
+        return bool(_place(spec)) and not _is_installed(spec)
+    return not (top == "torch" or top in _WITH_THE_SERVER or _is_installed(spec))
 
 
 def trouble(name: str, error: PackagingErrorReason, context: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import sysconfig
 import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -20,6 +21,14 @@ _ELSEWHERE: Final = (
 _NOWHERE: Final = (
     "it is your own code, which no server has, and not in the archive; include it"
 )
+
+
+_PYTHONS: Final = [
+    folder
+    for folder in sys.path
+    if folder.startswith(sysconfig.get_path("stdlib")) and "-packages" not in folder
+]
+"""Where Python's own modules are."""
 
 
 @contextlib.contextmanager
@@ -94,6 +103,11 @@ class OwnCodeRefuser(importlib.abc.MetaPathFinder):
         """Raises for the author's own modules; leaves others to the next finder."""
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and self.refuses(fullname, spec):
+            if path is None and fullname in sys.stdlib_module_names:
+                # A server has Python's own module of that name.
+                found = importlib.machinery.PathFinder.find_spec(fullname, _PYTHONS)
+                if found is not None:
+                    return found
             self.refused.append(fullname)
             why = _ELSEWHERE if self._is_packaged(fullname) else _NOWHERE
             raise ModuleNotFoundError(

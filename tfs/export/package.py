@@ -34,7 +34,12 @@ from tfs.export.dependency_report import (
     ModuleReport,
     Unsaved,
 )
-from tfs.export.module_origin import WITH_PYTHON_AND_TORCH, default_action, trouble
+from tfs.export.module_origin import (
+    WITH_PYTHON_AND_TORCH,
+    default_action,
+    takes_pythons_name,
+    trouble,
+)
 from tfs.export.parametrizations import without_parametrizations
 from tfs.export.pickling import Trial, unsaved_of
 from tfs.export.script_source import needed_source
@@ -269,6 +274,13 @@ class _Exporter(PackageExporter):
             elif action is Action.INTERNED:
                 self.intern(module_name)
         super().add_dependency(module_name, dependencies)
+
+    def _can_implicitly_extern(self, module_name: str) -> bool:
+        """As torch has it, but the author's file of that name is not Python's."""
+        if takes_pythons_name(_plain(module_name)):
+            return False
+        known: bool = super()._can_implicitly_extern(module_name)
+        return known
 
     def _persistent_id(self, obj: object) -> object:
         """As torch has it, but its hook is a class's, as Python's own special methods.

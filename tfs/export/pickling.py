@@ -7,7 +7,9 @@ import functools
 import inspect
 import io
 import pickle
+import re
 import types
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -79,6 +81,9 @@ def _failing(
         return
     seen.add(id(value))
     kind = type(value)
+    if isinstance(value, torch.jit.ScriptFunction):
+        yield path, value, error
+        return
     is_own = kind.__module__ == "__main__" or "<locals>" in kind.__qualname__
     if is_own and _error(kind) is not None:
         yield path, kind, error
@@ -152,6 +157,22 @@ def _advice(path: str, value: object, error: Exception) -> tuple[str, str]:
                 f"{_shown(value)}, typed into an interactive session",
                 "move it into a .py file and import it",
             )
+    if isinstance(value, torch.jit.ScriptFunction):
+        return (
+            "a scripted function, which no pickle takes",
+            f"call it by its name in forward instead of keeping it in {attribute}",
+        )
+    if isinstance(value, weakref.ReferenceType):
+        return (
+            "a weak reference",
+            f"keep the object itself in {attribute}, in a list if it is a module that "
+            "must not become a part, or set it anew in __setstate__",
+        )
+    if isinstance(value, torch.memory_format):
+        return (
+            f"{value}, which no pickle finds",
+            "write it where it is used",
+        )
     if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
         free = value.__code__.co_freevars
         return (
@@ -197,8 +218,9 @@ def _advice(path: str, value: object, error: Exception) -> tuple[str, str]:
 
 
 def _as_named(name: str, module: str, attribute: str, captured: tuple[str, ...]) -> str:
-    text = (
-        f"write `def {name}(...):` at the top of {module} and keep that in {attribute}"
+    is_hook = re.match(r"_\w*hooks\[", attribute) is not None
+    text = f"write `def {name}(...):` at the top of {module} and " + (
+        "register that as the hook" if is_hook else f"keep that in {attribute}"
     )
     if captured:
         text += (

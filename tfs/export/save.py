@@ -101,7 +101,7 @@ def save(
         features: tf.Example features.
         output_names: Names of the outputs.
         batched: Whether dimension 0 is the batch everywhere.
-        dynamic: Further dimensions that callers may size.
+        dynamic: Further dimensions that callers may size, or the model may.
         pad: Values for free inner dimensions.
         mask: Inputs that receive masks.
         defaults: Inputs that callers may leave out.

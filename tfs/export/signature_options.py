@@ -45,7 +45,8 @@ class SignatureOptions:
             tuple, in that order; for a model that returns a dict, which entries to
             serve and in which order. None names them itself.
         batched: Whether dimension 0 of every input and output is the batch.
-        dynamic: Per input, further dimensions whose size callers may choose.
+        dynamic: Per input, further dimensions whose size callers may choose; per output,
+            those whose size depends on values, where calling the model did not show it.
         pad: Per input, the value that fills free inner dimensions when requests of
             different sizes are batched; absent forbids batching those.
         mask: Per padded input, the input that receives the mask.

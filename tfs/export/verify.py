@@ -36,7 +36,8 @@ _OWN_FILE: Final = re.compile(r"'<torch_package_\d+>\.?([^']*)'")
 """A path made from the ``__file__`` of a packaged module, in an error's text."""
 
 _SAYS_WHAT_TO_DO: Final = re.compile(
-    r"No module named '.*' \(it is |is not in the archive: pass resources="
+    r"No module named '.*' (\(it is|in the archive, nor) |"
+    "is not in the archive: pass resources="
 )
 _REGISTERS: Final = re.compile("TORCH_LIBRARY|register an operator", re.I)
 _REGISTRATION_HINT: Final = (

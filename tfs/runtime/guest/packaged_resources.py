@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import io
 import pkgutil
@@ -97,7 +98,11 @@ def packaged_resources(importer: PackageImporter) -> types.ModuleType:
     """Returns ``importlib.resources`` for an archive's code; other packages' as ever."""
 
     def files(anchor: Any) -> Any:
-        return folder_of(importer, anchor) or importlib.resources.files(anchor)
+        folder = folder_of(importer, anchor)
+        if folder is not None:
+            return folder
+        with _explained(anchor):
+            return importlib.resources.files(anchor)
 
     def read_text(
         package: object, resource: str, encoding: str = "utf-8", errors: str = "strict"
@@ -134,7 +139,8 @@ def packaged_pkgutil(importer: PackageImporter) -> types.ModuleType:
     def get_data(package: str, resource: str) -> bytes | None:
         folder = folder_of(importer, package)
         if folder is None:
-            return pkgutil.get_data(package, resource)
+            with _explained(package):
+                return pkgutil.get_data(package, resource)
         return folder.joinpath(resource).read_bytes()
 
     return _replaced(pkgutil, get_data)
@@ -157,6 +163,22 @@ def folder_of(importer: PackageImporter, anchor: object) -> PackagedFile | None:
     if around.joinpath(f"{module}.py").is_file():
         return around
     return folder if folder.is_dir() else None
+
+
+@contextlib.contextmanager
+def _explained(anchor: object) -> Iterator[None]:
+    """Says of a package that is nowhere how its files come into the archive."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not isinstance(anchor, str) or not f"{anchor}.".startswith(f"{error.name}."):
+            raise
+        path = anchor.replace(".", "/")
+        raise ModuleNotFoundError(
+            f"{anchor} is not in the archive: pass "
+            f'resources={{"{path}/FILE": text}} to save, for each of its files',
+            name=anchor,
+        ) from error
 
 
 def _replaced(

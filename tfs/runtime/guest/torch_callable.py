@@ -276,6 +276,12 @@ class _SignatureCall:
             f"{self._who}: output {name!r} is {dtype}{list(output.shape)}, its "
             f"signature promises {spec.dtype}{wanted}"
         )
+        if (
+            len(wanted) == len(output.shape)
+            and tuple(output.shape[:1]) == tuple(wanted[:1])
+            and spec.dtype.name == dtype
+        ):
+            text += "; if a size depends on values, declare that dimension free (-1)"
         if wanted == list(output.shape):
             text += f"; return it as {spec.dtype}"
             if dtype in DTYPES:

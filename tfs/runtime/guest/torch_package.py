@@ -137,8 +137,18 @@ def _importlib_of(importer: PackageImporter) -> types.ModuleType:
         except ModuleNotFoundError as error:
             if error.name is not None and not f"{plain}.".startswith(f"{error.name}."):
                 raise  # it is there; something that it imports is not
+        else:
+            return found
+        try:
             return importlib.import_module(plain)
-        return found
+        except ModuleNotFoundError as error:
+            if error.name is None or not plain.startswith(f"{error.name}."):
+                raise
+            raise ModuleNotFoundError(
+                f"No module named {plain!r} in the archive, nor outside: include it when "
+                "the model is saved, or install it beside the server",
+                name=plain,
+            ) from error
 
     module = types.ModuleType("importlib", importlib.__doc__)
     vars(module).update(
@@ -205,6 +215,29 @@ class MappedImporter(PackageImporter):
 
     Of its own to write to, that is: until it writes, they are the archive's pages.
     """
+
+    def _load_module(self, name: str, parent: str) -> types.ModuleType:
+        """As torch has it, but Python and torch are there for every archive.
+
+        torch asks the list of what import statements name; ``__import__(name)`` is none.
+        """
+        top = name.partition(".")[0]
+        if (
+            name not in self.extern_modules
+            and (top in sys.stdlib_module_names or top == "torch")
+            and not self._has_own(top)
+        ):
+            module = self.modules[name] = importlib.import_module(name)
+            return module
+        loaded: types.ModuleType = super()._load_module(name, parent)
+        return loaded
+
+    def _has_own(self, top: str) -> bool:
+        """Whether the archive brings a module or package of that name."""
+        reader = self.zip_reader
+        return reader.has_record(f"{top}.py") or any(
+            record.startswith(f"{top}/") for record in reader.get_all_records()
+        )
 
     def load_pickle(
         self, package: str, resource: str, map_location: object = None
