@@ -554,6 +554,26 @@ def test_a_call_that_takes_too_much_memory_fails_alone(
     assert pid_of(interpreter) == pid
 
 
+@pytest.mark.parametrize(
+    ("concurrency", "megabytes", "num_calls"), [(1, 64, 1), (16, 2, 32)]
+)
+def test_a_limit_is_the_models_alone(
+    host: ProcessHost, tmp_path: Path, concurrency: int, megabytes: int, num_calls: int
+) -> None:
+    """What the worker's threads reserve of addresses, and never touch, is not counted."""
+    interpreter = host.interpreter(
+        ProcessOptions(worker=WorkerOptions(memory_limit_bytes=96 << 20))
+    )
+    default = {"serving_default": signature()}
+    source = package(tmp_path, Hoarder(), default, concurrency=concurrency)
+    loaded = interpreter.load(source)
+    for _ in range(num_calls):
+        answer = ask(loaded, {"x": floats((megabytes, 0))}).outputs()["y"]
+        assert values(answer) == [[megabytes, 0]]
+    assert isinstance(ask(loaded, {"x": floats((256, 0))}).outcome(), Internal)
+    assert interpreter.stats().num_restarts == 0
+
+
 def test_a_leak_ends_one_interpreter_which_comes_back(
     host: ProcessHost, tmp_path: Path
 ) -> None:

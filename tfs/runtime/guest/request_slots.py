@@ -70,6 +70,11 @@ class RequestSlots:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def num_threads(self) -> int:
+        """How many calls it runs at once."""
+        return len(self._threads)
+
     def close(self) -> None:
         """Ends the threads; nothing may be called any more. Blocks for calls."""
         self._closing = True

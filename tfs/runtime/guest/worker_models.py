@@ -147,6 +147,8 @@ class WorkerModels:
             }
         )
         try:
+            if self.is_empty:
+                self._limit.count_from_here()  # there are threads now that load
             self._limit.allow(files.size_bytes)
             try:
                 guest = load_guest_model(source, files, weights)
@@ -180,6 +182,7 @@ class WorkerModels:
         """
         model_id, loaded = self._named(request)
         channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
+        self._limit.allow_threads(loaded.source.concurrency)
         self._slots[model_id] = RequestSlots(
             channel,
             model_id,
@@ -224,6 +227,7 @@ class WorkerModels:
         slots = self._slots.pop(model_id, None)
         if slots is not None:
             slots.close()
+            self._limit.allow_threads(-slots.num_threads)
         if loaded is not None:
             weights = loaded.weights
             loaded.guest.close()
