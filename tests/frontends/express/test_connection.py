@@ -1066,6 +1066,22 @@ def test_a_flood_is_told_to_calm_down(kind: str) -> None:
     assert wire.goaway() is ErrorCode.ENHANCE_YOUR_CALM
 
 
+@pytest.mark.parametrize(("timeout", "is_flood"), [("1m", False), ("10S", True)])
+def test_requests_given_up_when_their_time_is_up_cost_nothing(
+    timeout: str, is_flood: bool
+) -> None:
+    """Others share the connection of who asks with deadlines that cannot be met."""
+    wire = Wire()
+    block = literal_block(grpc_headers(("grpc-timeout", timeout)))
+    for index in range(3000):
+        stream_id = 2 * index + 1
+        reset = frames.rst_stream(stream_id, ErrorCode.CANCEL)
+        wire.feed_all(headers_frame(stream_id, block) + reset)
+        if wire.connection.is_closed:
+            break
+    assert wire.connection.is_closed is is_flood
+
+
 @pytest.mark.parametrize("size", [0, 1, 600])
 def test_a_continuation_flood_is_told_to_calm_down(size: int) -> None:
     """CVE-2024-27316: a header block without end, of empty or full frames."""

@@ -48,6 +48,10 @@ TINY_INCREMENT: Final = 64
 
 _SMALL_CONTINUATION: Final = 512
 
+_ABOUT_S: Final = 0.1
+"""By which a client's clock may be ahead of ours: a busy one writes a request, and that
+it gave it up, in one go."""
+
 # Longer heads count against the receive budget, unless they are shared: HPACK makes one
 # of a few bytes, and a thousand streams may each have their own.
 _LONG_HEAD_BYTES: Final = 1024
@@ -277,6 +281,12 @@ class FrameIntake(StreamIntake, abc.ABC):
             stream = self.streams[stream_id]
             self._drop(stream, verdict.next_state)
             self._events.on_reset(stream)
+            timeout_s = stream.head.timeout_s
+            if (
+                timeout_s is not None
+                and stream.opened_s + timeout_s <= self._now_s + _ABOUT_S
+            ):
+                return  # its time is up, and the stream would have ended by itself
         self._annoyed(Annoyance.RST_STREAM)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:

@@ -5,7 +5,7 @@ PING, SETTINGS, empty frames) all make the server work without asking it for
 anything. Each such frame costs points; points come back with time and with every
 message the client is sent: real clients follow answers with small window updates and
 PINGs, and hedging ones cancel often. One that only annoys is closed after a few
-hundred frames.
+hundred frames. Who gives a request up when its deadline passes pays nothing.
 """
 
 from __future__ import annotations
