@@ -44,6 +44,7 @@ SCALE_SIGNATURES = {
             "overwrite",
             "write_weights",
             "count",
+            "draw",
             "wrong_dtype",
             "wrong_rows",
             "wrong_rank",

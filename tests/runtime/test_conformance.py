@@ -41,7 +41,7 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.interpreter import Interpreter, SeedableModel
 from tfs.runtime.process.process_options import ProcessOptions
 
 pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
@@ -213,6 +213,26 @@ def test_a_model_that_writes_to_its_weights_changes_only_itself(
     assert values(ask(again, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
     for model in (first, second, again):
         model.unload()
+
+
+def test_random_numbers_are_those_that_are_asked_for(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """Who measures a model can tell one that draws lots from one that remembers."""
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert isinstance(model, SeedableModel)
+    x = {"x": floats((1, 1))}
+
+    def draw() -> object:
+        return values(ask(model, x, "draw").outputs()["y"])
+
+    assert model.seed(7)
+    first, second = draw(), draw()
+    assert model.seed(7)
+    assert draw() == first != second
+    assert model.seed(None)
+    assert draw() not in (first, second)
+    model.unload()
 
 
 def test_versions_whose_modules_share_a_name_live_side_by_side(

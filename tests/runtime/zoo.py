@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -45,6 +46,10 @@ class Scale(torch.nn.Module):
         """Writes to its own weights, as a model with running state does."""
         self.factor.add_(1)
         return x * self.factor
+
+    def draw(self, x: torch.Tensor) -> torch.Tensor:
+        """Draws from torch's stream and from Python's."""
+        return torch.rand(x.shape) + random.random()
 
     def describe(self, x: torch.Tensor) -> torch.Tensor:
         """Tells under which conditions it runs: grad, inference, training, threads."""

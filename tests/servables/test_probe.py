@@ -62,6 +62,8 @@ class FakeSubject:
         self.clock = FakeClock()
         self.calls: list[tuple[str, int]] = []
         self.can_rehearse = False
+        self.can_seed = True
+        self.seeds: list[int | None] = []
         self.rehearsal_s = 0.1  # of a process where such code never ran
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
@@ -72,6 +74,11 @@ class FakeSubject:
         rows = self.function(list(struct.iter_unpack("<2f", view.data)))
         data = b"".join(struct.pack("<2f", *row) for row in rows)
         return {"y": TensorView(FLOAT32, view.shape, data)}
+
+    def seed(self, seed: int | None) -> bool:
+        self.seeds.append(seed)
+        random.seed(seed)
+        return self.can_seed
 
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
@@ -258,6 +265,29 @@ def test_model_that_keeps_something_of_its_calls_is_found(
     drifting = profiled(subject, tmp_path, budget_s=5.0)
     assert not drifting.is_repeatable
     assert not drifting.signatures[DEFAULT_SIGNATURE].rows_independent
+
+
+def drawing(rows: Rows) -> Rows:
+    """Adds noise of the process's own random numbers, as dropout does."""
+    return [tuple(x + random.random() for x in row) for row in rows]
+
+
+@pytest.mark.parametrize("can_seed", [True, False])
+def test_model_that_draws_lots_keeps_nothing(tmp_path: Path, *, can_seed: bool) -> None:
+    """Given the numbers that it drew at first it answers as at first; rows differ."""
+    subject = FakeSubject(drawing)
+    subject.can_seed = can_seed
+    profile = profiled(subject, tmp_path)
+    assert profile.is_repeatable == can_seed
+    assert profile.signatures[DEFAULT_SIGNATURE].rows_independent is False
+    assert subject.seeds == ([0, 0, None] if can_seed else [0])
+
+
+def test_model_that_draws_lots_and_remembers_is_found(tmp_path: Path) -> None:
+    """The numbers are the same then, and its answers are not."""
+    drifting = Drifting()
+    subject = FakeSubject(lambda rows: drifting(drawing(rows)), row_s=1e-5)
+    assert not profiled(subject, tmp_path, budget_s=5.0).is_repeatable
 
 
 def test_batch_of_another_shape_is_no_batch(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ class Subject:
         self._clock.advance(self._call_s(rows))
         return self._answer(inputs)
 
+    def seed(self, seed: int | None) -> bool:
+        raise AssertionError("not asked for")
+
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:

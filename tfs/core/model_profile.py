@@ -49,7 +49,7 @@ class ModelProfile:
         process_changes: What loading it changed of its whole process, for people.
         two_thread_scaling: Calls per second of two threads over one.
         is_repeatable: Whether the same inputs got the same answers after all other
-            calls; not those of a model that remembers calls, or that draws lots.
+            calls, from the same random numbers; not those of a model that remembers calls.
         signatures: By signature key.
 
     """

@@ -181,6 +181,26 @@ class RehearsableModel(Protocol):
         ...
 
 
+@runtime_checkable
+class SeedableModel(Protocol):
+    """A model whose backend can say which random numbers it draws. Thread-safe."""
+
+    def seed(self, seed: int | None) -> bool:
+        """Sets the random numbers of its interpreters: torch's, Python's and numpy's.
+
+        Not those of generators that the model holds, which are its state. Blocks. Only
+        before it serves: its neighbours on an interpreter draw the same numbers.
+
+        Args:
+            seed: None takes one from the system.
+
+        Returns:
+            Whether it was done.
+
+        """
+        ...
+
+
 class Interpreter(Protocol):
     """Runs models one call at a time. Thread-safe.
 

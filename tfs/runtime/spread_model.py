@@ -15,6 +15,7 @@ from tfs.runtime.interpreter import (
     MeasurableModel,
     OnAnotherThread,
     RehearsableModel,
+    SeedableModel,
 )
 from tfs.runtime.model_source import ModelSource
 
@@ -120,6 +121,14 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
                 return None
             longest_s = max(longest_s, took_s)
         return longest_s
+
+    def seed(self, seed: int | None) -> bool:
+        """Sets the random numbers of each interpreter; returns whether of all."""
+        done = [
+            isinstance(model, SeedableModel) and model.seed(seed)
+            for _, model in self._members
+        ]
+        return all(done)
 
     def submit(self, task: InferenceTask) -> None:
         """Hands the task to the interpreter with the fewest calls before it."""

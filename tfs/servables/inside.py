@@ -10,6 +10,7 @@ from tfs.runtime.interpreter import (
     InterpreterModel,
     MeasurableModel,
     RehearsableModel,
+    SeedableModel,
 )
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.process.process_model import ProcessModel
@@ -46,6 +47,13 @@ def rehearsal_of(
     if isinstance(model, PlacedModel):
         model = model.model
     return model.rehearse if isinstance(model, RehearsableModel) else None
+
+
+def seeding_of(model: InterpreterModel) -> Callable[[int | None], bool] | None:
+    """Returns what sets a model's random numbers, None if its backend cannot."""
+    if isinstance(model, PlacedModel):
+        model = model.model
+    return model.seed if isinstance(model, SeedableModel) else None
 
 
 def processes_of(model: InterpreterModel) -> ModelProcesses | None:

@@ -29,7 +29,7 @@ from tfs.core.version_directory import (
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
-from tfs.servables.inside import measurable_of, rehearsal_of
+from tfs.servables.inside import measurable_of, rehearsal_of, seeding_of
 from tfs.servables.load_measures import LoadMeasures
 from tfs.servables.platform import LoadContext, VersionDescription
 from tfs.servables.probe_subject import ServableSubject
@@ -232,6 +232,7 @@ class ModelLoader:
                 lambda: model.last_call_s,
                 rehearsal_of(servable.model),
                 lambda: model.process_changes,
+                seeding_of(servable.model),
             )
             memory = model.load_memory
             load = LoadMeasures(

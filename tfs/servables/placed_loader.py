@@ -180,8 +180,8 @@ class PlacedLoader:
             target = places.batch(self._loader.servable, self._path, profile, backend)
         if remembers:
             why += (
-                "; its answers to the same inputs differ, so it serves as it was saved, "
-                "without calls that warm it up"
+                "; its answers to the same inputs differ, not by chance: it serves as it "
+                "was saved, without calls that warm it up"
             )
         servable.profile = profile
         servable.become(target)

@@ -3,8 +3,9 @@
 The most needed comes first and the budget ends the rest: row independence (always
 finished: six calls of at most four rows), the largest batch with its memory peak,
 two-thread scaling, the other sizes. What was not reached is absent. Last of all, and
-always, the first inputs come again: a model that then answers otherwise keeps something
-of its calls, or draws lots. A model that fails on its probe is served all the same.
+always, the first inputs come again, with the random numbers that were drawn from then:
+a model that answers otherwise keeps something of its calls. A model that fails on its
+probe is served all the same.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ MAX_FOREIGN_SHARE: Final = 0.15
 _LARGEST_SHARE: Final = 0.4
 _SCALING_SHARE: Final = 0.3
 _MAX_CALLS: Final = 200
+_SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class _Probe:
         self._failures: dict[str, str] = {}
         self._rows: dict[str, RowIndependence] = {}
         self._first: dict[str, tuple[Tensors, Tensors]] = {}  # what went in, came out
+        self._is_seeded = False
         self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
         self._p99: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
@@ -143,6 +146,8 @@ class _Probe:
         scaling = self._measure_scaling()
         self._measure_other_sizes()
         is_repeatable = self._show_repeats()
+        if self._is_seeded:
+            self._subject.seed(None)
         elapsed_s = self._clock.now() - self._begun_s
         share = foreign_share(before, sample_cpu(pids), elapsed_s)
         profile = replace(
@@ -247,6 +252,8 @@ class _Probe:
             if name not in self._first:
                 continue
             inputs, outputs = self._first[name]
+            if self._is_seeded:
+                self._subject.seed(_SEED)
             try:
                 change = repeat_change(outputs, self._call(name, inputs))
             except ServingError as error:
@@ -300,6 +307,8 @@ class _Probe:
         return times[1:] or times
 
     def _call(self, name: str, inputs: Tensors) -> Tensors:
+        if name not in self._first:
+            self._is_seeded = self._subject.seed(_SEED)
         outputs = self._subject.call(name, inputs, self._options.call_timeout_s)
         self._first.setdefault(name, (inputs, outputs))
         return outputs

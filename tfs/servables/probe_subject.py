@@ -60,6 +60,13 @@ class ProbeSubject(Protocol):
         """Returns calls per second of two threads over one; None if unknown."""
         ...
 
+    def seed(self, seed: int | None) -> bool:
+        """Sets the random numbers that it draws; returns whether that was possible.
+
+        Only before it serves. None takes a seed from the system.
+        """
+        ...
+
 
 class ProfileSubject(ProbeSubject, Protocol):
     """A version that is to serve next, as the profiler sees it."""
@@ -93,6 +100,7 @@ class ServableSubject:
         call_s: Returns what the last call took in the interpreter, if that is known.
         rehearse: Calls the version beside what serves; None: it cannot be.
         changes: Returns what it changed of its whole process so far.
+        seed: Sets its random numbers; None: nobody can.
 
     """
 
@@ -104,12 +112,14 @@ class ServableSubject:
         call_s: Callable[[], float | None] = lambda: None,
         rehearse: Rehearse | None = None,
         changes: Callable[[], str] = str,
+        seed: Callable[[int | None], bool] | None = None,
     ) -> None:
         self._servable = servable
         self._rehearse = rehearse
         self._scaling = scaling
         self._call_s = call_s
         self._changes = changes
+        self._seed = seed
         self.pid = os.getpid() if pid is None else pid
 
     @property
@@ -163,6 +173,9 @@ class ServableSubject:
         if self._scaling is None:
             return None
         return self._scaling(signature_name, inputs, duration_s)
+
+    def seed(self, seed: int | None) -> bool:
+        return self._seed is not None and self._seed(seed)
 
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float

@@ -102,6 +102,10 @@ class DlmopenModel(OnAnotherThread):
         """Has the namespace measure it; see ``MeasurableModel``."""
         return self._guest.two_thread_scaling(signature_name, inputs, duration_s)
 
+    def seed(self, seed: int | None) -> bool:
+        """Sets the namespace's random numbers; see ``SeedableModel``."""
+        return self._guest.seed(seed)
+
     def unload(self) -> None:
         self._model.unload()
 

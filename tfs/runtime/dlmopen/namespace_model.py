@@ -128,6 +128,15 @@ class NamespaceModel:
             self._calling.end()
         return scaling
 
+    def seed(self, seed: int | None) -> bool:
+        """Sets the namespace's random numbers; see ``SeedableModel``."""
+        self._calling.take(self._who)
+        try:
+            self._namespace.call(("seed", seed))
+        finally:
+            self._calling.end()
+        return True
+
     def num_written_pages(self) -> int:
         """Returns how many pages of shared weights were seen to be its own."""
         return self._written_pages

@@ -29,6 +29,7 @@ from tfs.core.errors import (
 from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
 from tfs.runtime.guest.loaded_model import LoadedModel
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.session_guest import SessionGuest
 from tfs.runtime.guest.shared_tensors import (
@@ -77,6 +78,7 @@ class NamespaceGuest:
             "load": self._load,
             "unload": self._unload,
             "scale": self._scale,
+            "seed": seed_random,
             "run": self._run,
             "session": self._session,
             "end_sessions": self._end_sessions,

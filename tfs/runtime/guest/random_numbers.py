@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import sys
+from typing import Any
 
 import torch
 
 
-def seed_random() -> None:
-    """Gives this process random numbers of its own: a fork repeats its parent's."""
-    seed = int.from_bytes(os.urandom(8), "little")
+def seed_random(seed: int | None = None) -> None:
+    """Sets the streams of torch, of Python and, where it is imported, of numpy.
+
+    None gives this process numbers of its own: a fork repeats its parent's. Generators
+    that a model holds are its own, and stay as they are.
+    """
+    is_asked_for = seed is not None
+    if seed is None:
+        seed = int.from_bytes(os.urandom(8), "little")
     random.seed(seed)
+    if is_asked_for and "numpy" in sys.modules:
+        importlib.import_module("numpy.random")  # else its first use would
+    numpys: Any = sys.modules.get("numpy.random")
+    if numpys is not None:
+        numpys.seed(seed % 2**32)
     if any(getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu")):
         torch.manual_seed(seed)
     else:

@@ -25,6 +25,7 @@ from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.loaded_model import ForkWatch
 from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import copy
 from tfs.runtime.guest.slab import Slab
 from tfs.runtime.guest.version_files import unreadable
@@ -80,6 +81,7 @@ class WorkerControl:
             "rest": self._rest,
             "scale": models.scale,
             "rehearse": models.rehearse,
+            "seed": _seed,
         }
         self._sessions: SessionGuest | None = None
         self._slate: CleanSlate | None = None
@@ -203,6 +205,14 @@ class WorkerControl:
         body = request["body"]
         assert isinstance(body, bytes)
         return self._sessions.handle(body, fds)
+
+
+def _seed(request: Mapping[str, object], _fds: list[int]) -> dict[str, object]:
+    """Sets the process's random numbers."""
+    seed = request["seed"]
+    assert seed is None or isinstance(seed, int)
+    seed_random(seed)
+    return {"code": 0}
 
 
 def _copy(request: Mapping[str, object], fds: list[int]) -> dict[str, object]:

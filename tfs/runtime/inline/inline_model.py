@@ -14,6 +14,7 @@ import torch
 from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
+from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.inline.thread_use import SlowCalls
@@ -138,6 +139,11 @@ class InlineModel:
             guest.call(signature_name, inputs)
             return time.thread_time() - begun_s
         return math.inf
+
+    def seed(self, seed: int | None) -> bool:
+        """Sets the server's random numbers; see ``SeedableModel``."""
+        seed_random(seed)
+        return True
 
     # -- for its interpreter ---------------------------------------------------------
 

@@ -147,6 +147,10 @@ class ProcessModel(OnAnotherThread):
         call = TrialCall(self.who, self.model_id, signature_name, inputs)
         return self._host.trials.rehearse(call, timeout_s)
 
+    def seed(self, seed: int | None) -> bool:
+        """Sets the worker's random numbers; see ``SeedableModel``."""
+        return self._host.trials.seed(self.who, seed)
+
     def refusal(self) -> ServingError | None:
         """Returns why its tasks must not run, None if they may."""
         if self.health.quarantine is None:

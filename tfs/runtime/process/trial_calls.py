@@ -151,6 +151,20 @@ class TrialCalls:
         took_s = reply.get("call_s")
         return took_s if isinstance(took_s, float) else math.inf
 
+    def seed(self, who: str, seed: int | None) -> bool:
+        """Sets the worker's random numbers; returns whether it did. Blocks."""
+
+        def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
+            conversation.send("seed", {"seed": seed}, (), on_reply, background=False)
+
+        late = DeadlineExceeded(f"{who}: its interpreter does not answer")
+        try:
+            self._requests.answer(who, send, _SCALE_PATIENCE_S, late)
+        except ServingError as error:
+            log.info("event=not_seeded servable=%s error=%s", who, error)
+            return False
+        return True
+
     def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
         """Replaces a worker, if it is the present one yet."""
 
