@@ -13,14 +13,16 @@ from tfs.core.errors import Internal, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest import sealed_file
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process.payload_copy import copy_payload
+from tfs.runtime.process.payload_copy import SMALL_BYTES, copy_payload
+
+WEIGHTS = b"weights." * (SMALL_BYTES // 8)
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> ModelSource:
-    """A version of two files."""
+    """A version of two files, more than what is copied without asking."""
     (tmp_path / "servable.py").write_bytes(b"code")
-    (tmp_path / "weights.safetensors").write_bytes(b"weights")
+    (tmp_path / "weights.safetensors").write_bytes(WEIGHTS)
     return ModelSource(
         ServableId("a", 1),
         str(tmp_path),
@@ -59,12 +61,27 @@ def test_each_file_is_copied_from_one_descriptor_to_another(
         name: Path(file.path).read_bytes() for name, file in files.files.items()
     } == {
         "servable.py": b"code",
-        "weights.safetensors": b"weights",
+        "weights.safetensors": WEIGHTS,
     }
     assert len(seen) == 4
     assert all("memfd" in link for link in still_open(seen))
     files.close()
     assert still_open(seen) == set()
+
+
+def test_what_is_small_is_copied_without_asking(source: ModelSource) -> None:
+    """A round trip to a worker takes longer; the copies are sealed all the same."""
+    Path(source.path, "weights.safetensors").write_bytes(b"weights")
+
+    def copy(fds: tuple[int, ...]) -> None:
+        raise AssertionError("asked")
+
+    files = copy_payload(source, copy)
+    assert Path(files["servable.py"].path).read_bytes() == b"code"
+    assert Path(files["weights.safetensors"].path).read_bytes() == b"weights"
+    with pytest.raises(PermissionError):
+        os.pwrite(files["servable.py"].fd, b"edoc", 0)
+    files.close()
 
 
 @pytest.mark.parametrize(
