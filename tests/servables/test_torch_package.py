@@ -11,7 +11,7 @@ import torch
 from tests.core.conformance.servable import run_task
 from tests.models.digits import DigitClassifier
 from tests.runtime.process_host import process_host
-from tests.servables.fakes import ID, FakeInterpreter
+from tests.servables.fakes import ID, EchoModel, FakeInterpreter
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
     DataLoss,
@@ -29,11 +29,13 @@ from tfs.core.version_directory import MANIFEST, read_manifest
 from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import LoadMemory
+from tfs.runtime.model_source import ModelSource
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
-from tfs.servables.profiler import Profiler
+from tfs.servables.profiler import Profiler, ProfileRequest
 from tfs.servables.torch_package import TorchPackage
 
 EXAMPLE = torch.rand(2, 64)
@@ -203,6 +205,52 @@ def test_interpreters_are_told_what_runs_the_same_code(tmp_path: Path) -> None:
     first, unknown, second, _ = (m.source.code_digest for m in interpreter.models)
     assert first == second != ""
     assert unknown == ""
+
+
+def test_an_interpreter_is_told_that_code_was_measured(version: Path) -> None:
+    """What loading it changes of a process is looked at once, and known from then on."""
+    cache, interpreter = ProfileCache(), FakeInterpreter()
+    profiler = Profiler(cache, ProbeOptions(budget_s=0.0))
+    context = LoadContext(lambda _: interpreter, profiler=profiler)
+    loader = TorchPackage().loader(str(version), context)
+    assert isinstance(loader, ModelLoader)
+    loader.load(ID)
+    cache.put(ModelProfile(loader.code_digest))
+    loader.unload()
+    loader.load(ID)
+    assert [m.source.was_measured for m in interpreter.models] == [False, True]
+
+
+def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) -> None:
+    """Its interpreter was not asked to look at that again, and it stays out of ours."""
+
+    class Measurable(EchoModel):
+        pid, import_s, process_changes, last_call_s = 1, 0.01, "", None
+        load_memory = LoadMemory()
+
+        def two_thread_scaling(self, name: str, inputs: object, s: float) -> None:
+            return None
+
+    class Interpreter(FakeInterpreter):
+        def load(self, source: ModelSource) -> EchoModel:
+            return Measurable(source)
+
+    class Noting(Profiler):
+        request: ProfileRequest | None = None
+
+        def profile(self, request: ProfileRequest) -> ModelProfile | None:
+            self.request = request
+            return None
+
+    cache = ProfileCache()
+    profiler = Noting(cache)
+    context = LoadContext(lambda _: Interpreter(), profiler=profiler)
+    loader = TorchPackage().loader(str(version), context)
+    assert isinstance(loader, ModelLoader)
+    cache.put(ModelProfile(loader.code_digest, process_changes="the locale"))
+    loader.load(ID)
+    assert profiler.request is not None
+    assert profiler.request.load.process_changes == "the locale"
 
 
 def test_archive_without_manifest_needs_signatures_beside_it(version: Path) -> None:

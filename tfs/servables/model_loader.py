@@ -123,6 +123,7 @@ class ModelLoader:
         self._servable: ModelServable | None = None
         self._estimate: ResourceAllocation | None = None
         self._code_digest: str | None = None
+        self._known: ModelProfile | None = None  # of its code, before the load
         self._profile: ModelProfile | None = None
         self._resident_bytes: int | None = None
         self.on_late_profile: Callable[[ModelProfile], None] | None = None
@@ -182,6 +183,10 @@ class ModelLoader:
         if is_committed(self._path):
             verify_files(self._path, read_manifest(self._path))
         make_way()
+        profiler = self._context.profiler
+        # Reads files, once, where versions are measured; not worth reading otherwise.
+        digest = self.code_digest if profiler is not None else ""
+        self._known = None if profiler is None else profiler.known(digest)
         description = self._payload.describe(self._path)
         source = ModelSource(
             id=servable_id,
@@ -191,8 +196,8 @@ class ModelLoader:
             signatures=description.signatures,
             device=self._context.device,
             intra_op_threads=self._context.intra_op_threads,
-            # Read already where versions are measured; not worth reading otherwise.
-            code_digest=self.code_digest if self._context.profiler is not None else "",
+            code_digest=digest,
+            was_measured=self._known is not None,
         )
         interpreter = self._context.interpreter_for(source)
         begun_s = time.perf_counter()
@@ -202,10 +207,10 @@ class ModelLoader:
         self._resident_bytes = seen.load_memory.resident_bytes if seen else None
         servable = ModelServable(servable_id, description.signatures, model)
         self._model, self._servable = model, servable
-        if self._context.profiler is not None:
+        if profiler is not None:
             try:
                 request = self._request(servable, load_s)
-                self._profile = self._context.profiler.profile(request)
+                self._profile = profiler.profile(request)
             except BaseException:
                 self.unload()
                 raise
@@ -215,7 +220,7 @@ class ModelLoader:
 
     def unload(self) -> None:
         model, servable = self._model, self._servable
-        self._model = self._servable = self._profile = None
+        self._model = self._servable = self._profile = self._known = None
         if model is None or servable is None:
             return
         if self._context.profiler is not None:
@@ -223,7 +228,7 @@ class ModelLoader:
         model.unload()
 
     def _request(self, servable: ModelServable, load_s: float) -> ProfileRequest:
-        model = measurable_of(servable.model)
+        model, known = measurable_of(servable.model), self._known
         if model is not None:
             subject = ServableSubject(
                 servable,
@@ -240,7 +245,8 @@ class ModelLoader:
                 load_s,
                 memory.peak_bytes,
                 memory.resident_bytes,
-                model.process_changes,
+                # The same code's, where its interpreter was not asked to look again.
+                model.process_changes or (known.process_changes if known else ""),
             )
         else:
             subject, load = ServableSubject(servable), LoadMeasures(None, load_s)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,5 @@ def test_a_worker_tells_what_loading_changed(host: ProcessHost, tmp_path: Path) 
     assert model.process_changes == "the default dtype"
     plain = host.interpreter().load(package(tmp_path, Scale()))
     assert plain.process_changes == ""
+    known = host.interpreter().load(replace(source, was_measured=True))
+    assert known.process_changes == ""  # known of its code: nobody looked

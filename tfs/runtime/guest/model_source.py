@@ -30,6 +30,8 @@ class ModelSource:
             anything but 1 oversubscribes the cores.
         code_digest: The same for versions that differ in their weights' bytes alone;
             empty where nobody knows.
+        was_measured: Whether a version of the same code was measured before, so that
+            nobody asks what loading this one changes of its process.
         packs_weights: Whether the interpreter may keep a second copy of weights, as
             kernels want them (:mod:`tfs.runtime.guest.packed_convolutions`).
 
@@ -43,6 +45,7 @@ class ModelSource:
     device: str = "cpu"
     intra_op_threads: int = 1
     code_digest: str = ""
+    was_measured: bool = False
     packs_weights: bool = False
 
     def __post_init__(self) -> None:

@@ -126,7 +126,8 @@ class WorkerModels:
             weights = DeviceWeights(source.device, lease)
             fds = fds[:-1]
         meter = LoadMeter()
-        state = ProcessState(self._surface)
+        # Looking twice takes as long as a small load itself.
+        state = None if source.was_measured else ProcessState(self._surface)
         # Of this thread's processor time: at the lowest priority, beside others that
         # load, the clock on the wall says little of what the import is.
         begun_s = time.thread_time()
@@ -136,7 +137,7 @@ class WorkerModels:
             return {
                 "code": 0,
                 "import_s": preloaded.import_s,
-                "changes": state.changes(),
+                "changes": "" if state is None else state.changes(),
                 **meter.read(sum(os.fstat(fd).st_size for fd in fds)),
             }
         del preloaded  # another version's
@@ -164,11 +165,12 @@ class WorkerModels:
             files.close()
         import_s = time.thread_time() - begun_s + imported_s(source.platform)
         loaded = self.by_id[model_id] = LoadedModel(source, guest, weights)
-        self._states[loaded] = state
+        if state is not None:
+            self._states[loaded] = state
         return {
             "code": 0,
             "import_s": import_s,
-            "changes": state.changes(),
+            "changes": "" if state is None else state.changes(),
             "shared_bytes": loaded.weights.shared_bytes,
             "not_shared": loaded.weights.refusal,
             "cannot_share": loaded.weights.is_refusal_final,
