@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -173,6 +176,156 @@ def test_errors_name_what_failed(manager: InterpreterManager, tmp_path: Path) ->
             session.create_movable(dumps(loaded))
 
 
+def test_tensors_and_containers_that_cannot_pass_say_so(
+    manager: InterpreterManager,
+) -> None:
+    """Also where torch or Python would only say which of their functions failed."""
+    endless: list[object] = []
+    endless.append(endless)
+    unfit = {
+        "bits8": torch.empty(2, dtype=torch.bits8),
+        "meta": torch.ones(2, device="meta"),
+        "nested too deeply": endless,
+    }
+    with manager.acquire_session() as session:
+        repeat = session.global_("operator", "itemgetter")(0)
+        for words, value in unfit.items():
+            with pytest.raises(InvalidArgument, match=words):
+                repeat([value])
+        meta = session.global_("torch", "empty")(2, device="meta")
+        with pytest.raises(InvalidArgument, match="meta"):
+            meta.value()
+        assert repeat([1]).value() == 1
+
+
+CENSUS = """
+import weakref
+
+alive = weakref.WeakSet()
+
+class Counted:
+    def __init__(self):
+        alive.add(self)
+
+    def __setstate__(self, state):
+        alive.add(self)
+
+    def __getstate__(self):
+        return {"any": "state"}
+
+    def __call__(self):
+        return len(alive)
+
+def num_alive():
+    return len(alive)
+"""
+
+
+def test_what_nobody_refers_to_any_more_is_dropped_everywhere(
+    manager: InterpreterManager, tmp_path: Path
+) -> None:
+    """A program that makes an object for each request does not fill the interpreters."""
+    path = tmp_path / "census.pt"
+    with (
+        warnings.catch_warnings(action="ignore"),
+        PackageExporter(str(path)) as exporter,
+    ):
+        exporter.save_source_string("census", CENSUS)
+        exporter.save_text("census", "note", "")
+    package = manager.load_package(path)
+
+    def nums_alive() -> list[object]:
+        with package.acquire_session() as first, package.acquire_session() as second:
+            both = (first, second)
+            return [each.global_("census", "num_alive")().value() for each in both]
+
+    with package.acquire_session() as session:
+        counted = session.global_("census", "Counted")
+        movables = [session.create_movable(counted()) for _ in range(3)]
+    for movable in movables:
+        with movable.acquire_session(), movable.acquire_session():
+            pass  # on either interpreter
+    assert nums_alive() == [3, 3]
+    del movables, movable, counted, session
+    gc.collect()
+    assert nums_alive() == [0, 0]
+
+
+@pytest.mark.parametrize("backend", ["process", "inline"])
+def test_a_manager_that_closes_gives_back_what_was_loaded(
+    backend: Literal["process", "inline"], tmp_path: Path
+) -> None:
+    """Whether or not somebody still refers to packages and objects."""
+    path = archive(tmp_path / "kept-after-close.pt", Weighted(1024))
+
+    def num_open() -> int:
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        names = [os.readlink(link) for link in links if os.path.lexists(link)]
+        return sum("kept-after-close" in name for name in names)
+
+    with InterpreterManager(1, backend=backend) as manager:
+        package = manager.load_package(path)
+        model = package.load_pickle("model", "model.pkl")
+        assert num_open()
+    gc.collect()
+    assert num_open() == 0
+    with pytest.raises(Unavailable):
+        model(torch.ones(1))
+
+
+def test_a_package_nobody_refers_to_is_closed(
+    manager: InterpreterManager, tmp_path: Path
+) -> None:
+    """Its memory is not the manager's for good."""
+    package = manager.load_package(archive(tmp_path / "short-lived.pt", Scale()))
+    gone = weakref.ref(package)
+    file = package._file
+    del package
+    gc.collect()
+    assert gone() is None
+    assert file.fd < 0
+
+
+def test_a_session_can_use_and_wrap_movable_objects(
+    manager: InterpreterManager, tmp_path: Path
+) -> None:
+    """As arguments, made in its interpreter; those of other packages as well."""
+    package = manager.load_package(archive(tmp_path / "wrapping.pt", Scale(2.0)))
+    other = manager.load_package(archive(tmp_path / "other.pt", Scale(3.0)))
+    model = other.load_pickle("model", "model.pkl")
+    x = torch.ones(2)
+    with package.acquire_session() as session:
+        wrapped = session.global_("gpu_inference", "GPUModel")(model)
+        assert torch.equal(wrapped(x).value(), x * 3 + 1)  # type: ignore[arg-type]
+        pair = session.global_("builtins", "list")([model, model])
+        is_same = session.global_("operator", "is_")
+        get = session.global_("operator", "getitem")
+        assert is_same(get(pair, 0), get(pair, 1)).value() is True
+        moved = session.create_movable(wrapped)
+    assert torch.equal(moved(x), x * 3 + 1)  # type: ignore[arg-type]
+    with (
+        InterpreterManager(1, backend="inline") as stranger,
+        stranger.acquire_session() as session,
+        pytest.raises(InvalidArgument, match="another InterpreterManager"),
+    ):
+        session.global_("builtins", "list")([model])
+
+
+def test_a_closed_package_says_so(manager: InterpreterManager, tmp_path: Path) -> None:
+    """What a session has of it is good till its end, and nothing new can be had."""
+    package = manager.load_package(archive(tmp_path / "closed.pt", Scale(3.0)))
+    with package.acquire_session() as session:
+        loaded = session.self.attr("load_pickle")("model", "model.pkl")
+        package.close()
+        assert loaded(torch.ones(1)).value() == 3
+        with pytest.raises(FailedPrecondition, match="closed"):
+            session.global_("post_process", "PostProcessImage")
+        with pytest.raises(FailedPrecondition, match="closed"):
+            session.create_movable(loaded)
+    with pytest.raises(FailedPrecondition, match="closed"):
+        package.acquire_session()
+
+
 def test_values_end_with_their_session(
     manager: InterpreterManager, tmp_path: Path
 ) -> None:
@@ -296,11 +449,13 @@ def test_a_crash_ends_the_session_and_no_more(tmp_path: Path) -> None:
         model = package.load_pickle("model", "model.pkl")
         x = torch.ones(1, 1)
         assert torch.equal(model(x), x * 2)  # type: ignore[arg-type]
-        with (
-            model.acquire_session() as session,
-            pytest.raises(ServingError, match="SEGV"),
-        ):
-            session.self.attr("crash")(-x)
+        with model.acquire_session() as session:
+            with pytest.raises(ServingError, match="SEGV"):
+                session.self.attr("crash")(-x)
+            with pytest.raises(Internal, match="begin anew"):
+                session.self(x)
+            with pytest.raises(Internal, match="begin anew"):
+                session.global_("math", "pi")
         assert torch.equal(model(x), x * 2)  # type: ignore[arg-type]
         with manager.acquire_session() as session:
             pid = session.global_("os", "getpid")().value()

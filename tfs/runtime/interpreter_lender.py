@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
 from tfs.core.errors import Unavailable
+from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.session_channel import SessionChannel
 from tfs.runtime.session_interpreter import SessionInterpreter
 
@@ -27,6 +29,7 @@ class InterpreterLender:
         self._interpreters = [SessionInterpreter(channel) for channel in channels]
         self._ids = itertools.count(1)
         self._closed = False
+        self._files = weakref.WeakSet[SealedFile]()
         # Guards num_users of every interpreter; leaf lock.
         self._lock = threading.Lock()
 
@@ -37,6 +40,11 @@ class InterpreterLender:
     def next_id(self) -> int:
         """Returns a number nobody else has."""
         return next(self._ids)
+
+    def own(self, file: SealedFile) -> SealedFile:
+        """Returns ``file``, which is closed with the interpreters if not before."""
+        self._files.add(file)
+        return file
 
     @contextmanager
     def least_used(self) -> Iterator[SessionInterpreter]:
@@ -59,8 +67,11 @@ class InterpreterLender:
         with self._lock:
             interpreter = min(self._interpreters, key=lambda each: each.load)
             interpreter.num_users += 1
+            idle = [each for each in self._interpreters if not each.load]
         try:
             interpreter.make_ready()
+            for each in (interpreter, *idle):
+                each.sweep()
         except BaseException:
             self.give_back(interpreter)
             raise
@@ -77,6 +88,20 @@ class InterpreterLender:
             return
         for interpreter in self._interpreters:
             interpreter.forget(op, key, number)
+
+    def discard(self, key: str, number: int) -> None:
+        """Has a thing that nobody refers to any more dropped when there is time for it.
+
+        Does nothing else: it is called wherever Python finds out, under any lock.
+
+        Args:
+            key: "package" or "movable".
+            number: Its.
+
+        """
+        if not self._closed:
+            for interpreter in self._interpreters:
+                interpreter.discard(key, number)
 
     def check_open(self) -> None:
         """Refuses use where nobody would answer.
@@ -102,6 +127,11 @@ class InterpreterLender:
         """Takes back what made them ready."""
         for interpreter in self._interpreters:
             interpreter.channel.let_go()
+
+    def close_files(self) -> None:
+        """Gives back the memory of what was loaded; the interpreters have ended."""
+        for file in list(self._files):
+            file.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

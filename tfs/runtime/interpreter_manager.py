@@ -156,6 +156,7 @@ class InterpreterManager:
             self._lender.let_go()
             for private in self._private:
                 private.close(time.monotonic() + _CLOSE_S)
+            self._lender.close_files()
             return
         deadline_s = time.monotonic() + _CLOSE_S
         for process in self._processes:
@@ -171,6 +172,7 @@ class InterpreterManager:
         self._loop.post(end)
         done.wait(_CLOSE_S)
         self._loop.close(deadline_s)
+        self._lender.close_files()
 
     def __reduce__(self) -> NoReturn:
         self._lender.__reduce__()

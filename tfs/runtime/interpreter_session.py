@@ -7,21 +7,32 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Self, cast
 
-from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ServingError,
+)
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.value_codec import Ref
+from tfs.runtime.guest.value_codec import Ref, too_deep
 from tfs.runtime.interpreter_lender import InterpreterLender
 from tfs.runtime.session_interpreter import SessionInterpreter
 
 
 class Package:
-    """An archive of ``torch.package``, for all interpreters. Thread-safe."""
+    """An archive of ``torch.package``, for all interpreters. Thread-safe.
+
+    Its memory is given back when nobody refers to it or to an object of it any more, by
+    ``close``, or when the manager closes.
+    """
 
     def __init__(self, lender: InterpreterLender, name: str, file: SealedFile) -> None:
         self._lender = lender
-        self._file = file
+        self._file = lender.own(file)
         self.number = lender.next_id()
         self.name = name
+        _discard_with(self, lender, "package", self.number)
+        weakref.finalize(self, file.close)
         self.packages: tuple[Package, ...] = ()  # it builds on no other
 
     def load_pickle(self, module: str, resource: str) -> MovableObject:
@@ -54,7 +65,11 @@ class Package:
         return "open_package", fields, (self._file.fd,)
 
     def close(self) -> None:
-        """Gives the memory back once no object of it is used any more; idempotent."""
+        """Gives the memory back; idempotent.
+
+        Objects of it that sessions hold are good until these end. Nothing else can be
+        made of it, and its movable objects cannot be used.
+        """
         self._lender.forget("close_package", "package", self.number)
         self._file.close()
 
@@ -63,7 +78,8 @@ class MovableObject:
     """An object that any interpreter can have. Thread-safe.
 
     Serialised once; an interpreter makes its copy when it first needs it, and the
-    copies share the tensors' memory.
+    copies share the tensors' memory, which is given back when nobody refers to the
+    object any more, or when the manager closes.
     """
 
     def __init__(
@@ -73,12 +89,13 @@ class MovableObject:
         describe: Callable[[], tuple[dict[str, object], tuple[int, ...]]],
         arena: SealedFile | None = None,
     ) -> None:
-        self._lender = lender
+        self.lender = lender
         self._describe = describe
         self.packages = packages
         self.number = lender.next_id()
+        _discard_with(self, lender, "movable", self.number)
         if arena is not None:
-            weakref.finalize(self, arena.close)
+            weakref.finalize(self, lender.own(arena).close)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Calls the object on the least used interpreter; returns the value.
@@ -89,13 +106,13 @@ class MovableObject:
             ServingError: The call failed, or its interpreter died over it.
 
         """
-        with self._lender.least_used() as interpreter:
+        with self.lender.least_used() as interpreter:
             interpreter.materialise(self)
             return interpreter.run(self.number, args, kwargs)
 
     def acquire_session(self) -> InterpreterSession:
         """Starts a session whose ``self`` is the object."""
-        return begin_session(self._lender, (self,), movable=self.number)
+        return begin_session(self.lender, (self,), movable=self.number)
 
     def materialising(self) -> tuple[str, dict[str, object], tuple[int, ...]]:
         """Returns the request that makes the object in an interpreter."""
@@ -109,7 +126,14 @@ class MovableObject:
 
     def drop(self) -> None:
         """Removes the copies interpreters made; the next use makes them again."""
-        self._lender.forget("drop_movable", "movable", self.number)
+        self.lender.forget("drop_movable", "movable", self.number)
+
+
+def _discard_with(
+    thing: Package | MovableObject, lender: InterpreterLender, key: str, number: int
+) -> None:
+    """Has interpreters drop a thing when it is garbage here."""
+    weakref.finalize(thing, lender.discard, key, number).atexit = False
 
 
 def begin_session(
@@ -163,8 +187,12 @@ class InterpreterSession:
     ) -> None:
         self._lender = lender
         self._interpreter: SessionInterpreter | None = interpreter
+        self._generation = interpreter.generation
         self._session_id = session_id
         self._packages = packages
+        # What was passed to it, by number, and the packages that build on.
+        self._guests: dict[int, Ref] = {}
+        self._guest_packages: list[Package] = []
         self.self = RemoteObject(self, about)
 
     def __enter__(self) -> Self:
@@ -200,18 +228,18 @@ class InterpreterSession:
                 "and plain values are passed to calls as they are"
             )
         interpreter = self._lent()
-        packages = [package.number for package in self._packages]
+        packages = [*self._packages, *self._guest_packages]
         value, arena_fd = interpreter.ask_for_fd(
             "create_movable",
             session=self._session_id,
-            packages=packages,
+            packages=[package.number for package in packages],
             target=self.ref_of(obj),
         )
         # Sealed by whoever wrote it; sealing again would be refused.
         arena = SealedFile(arena_fd, os.fstat(arena_fd).st_size)
         return MovableObject(
             self._lender,
-            list(self._packages),
+            packages,
             lambda: ({"data": value}, (arena.fd,)),
             arena,
         )
@@ -222,7 +250,8 @@ class InterpreterSession:
         if interpreter is None:
             return
         try:
-            interpreter.ask("end", session=self._session_id)
+            if interpreter.generation == self._generation:
+                interpreter.ask("end", session=self._session_id)
         except ServingError:
             return  # the interpreter is gone, and the session with it
         finally:
@@ -248,17 +277,47 @@ class InterpreterSession:
         return obj.ref
 
     def arguments(self, value: object) -> object:
-        """Returns arguments with references for the objects among them."""
+        """Returns arguments with references for the objects among them.
+
+        Raises:
+            InvalidArgument: One is not of this session, or contains itself.
+
+        """
+        try:
+            return self._argument(value)
+        except RecursionError as error:
+            raise too_deep() from error
+
+    def _argument(self, value: object) -> object:
         match value:
             case RemoteObject():
                 return self.ref_of(value)
+            case MovableObject():
+                return self._ref_of_movable(value)
             case list():
-                return [self.arguments(item) for item in value]
+                return [self._argument(item) for item in value]
             case tuple():
-                return tuple(self.arguments(item) for item in value)
+                return tuple(self._argument(item) for item in value)
             case dict():
-                return {key: self.arguments(item) for key, item in value.items()}
+                return {key: self._argument(item) for key, item in value.items()}
         return value
+
+    def _ref_of_movable(self, movable: MovableObject) -> Ref:
+        """Returns a movable object's copy in this session's interpreter."""
+        known = self._guests.get(movable.number)
+        if known is not None:
+            return known
+        if movable.lender is not self._lender:
+            raise InvalidArgument("this object belongs to another InterpreterManager")
+        self._lent().materialise(movable)
+        ref = cast("Ref", self.ask("take_movable", movable=movable.number))
+        self._guests[movable.number] = ref
+        self._guest_packages += [
+            package
+            for package in movable.packages
+            if package not in self._packages and package not in self._guest_packages
+        ]
+        return ref
 
     def _object(self, ref: object) -> RemoteObject:
         return RemoteObject(self, cast("Ref", ref))
@@ -266,6 +325,11 @@ class InterpreterSession:
     def _lent(self) -> SessionInterpreter:
         if self._interpreter is None:
             raise FailedPrecondition("this session has ended, and its values with it")
+        if self._interpreter.generation != self._generation:
+            raise Internal(
+                "the interpreter of this session has ended; what it held is gone, begin "
+                "anew"
+            )
         return self._interpreter
 
 
@@ -287,7 +351,9 @@ class RemoteObject:
         return RemoteObject(self.session, cast("Ref", reply))
 
     def __call__(self, *args: object, **kwargs: object) -> RemoteObject:
-        """Calls it with values and objects of this session; the result stays there.
+        """Calls it with values, and objects of this session; the result stays there.
+
+        A movable object among the arguments is made in this session's interpreter.
 
         Raises:
             ServingError: The call failed.

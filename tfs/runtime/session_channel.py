@@ -106,6 +106,7 @@ class InlineSessionChannel:
     def let_go(self) -> None:
         """Drops what sessions left here."""
         with self._lock:
+            self._guest.close()
             self._guest = SessionGuest(is_interrupted=True)
 
     def exchange(

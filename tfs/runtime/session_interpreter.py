@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -50,11 +51,18 @@ class SessionInterpreter:
         self._generation = -1
         self._present: set[int] = set()
         self._held = False
+        # Of things that nobody refers to any more: filled wherever garbage is found.
+        self._garbage: deque[tuple[str, int]] = deque()
 
     @property
     def load(self) -> int:
         """How busy it is: its users, or calls that somebody gave up waiting for."""
         return max(self.num_users, self.channel.num_unanswered)
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever what sessions left here is gone."""
+        return self.channel.generation
 
     @property
     def is_of_this_process(self) -> bool:
@@ -122,6 +130,35 @@ class SessionInterpreter:
             self.ask(op, **{key: number})
         except ServingError:
             return  # the interpreter is gone, and the thing with it
+
+    def discard(self, key: str, number: int) -> None:
+        """Has a thing dropped by the next ``sweep``; takes no lock."""
+        self._garbage.append((key, number))
+
+    def sweep(self) -> None:
+        """Drops what was discarded, if it is here. Blocks for that, seldom."""
+        if not self._garbage:
+            return
+        numbers: dict[str, list[int]] = {"movable": [], "package": []}
+        while self._garbage:
+            try:
+                key, number = self._garbage.popleft()
+            except IndexError:
+                break  # another thread took the last
+            numbers[key].append(number)
+        with self._lock:
+            if self.channel.generation != self._generation:
+                return  # it is gone already
+            for key, those in numbers.items():
+                numbers[key] = [each for each in those if each in self._present]
+                self._present.difference_update(those)
+        if any(numbers.values()):
+            try:
+                self.ask(
+                    "discard", movables=numbers["movable"], packages=numbers["package"]
+                )
+            except ServingError:
+                return  # the interpreter is gone, and the things with it
 
     def _exchange(
         self, op: str, fields: Mapping[str, object], fds: tuple[int, ...]

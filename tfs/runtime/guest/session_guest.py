@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -10,7 +9,14 @@ from typing import cast
 
 import torch
 
-from tfs.core.errors import Internal, InvalidArgument, NotFound, ServingError
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.movable_pickle import (
     OpenPackage,
@@ -64,6 +70,8 @@ class SessionGuest:
             "call": self._call,
             "value": self._value,
             "create_movable": self._create_movable,
+            "take_movable": self._take_movable,
+            "discard": self._discard,
             "run": self._run,
         }
         reply_fds: list[int] = []
@@ -105,6 +113,8 @@ class SessionGuest:
         while self._packages:
             _, package = self._packages.popitem()
             close_package(package.importer)
+            del package
+        give_back()
 
     # -- packages and movable objects ----------------------------------------------
 
@@ -128,7 +138,7 @@ class SessionGuest:
         if package is not None:
             close_package(package.importer)
             del package
-            gc.collect()
+            give_back()
         return None
 
     def _load_movable(
@@ -161,7 +171,21 @@ class SessionGuest:
         self, form: Request, _session: object, _fds: object, _reply: object
     ) -> object:
         if self._movables.pop(cast("int", form["movable"]), None) is not None:
-            gc.collect()
+            give_back()
+        return None
+
+    def _discard(
+        self, form: Request, _session: object, _fds: object, _reply: object
+    ) -> object:
+        """Drops what nobody refers to any more: movable objects and packages."""
+        for movable_id in cast("list[int]", form["movables"]):
+            self._movables.pop(movable_id, None)
+        for package_id in cast("list[int]", form["packages"]):
+            package = self._packages.pop(package_id, None)
+            if package is not None:
+                close_package(package.importer)
+                del package
+        give_back()
         return None
 
     # -- sessions --------------------------------------------------------------------
@@ -226,6 +250,11 @@ class SessionGuest:
         reply.append(pickled.arena_fd)
         return pickled.data
 
+    def _take_movable(
+        self, form: Request, session: dict[int, object], _fds: object, _reply: object
+    ) -> object:
+        return self._keep(session, self._movables[cast("int", form["movable"])])
+
     def _run(
         self, form: Request, _session: object, _fds: object, _reply: object
     ) -> object:
@@ -260,6 +289,10 @@ class SessionGuest:
 
     def _packages_of(self, form: Request) -> dict[int, OpenPackage]:
         ids = cast("list[int]", form["packages"])
+        if not self._packages.keys() >= {*ids}:
+            raise FailedPrecondition(
+                "a package of this session was closed; load it again, and begin anew"
+            )
         return {package_id: self._packages[package_id] for package_id in ids}
 
     def _keep(self, session: dict[int, object], obj: object) -> Ref:

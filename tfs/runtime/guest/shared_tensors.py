@@ -14,7 +14,7 @@ import torch
 
 from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, TORCH_DTYPES, plain
-from tfs.runtime.guest.value_codec import Ref, cannot_pass
+from tfs.runtime.guest.value_codec import Ref, cannot_pass, passing, too_deep
 
 SharedTensor: TypeAlias = "tuple[int, tuple[int, ...], int | tuple[bytes, ...]]"
 """Type's code, shape, and the address of the elements; strings are there themselves."""
@@ -44,20 +44,31 @@ def describe_value(value: object, kept: list[torch.Tensor]) -> object:
         InvalidArgument: It is, or holds, something else.
 
     """
+    try:
+        return _described(value, kept)
+    except RecursionError as error:
+        raise too_deep() from error
+
+
+def _described(value: object, kept: list[torch.Tensor]) -> object:
     if isinstance(value, torch.Tensor):
-        return ("t", *describe(value.detach(), kept))
+        try:
+            return ("t", *describe(value.detach(), kept))
+        except (KeyError, NotImplementedError, RuntimeError):
+            passing(value)  # says what is wrong with it
+            raise
     if type(value) in _PLAIN_TYPES:
         return value
     match value:
         case Ref(ref_id):
             return ("r", ref_id)
         case list():
-            return ("l", [describe_value(item, kept) for item in value])
+            return ("l", [_described(item, kept) for item in value])
         case tuple():
-            return ("u", [describe_value(item, kept) for item in value])
+            return ("u", [_described(item, kept) for item in value])
         case dict():
             pairs = [
-                (describe_value(key, kept), describe_value(item, kept))
+                (_described(key, kept), _described(item, kept))
                 for key, item in value.items()
             ]
             return ("d", pairs)

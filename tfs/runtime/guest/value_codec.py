@@ -42,7 +42,10 @@ def encode(value: object) -> bytes:
 
     """
     blobs: list[bytes] = []
-    header = json.dumps(_form(value, blobs, [0])).encode()
+    try:
+        header = json.dumps(_form(value, blobs, [0])).encode()
+    except RecursionError as error:
+        raise too_deep() from error
     head = len(header).to_bytes(_LENGTH_BYTES, "little") + header
     return b"".join([head + bytes(-len(head) % _ALIGNMENT), *blobs])
 
@@ -65,7 +68,7 @@ def decode(data: bytes, resolve: Callable[[Ref], object] = lambda ref: ref) -> o
 
 def _form(value: object, blobs: list[bytes], size: list[int]) -> object:
     if isinstance(value, torch.Tensor):
-        dense = plain(value.detach())
+        dense = passing(value)
         blob = ctypes.string_at(dense.data_ptr(), dense.nbytes)
         offset = size[0]
         padded = blob + bytes(-len(blob) % _ALIGNMENT)
@@ -91,6 +94,31 @@ def _form(value: object, blobs: list[bytes], size: list[int]) -> object:
             ]
             return {"d": pairs}
     raise cannot_pass(value)
+
+
+def passing(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's elements as they pass: dense, row-major, on the CPU.
+
+    Raises:
+        InvalidArgument: It has no elements, or such as nobody else can be told of.
+
+    """
+    if tensor.dtype not in DTYPE_OF or tensor.is_meta or tensor.is_nested:
+        kind = str(tensor.dtype)
+        if tensor.is_meta or tensor.is_nested:
+            kind = "a meta device" if tensor.is_meta else "a nested layout"
+        raise InvalidArgument(
+            f"a tensor of {kind} cannot pass between interpreters; convert it first"
+        )
+    return plain(tensor.detach())
+
+
+def too_deep() -> InvalidArgument:
+    """Returns what to say of containers without end."""
+    return InvalidArgument(
+        "a value that contains itself, or that is nested too deeply, cannot pass between "
+        "interpreters"
+    )
 
 
 def cannot_pass(value: object) -> InvalidArgument:
