@@ -13,8 +13,8 @@ from tests.handlers.served import OneModel
 from tests.handlers.test_request_gate import classify_message, predict_message
 from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable
 from tfs.core.executor import InlineExecutor, ThreadExecutor
-from tfs.core.signature import Method
 from tfs.core.stats import Stats
+from tfs.handlers import example_rpc
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
@@ -85,7 +85,7 @@ def test_quick_requests_never_see_the_pool() -> None:
     predict = FakeCall(predict_message())
     PredictHandler(served, decode_pool=pool.pool)(predict)
     classify = FakeCall(classify_message())
-    ExampleHandler(served, Method.CLASSIFY, decode_pool=pool.pool)(classify)
+    ExampleHandler(served, example_rpc.CLASSIFY, decode_pool=pool.pool)(classify)
     assert pool.executor.waiting == []
     assert predict.reply_bytes()
     assert classify.reply_bytes()
@@ -109,7 +109,7 @@ def test_large_examples_are_taken_apart_off_the_loop() -> None:
     """Both steps, reading the request and making tensors, leave the loop alone."""
     pool, served = Pool(), OneModel()
     call = FakeCall(slow_classify_message())
-    ExampleHandler(served, Method.CLASSIFY, decode_pool=pool.pool)(call)
+    ExampleHandler(served, example_rpc.CLASSIFY, decode_pool=pool.pool)(call)
     assert served.servable.tasks == []
     pool.run_all()
     assert len(served.servable.tasks) == 1
@@ -142,7 +142,7 @@ def test_a_cancelled_request_is_not_gone_on_with(at: str) -> None:
     pool, served = Pool(), OneModel()
     gate = RequestGate(10, stats=pool.stats)
     call = FakeCall(slow_classify_message())
-    ExampleHandler(served, Method.CLASSIFY, gate, pool.pool)(call)
+    ExampleHandler(served, example_rpc.CLASSIFY, gate, pool.pool)(call)
     if at == "loop":
         pool.executor.run_all()
     call.client_cancels()

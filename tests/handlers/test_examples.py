@@ -12,8 +12,8 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
-from tfs.core.signature import Method
-from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,
@@ -40,7 +40,7 @@ def classify(
     if not empty:
         fill(request.input)
     call = FakeCall(request.SerializeToString())
-    ExampleHandler(served, Method.CLASSIFY)(call)
+    ExampleHandler(served, example_rpc.CLASSIFY)(call)
     return call
 
 
@@ -67,7 +67,7 @@ def test_each_example_gets_its_value() -> None:
     fill(request.input)
     call = FakeCall(request.SerializeToString())
     served = OneModel()
-    ExampleHandler(served, Method.REGRESS)(call)
+    ExampleHandler(served, example_rpc.REGRESS)(call)
     response = regression_pb2.RegressionResponse.FromString(call.reply_bytes())
     assert [each.value for each in response.result.regressions] == [0.25, 0.5]
     assert served.handle.num_pins == 0
@@ -118,7 +118,7 @@ def multi(
     fill(request.input)
     served.servable.is_paused = paused
     call = FakeCall(request.SerializeToString())
-    MultiInferenceHandler(served)(call)
+    ExampleHandler(served, example_rpc.MULTI_INFERENCE)(call)
     return call
 
 

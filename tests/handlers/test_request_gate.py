@@ -11,9 +11,9 @@ from tests.handlers.served import OneModel
 from tfs.core import stat_names
 from tfs.core.call import Handler
 from tfs.core.errors import Code, Internal, Unavailable
-from tfs.core.signature import Method
 from tfs.core.stats import Stats
-from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -68,11 +68,11 @@ class Desk:
         self.handlers: dict[str, tuple[Handler, bytes]] = {
             "Predict": (PredictHandler(self.served, self.gate), predict_message()),
             "Classify": (
-                ExampleHandler(self.served, Method.CLASSIFY, self.gate),
+                ExampleHandler(self.served, example_rpc.CLASSIFY, self.gate),
                 classify_message(),
             ),
             "MultiInference": (
-                MultiInferenceHandler(self.served, self.gate),
+                ExampleHandler(self.served, example_rpc.MULTI_INFERENCE, self.gate),
                 multi_message(),
             ),
         }

@@ -26,7 +26,8 @@ from tfs.core.errors import (
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow.core.example import example_pb2
@@ -256,7 +257,7 @@ def classify(
     fill(request.input)
     call = FakeCall(request.SerializeToString())
     handler = ExampleHandler(
-        served or model(), Method.CLASSIFY, check_method=check_method
+        served or model(), example_rpc.CLASSIFY, check_method=check_method
     )
     handler(call)
     return call
@@ -283,7 +284,7 @@ def regress(
     fill(request.input)
     call = FakeCall(request.SerializeToString())
     handler = ExampleHandler(
-        served or model(), Method.REGRESS, check_method=check_method
+        served or model(), example_rpc.REGRESS, check_method=check_method
     )
     handler(call)
     return call
@@ -513,7 +514,7 @@ def multi(*tasks: tuple[str, str, str], fill: Fill | None = None) -> FakeCall:
     (fill or listed(*ROWS))(request.input)
     call = FakeCall(request.SerializeToString())
     signatures = {**NAMED, "again": REGRESS}
-    MultiInferenceHandler(model(signatures))(call)
+    ExampleHandler(model(signatures), example_rpc.MULTI_INFERENCE)(call)
     return call
 
 

@@ -7,12 +7,12 @@ from typing import Final
 
 from tfs.core.call import Call, Method, MethodKind, MethodTable
 from tfs.core.errors import Unimplemented
-from tfs.core.signature import Method as ModelMethod
 from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.admin import Admin, admin_methods
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers.example_rpc import CLASSIFY, MULTI_INFERENCE, REGRESS, ExampleRpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.model_metadata import ModelMetadataHandler
@@ -70,22 +70,17 @@ def method_table(
     gate = gate or RequestGate()
     decode_pool = decode_pool or DecodePool()
 
-    def examples(method: ModelMethod) -> ExampleHandler:
-        return ExampleHandler(
-            lookup, method, gate, decode_pool, check_method=check_method
-        )
+    def examples(rpc: ExampleRpc) -> ExampleHandler:
+        return ExampleHandler(lookup, rpc, gate, decode_pool, check_method=check_method)
 
     predict = PredictHandler(
         lookup, gate, decode_pool, as_tensor_content=as_tensor_content
     )
     methods = [
         Method(f"/{PREDICTION}/Predict", predict, burst_handler=predict.take_burst),
-        Method(f"/{PREDICTION}/Classify", examples(ModelMethod.CLASSIFY)),
-        Method(f"/{PREDICTION}/Regress", examples(ModelMethod.REGRESS)),
-        Method(
-            f"/{PREDICTION}/MultiInference",
-            MultiInferenceHandler(lookup, gate, decode_pool, check_method=check_method),
-        ),
+        Method(f"/{PREDICTION}/Classify", examples(CLASSIFY)),
+        Method(f"/{PREDICTION}/Regress", examples(REGRESS)),
+        Method(f"/{PREDICTION}/MultiInference", examples(MULTI_INFERENCE)),
         Method(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
         Method(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
         Method(

@@ -36,10 +36,10 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import CancelToken, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
-from tfs.core.signature import Method
 from tfs.core.stats import Stats
 from tfs.core.version_directory import read_failure
-from tfs.handlers.examples import ExampleHandler, MultiInferenceHandler
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
 
@@ -263,9 +263,9 @@ def _handlers(servable: Servable) -> dict[str, Callable[[Call], None]]:
     lookup = _OneServable(servable)
     return {
         "predict_log": PredictHandler(lookup),
-        "classify_log": ExampleHandler(lookup, Method.CLASSIFY),
-        "regress_log": ExampleHandler(lookup, Method.REGRESS),
-        "multi_inference_log": MultiInferenceHandler(lookup),
+        "classify_log": ExampleHandler(lookup, example_rpc.CLASSIFY),
+        "regress_log": ExampleHandler(lookup, example_rpc.REGRESS),
+        "multi_inference_log": ExampleHandler(lookup, example_rpc.MULTI_INFERENCE),
     }
 
 

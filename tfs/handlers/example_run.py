@@ -1,0 +1,137 @@
+"""A request over tf.Examples whose version is pinned, until it is answered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tfs.codec.example import tensors_of_examples
+from tfs.core.call import Call, is_low_priority
+from tfs.core.errors import Code, ServingError, forget_frames, serving_error
+from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.signature import Signature
+from tfs.handlers.example_question import ExampleQuestion, FoundTask
+from tfs.handlers.example_rpc import ExampleRpc
+from tfs.handlers.request_gate import ModelGate, RequestGate
+from tfs.handlers.request_stats import RequestStats
+
+
+class ExampleRun:
+    """Runs a request's tasks, and replies after the last.
+
+    Owns the pin and the places until it has given them back, once. ``make_tasks`` may
+    run on a decode thread, the tasks' ends on any.
+
+    Args:
+        rpc: Which of the three it is.
+        gate: Where the request has entered.
+        call: The request.
+        question: What it asks.
+        handle: The version that answers; pinned.
+        tasks: What to run.
+        model: Where the request has entered as well.
+        stats: Told of the end.
+        begun_s: When it came.
+
+    """
+
+    def __init__(
+        self,
+        rpc: ExampleRpc,
+        gate: RequestGate,
+        call: Call,
+        question: ExampleQuestion,
+        handle: ServableHandle[Servable],
+        tasks: Sequence[FoundTask],
+        model: ModelGate,
+        stats: RequestStats,
+        begun_s: float,
+    ) -> None:
+        self._rpc = rpc
+        self._gate = gate
+        self._call = call
+        self._question = question
+        self._handle = handle
+        self._tasks = tasks
+        self._model = model
+        self._stats = stats
+        self._begun_s = begun_s
+        self._outcomes: list[Outcome | None] = [None] * len(tasks)
+        # One number a task, 0 first: whoever pops 0 is the last and replies. Popping
+        # is atomic under the GIL.
+        self._waiting = list(range(len(tasks)))
+
+    def make_tasks(self) -> list[InferenceTask]:
+        """Returns what to submit, one task a signature."""
+        return [
+            self._task(index, task.model_spec.signature_key, task.signature)
+            for index, task in enumerate(self._tasks)
+        ]
+
+    def submit(self, tasks: Sequence[InferenceTask]) -> None:
+        """Starts every task."""
+        self._model.examples.add(self._question.num_rows)
+        for task in tasks:
+            self._handle.servable.submit(task)
+
+    def refuse(self, call: Call, error: Exception) -> None:
+        """Ends the request before anything was submitted."""
+        self._model.leave()
+        self._handle.release()
+        self._gate.refuse(call, error, self._rpc.name, self._begun_s, self._stats)
+
+    def _task(self, index: int, key: str, signature: Signature) -> InferenceTask:
+        rows = self._question.rows
+        inputs = signature.with_defaults(tensors_of_examples(rows, signature))
+        return InferenceTask(
+            key,
+            signature,
+            inputs,
+            functools.partial(self._done, index),
+            num_rows=signature.check_inputs(inputs),
+            deadline_s=self._call.deadline_s,
+            cancel=self._call.cancel,
+            is_low=is_low_priority(self._call.metadata),
+        )
+
+    def _done(self, index: int, outcome: Outcome) -> None:
+        self._outcomes[index] = outcome
+        if self._waiting.pop() == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        call, rpc, servable_id = self._call, self._rpc, self._handle.id
+        code = Code.OK
+        self._model.leave()
+        self._gate.leave()
+        try:
+            outputs = []
+            for outcome in self._outcomes:
+                if isinstance(outcome, ServingError):
+                    code = outcome.code
+                    call.fail(outcome)
+                    return
+                if outcome is not None:
+                    outputs.append(outcome)
+            response = rpc.write(servable_id, self._question, self._tasks, outputs)
+            for each in self._model.logs:
+                each.log(
+                    rpc.name,
+                    servable_id.name,
+                    servable_id.version,
+                    self._question.key,
+                    call.message,
+                    response,
+                )
+            call.reply(response)
+        except Exception as error:
+            failure = serving_error(error, f"{servable_id.slashed}: {rpc.name}")
+            forget_frames(failure)  # this one holds it, and the request
+            code = failure.code
+            call.fail(failure)
+        finally:
+            if call.cancel.error is not None:
+                code = call.cancel.error.code
+            self._stats.end(code, self._begun_s)
+            self._handle.release()
