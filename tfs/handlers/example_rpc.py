@@ -24,7 +24,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method
-from tfs.handlers import request_gate
+from tfs.handlers import model_gate
 from tfs.handlers.example_question import ExampleQuestion, FoundTask
 
 Write: TypeAlias = Callable[
@@ -121,17 +121,17 @@ def _write_several(
 
 
 CLASSIFY: Final = ExampleRpc(
-    request_gate.CLASSIFY,
+    model_gate.CLASSIFY,
     functools.partial(_read_one, method=Method.CLASSIFY),
     _write_classes,
 )
 REGRESS: Final = ExampleRpc(
-    request_gate.REGRESS,
+    model_gate.REGRESS,
     functools.partial(_read_one, method=Method.REGRESS),
     _write_values,
 )
 MULTI_INFERENCE: Final = ExampleRpc(
-    request_gate.MULTI_INFERENCE,
+    model_gate.MULTI_INFERENCE,
     _read_several,
     _write_several,
     "Requested signature not found in model graph",

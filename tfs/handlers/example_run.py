@@ -13,7 +13,8 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
 from tfs.handlers.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.example_rpc import ExampleRpc
-from tfs.handlers.request_gate import ModelGate, RequestGate
+from tfs.handlers.model_gate import ModelGate
+from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
 

@@ -21,8 +21,9 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
+from tfs.handlers.model_gate import PREDICT
 from tfs.handlers.predict_answers import PredictAnswers
-from tfs.handlers.request_gate import PREDICT, RequestGate
+from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_plan import RequestPlan
 from tfs.handlers.request_stats import RequestStats
 

@@ -10,7 +10,8 @@ from tfs.core.call import BurstCall, Call
 from tfs.core.errors import Code, ServingError, forget_frames, serving_error
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
-from tfs.handlers.request_gate import PREDICT, ModelGate, RequestGate, RequestLog
+from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog
+from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
 _OK: Final = Code.OK  # an enum takes a while to tell

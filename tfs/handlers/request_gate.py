@@ -3,16 +3,14 @@
 A request enters before it is decoded, so that a full server refuses for next to
 nothing, and leaves when nothing works on it any more: a call that was cancelled while
 its batch runs still takes its place. Both happen on the path of every request, so a
-limit is a deque of tokens (taking and giving back one is a single atomic call, from any
-thread, without a lock) and counters are looked up once and kept.
+limit takes no lock (:class:`Places`) and counters are looked up once and kept.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core import stat_names
 from tfs.core.call import Call
@@ -25,141 +23,11 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.stats import Stats
+from tfs.handlers.model_gate import METHODS, RETRY_AFTER_S, ModelGate, RequestLog
+from tfs.handlers.places import Places
 from tfs.handlers.request_stats import RequestFigures, RequestStats
 
 log = logging.getLogger(__name__)
-
-RETRY_AFTER_S: Final = 0.05
-"""The hint that goes with a refusal: about what a queue of small requests takes."""
-
-PREDICT: Final = "Predict"
-CLASSIFY: Final = "Classify"
-REGRESS: Final = "Regress"
-MULTI_INFERENCE: Final = "MultiInference"
-METHODS: Final = (PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE)
-
-
-class RequestLog(Protocol):
-    """Where some requests are written down. Thread-safe, never blocks or raises."""
-
-    def log(
-        self,
-        method: str,
-        model: str,
-        version: int,
-        signature: str,
-        request: bytes | memoryview,
-        response: bytes,
-    ) -> None:
-        """Samples one answered request; copies what it keeps."""
-        ...
-
-
-class ModelGate:
-    """One model's share of the limits, its counters and its logs. Thread-safe.
-
-    Attributes:
-        name: The model.
-        logs: Where its requests are written; replaced whole, never changed.
-        examples: Counts tf.Examples.
-        is_forgotten: Whether the model has another by now, or none.
-
-    """
-
-    __slots__ = (
-        "_clock",
-        "_room",
-        "_stats",
-        "_stats_by",
-        "examples",
-        "is_forgotten",
-        "logs",
-        "name",
-    )
-
-    def __init__(
-        self, name: str, max_in_flight: int, stats: Stats, clock: Clock
-    ) -> None:
-        self.name = name
-        self.logs: tuple[RequestLog, ...] = ()
-        self.is_forgotten = False
-        self._stats = stats
-        self._clock = clock
-        self._room: deque[None] | None = None
-        if max_in_flight:
-            room = self._room = deque((None,) * max_in_flight)
-            stats.gauge(
-                stat_names.REQUESTS_IN_FLIGHT,
-                lambda: max_in_flight - len(room),
-                model=name,
-            )
-        self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
-        # By method, version and signature, so that a look-up makes no key. Changed by
-        # the loop alone.
-        self._stats_by: dict[str, dict[int, dict[str, RequestStats]]] = {
-            method: {} for method in METHODS
-        }
-
-    def enter(self) -> None:
-        """Takes one place; the caller owes a ``leave``.
-
-        Raises:
-            Unavailable: The model has as much work as it may; nothing was taken.
-
-        """
-        if self._room is not None:
-            try:
-                self._room.pop()
-            except IndexError:
-                self._stats.counter(stat_names.REQUESTS_REFUSED, limit="model").add()
-                raise Unavailable(
-                    f"model {self.name} has as many requests in flight as it may "
-                    "(--max_in_flight_per_model); retry after a pause",
-                    retry_after_s=RETRY_AFTER_S,
-                ) from None
-
-    def leave(self) -> None:
-        """Gives the place back. Any thread."""
-        if self._room is not None:
-            self._room.append(None)
-
-    def enter_all(self, num: int) -> bool:
-        """Takes ``num`` places, or none and returns False if there are not as many."""
-        return self._room is None or _take_all(self._room, num)
-
-    def leave_all(self, num: int) -> None:
-        """Gives ``num`` places back. Any thread."""
-        if self._room is not None:
-            self._room.extend((None,) * num)
-
-    def stats_of(self, method: str, version: int, signature: str) -> RequestStats:
-        """Returns the counters of a signature that exists. On the loop."""
-        by_signature = self._stats_by[method].get(version)
-        if by_signature is None:
-            by_signature = self._stats_by[method][version] = {}
-        found = by_signature.get(signature)
-        if found is None:
-            found = by_signature[signature] = RequestStats(
-                self._stats, self._clock, method, self.name, str(version), signature
-            )
-        return found
-
-    def figures(self, version: int) -> Mapping[str, Sequence[RequestFigures]]:
-        """Returns by signature what was counted of a version, an item a method.
-
-        Any thread. Requests for several signatures at once are under "".
-        """
-        found: dict[str, list[RequestFigures]] = {}
-        for by_version in self._stats_by.values():
-            for signature, stats in by_version.get(version, {}).copy().items():
-                found.setdefault(signature, []).append(stats.figures())
-        return found
-
-    def forget(self, version: int) -> None:
-        """Drops the counters of a version that is gone. On the loop."""
-        for by_version in self._stats_by.values():
-            for stats in by_version.pop(version, {}).values():
-                stats.forget()
 
 
 class RequestGate:
@@ -175,6 +43,12 @@ class RequestGate:
         stats: Where counters are registered.
         clock: What latencies are measured by.
 
+    Attributes:
+        places: How much may be worked on at a time.
+        leave: Gives the place back that ``enter`` took. Any thread.
+        enter_all: As :meth:`Places.take_all`.
+        leave_all: As :meth:`Places.give_all_back`. Any thread.
+
     """
 
     def __init__(
@@ -189,12 +63,14 @@ class RequestGate:
         self._stats = stats or Stats()
         self._clock = clock or MonotonicClock()
         self.now = self._clock.now
-        self._room: deque[None] | None = None
+        self.places = places = Places(max_in_flight)
+        self._take = places.take
+        # Called for each request, hence no methods of ours around them.
+        self.leave: Final = places.give_back
+        self.enter_all: Final = places.take_all
+        self.leave_all: Final = places.give_all_back
         if max_in_flight:
-            room = self._room = deque((None,) * max_in_flight)
-            self._stats.gauge(
-                stat_names.REQUESTS_IN_FLIGHT, lambda: max_in_flight - len(room)
-            )
+            self._stats.gauge(stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken)
         self._full = self._stats.counter(stat_names.REQUESTS_REFUSED, limit="server")
         self._models: dict[str, ModelGate] = {}
         self._logs: dict[str, tuple[RequestLog, ...]] = {}
@@ -205,42 +81,27 @@ class RequestGate:
     @property
     def is_entered(self) -> bool:
         """Whether anything is worked on; False where there is no limit. Any thread."""
-        return self._room is not None and len(self._room) < self._max_in_flight
+        return self.places.num_taken > 0
 
     def enter(self, call: Call, method: str) -> bool:
         """Takes one place; the caller owes a ``leave`` or a ``refuse``.
 
         Returns False after failing the call with UNAVAILABLE if there is none.
         """
-        if self._room is not None:
-            try:
-                self._room.pop()
-            except IndexError:
-                self._full.add()
-                self._lost[method].end(Code.UNAVAILABLE, self.now())
-                call.fail(
-                    Unavailable(
-                        f"the server has {self._max_in_flight} requests in flight "
-                        "(--max_in_flight); retry after a pause",
-                        retry_after_s=RETRY_AFTER_S,
-                    )
+        try:
+            self._take()
+        except IndexError:
+            self._full.add()
+            self._lost[method].end(Code.UNAVAILABLE, self.now())
+            call.fail(
+                Unavailable(
+                    f"the server has {self._max_in_flight} requests in flight "
+                    "(--max_in_flight); retry after a pause",
+                    retry_after_s=RETRY_AFTER_S,
                 )
-                return False
+            )
+            return False
         return True
-
-    def leave(self) -> None:
-        """Gives the place back."""
-        if self._room is not None:
-            self._room.append(None)
-
-    def enter_all(self, num: int) -> bool:
-        """Takes ``num`` places, or none and returns False if there are not as many."""
-        return self._room is None or _take_all(self._room, num)
-
-    def leave_all(self, num: int) -> None:
-        """Gives ``num`` places back. Any thread."""
-        if self._room is not None:
-            self._room.extend((None,) * num)
 
     def refuse(
         self,
@@ -294,12 +155,3 @@ class RequestGate:
         for name in [name for name in self._models if name not in names]:
             self._models.pop(name).is_forgotten = True
             self._stats.forget(model=name)
-
-
-def _take_all(room: deque[None], num: int) -> bool:
-    """Takes ``num`` tokens, or none; other threads only ever add some."""
-    if len(room) < num:
-        return False
-    for _ in range(num):
-        room.pop()
-    return True

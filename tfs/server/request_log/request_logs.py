@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.prediction_log import write_prediction_log
 from tfs.core.clock import Clock
-from tfs.handlers.request_gate import RequestLog
+from tfs.handlers.model_gate import RequestLog
 from tfs.server.model_settings import LoggingSettings
 from tfs.server.request_log.log_collector import CollectorRegistry, LogCollector
 

@@ -1,0 +1,140 @@
+"""One model's share of the limits on requests, its counters and its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from tfs.core import stat_names
+from tfs.core.clock import Clock
+from tfs.core.errors import Unavailable
+from tfs.core.stats import Stats
+from tfs.handlers.places import Places
+from tfs.handlers.request_stats import RequestFigures, RequestStats
+
+RETRY_AFTER_S: Final = 0.05
+"""The hint that goes with a refusal: about what a queue of small requests takes."""
+
+PREDICT: Final = "Predict"
+CLASSIFY: Final = "Classify"
+REGRESS: Final = "Regress"
+MULTI_INFERENCE: Final = "MultiInference"
+METHODS: Final = (PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE)
+
+
+class RequestLog(Protocol):
+    """Where some requests are written down. Thread-safe, never blocks or raises."""
+
+    def log(
+        self,
+        method: str,
+        model: str,
+        version: int,
+        signature: str,
+        request: bytes | memoryview,
+        response: bytes,
+    ) -> None:
+        """Samples one answered request; copies what it keeps."""
+        ...
+
+
+class ModelGate:
+    """One model's share of the limits, its counters and its logs. Thread-safe.
+
+    Attributes:
+        name: The model.
+        places: How much of it may be worked on at a time.
+        logs: Where its requests are written; replaced whole, never changed.
+        examples: Counts tf.Examples.
+        is_forgotten: Whether the model has another by now, or none.
+        leave: Gives the place back that ``enter`` took. Any thread.
+        enter_all: As :meth:`Places.take_all`.
+        leave_all: As :meth:`Places.give_all_back`. Any thread.
+
+    """
+
+    __slots__ = (
+        "_clock",
+        "_stats",
+        "_stats_by",
+        "_take",
+        "enter_all",
+        "examples",
+        "is_forgotten",
+        "leave",
+        "leave_all",
+        "logs",
+        "name",
+        "places",
+    )
+
+    def __init__(
+        self, name: str, max_in_flight: int, stats: Stats, clock: Clock
+    ) -> None:
+        self.name = name
+        self.logs: tuple[RequestLog, ...] = ()
+        self.is_forgotten = False
+        self._stats = stats
+        self._clock = clock
+        self.places = places = Places(max_in_flight)
+        self._take = places.take
+        # Called for each request, hence no methods of ours around them.
+        self.leave: Final = places.give_back
+        self.enter_all: Final = places.take_all
+        self.leave_all: Final = places.give_all_back
+        if max_in_flight:
+            stats.gauge(
+                stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken, model=name
+            )
+        self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
+        # By method, version and signature, so that a look-up makes no key. Changed by
+        # the loop alone.
+        self._stats_by: dict[str, dict[int, dict[str, RequestStats]]] = {
+            method: {} for method in METHODS
+        }
+
+    def enter(self) -> None:
+        """Takes one place; the caller owes a ``leave``.
+
+        Raises:
+            Unavailable: The model has as much work as it may; nothing was taken.
+
+        """
+        try:
+            self._take()
+        except IndexError:
+            self._stats.counter(stat_names.REQUESTS_REFUSED, limit="model").add()
+            raise Unavailable(
+                f"model {self.name} has as many requests in flight as it may "
+                "(--max_in_flight_per_model); retry after a pause",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+
+    def stats_of(self, method: str, version: int, signature: str) -> RequestStats:
+        """Returns the counters of a signature that exists. On the loop."""
+        by_signature = self._stats_by[method].get(version)
+        if by_signature is None:
+            by_signature = self._stats_by[method][version] = {}
+        found = by_signature.get(signature)
+        if found is None:
+            found = by_signature[signature] = RequestStats(
+                self._stats, self._clock, method, self.name, str(version), signature
+            )
+        return found
+
+    def figures(self, version: int) -> Mapping[str, Sequence[RequestFigures]]:
+        """Returns by signature what was counted of a version, an item a method.
+
+        Any thread. Requests for several signatures at once are under "".
+        """
+        found: dict[str, list[RequestFigures]] = {}
+        for by_version in self._stats_by.values():
+            for signature, stats in by_version.get(version, {}).copy().items():
+                found.setdefault(signature, []).append(stats.figures())
+        return found
+
+    def forget(self, version: int) -> None:
+        """Drops the counters of a version that is gone. On the loop."""
+        for by_version in self._stats_by.values():
+            for stats in by_version.pop(version, {}).values():
+                stats.forget()
