@@ -20,10 +20,10 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.signature import Signature
+from tfs.core.signature_json import signature_from_json
 from tfs.core.version_directory import FileEntry, Manifest, read_manifest, verify_files
 
-SIGNATURE = Signature.from_json(
+SIGNATURE = signature_from_json(
     {"method": "predict", "inputs": {}, "outputs": {"y": {"dtype": "int8", "shape": [1]}},
      "batched": False},
     "",

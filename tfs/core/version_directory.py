@@ -33,6 +33,7 @@ from tfs.core.errors import (
 )
 from tfs.core.right_of_way import make_way
 from tfs.core.signature import Signature
+from tfs.core.signature_json import signature_from_json, signature_to_json
 
 FORMAT: Final = 1
 MANIFEST: Final = "servable.json"
@@ -104,7 +105,7 @@ class Manifest:
                 for name, entry in self.files.items()
             },
             "entry": dict(self.entry),
-            "signatures": {n: s.to_json() for n, s in self.signatures.items()},
+            "signatures": {n: signature_to_json(s) for n, s in self.signatures.items()},
             "producer": {
                 "tfs": self.producer.tfs,
                 "torch": self.producer.torch,
@@ -159,7 +160,7 @@ def read_signatures(form: object, where: str) -> dict[str, Signature]:
     if not isinstance(form, dict) or not form:
         raise InvalidArgument(f"{where}: signatures must be a non-empty object")
     return {
-        str(name): Signature.from_json(part, f"{where}, signature {name!r}")
+        str(name): signature_from_json(part, f"{where}, signature {name!r}")
         for name, part in form.items()
     }
 

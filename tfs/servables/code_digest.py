@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.right_of_way import make_way
+from tfs.core.signature_json import signature_to_json
 from tfs.core.version_directory import (
     EXAMPLES,
     is_committed,
@@ -49,7 +50,7 @@ def code_digest(path: str, host: str | None = None, device: str = "cpu") -> str:
     if is_committed(path):
         manifest = read_manifest(path)
         known = {name: entry.sha256 for name, entry in manifest.files.items()}
-        signatures = {n: s.to_json() for n, s in manifest.signatures.items()}
+        signatures = {n: signature_to_json(s) for n, s in manifest.signatures.items()}
         form = [manifest.platform, dict(manifest.entry), signatures]
         digest.update(json.dumps(form, sort_keys=True).encode())
     for name in payload_files(path):
