@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from sources.storage_threads import StorageCall, StorageThreads
+from sources.storage_threads import PATIENCE_S, StorageCall, StorageThreads
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,16 @@ class DistantLook(Generic[T]):
             shown, self._shown = self._shown, None
             return shown, self._is_outdated
 
-    def begin(self, place: str, look: Callable[[], T]) -> None:
+    def begin(
+        self, place: str, look: Callable[[], T], patience_s: float = PATIENCE_S
+    ) -> None:
         """Has ``look`` taken by a thread of ``place``; not at all while closing.
 
-        ``look`` returns what went wrong, and does not raise.
+        Args:
+            place: What may not answer.
+            look: Returns what went wrong, and does not raise.
+            patience_s: How long there is hope for it.
+
         """
 
         def run() -> None:
@@ -72,7 +78,7 @@ class DistantLook(Generic[T]):
             self._is_outdated = False
             self._place = place
             try:
-                self._call = self._storage.submit(place, run)
+                self._call = self._storage.submit(place, run, patience_s)
             except RuntimeError:  # closing
                 log.debug("event=look_not_begun place=%s", place)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sources.fetched_stream import FetchedStream, LocalCopy, Service
+from sources.remote_storage import is_remote
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache
 from tfs.core.clock import Clock, MonotonicClock
@@ -98,6 +99,13 @@ class FetchingSourceAdapter:
         with self._lock:
             stream = self._streams.get(name)
             return stream is not None and stream.is_moving
+
+    def copies(self, base_path: str) -> Mapping[int, StoragePath]:
+        """Returns which versions under a URL can be had without the store; none of a path.
+
+        Reads this machine's disk.
+        """
+        return self._cache.copies(base_path) if is_remote(base_path) else {}
 
     def forget_failures(self, name: str) -> None:
         """Lets copies of a servable that failed be tried at the source's next word."""

@@ -30,12 +30,12 @@ from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.followed_repository import FollowedRepository
 from sources.look import Look, take_look
 from sources.model_repository import ModelRepository
-from sources.remote_storage import AnyFileSystem
+from sources.remote_storage import AnyFileSystem, has_driver
 from sources.scan import ServableToMonitor
-from sources.servable_record import ServableRecord
+from sources.servable_record import Recall, ServableRecord
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
-from sources.storage_threads import StorageThreads
+from sources.storage_threads import PATIENCE_S, StorageThreads
 from sources.watched_paths import WatchedPaths
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
@@ -53,6 +53,8 @@ OnModels = Callable[[Sequence[ServableToMonitor]], object]
 # as long as a look took.
 _MIN_GAP_S: Final = 0.05
 _LONGEST_CLOSE_S: Final = 5.0
+# The first look at a store imports its driver, on a busy machine for seconds.
+_IMPORT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class FileSystemSource:
         watcher: DirectoryWatcher | None = None,
         on_looked: Callable[[], None] = lambda: None,
         storage: StorageThreads | None = None,
+        recall: Recall = lambda _: {},
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -97,8 +100,11 @@ class FileSystemSource:
             storage: Looks at what may not answer, a store or a network mount, so that
                 it holds up no other base path; None is the scanning thread. Not the
                 source's own.
+            recall: Returns which versions can be had while a base path cannot be
+                looked at; quick.
 
         """
+        self._recall = recall
         self._options = options
         self._file_system = file_system or AnyFileSystem()
         self._clock = clock or MonotonicClock()
@@ -379,7 +385,8 @@ class FileSystemSource:
         if is_outdated or not is_current:
             self._agenda.begin(record.servable.name)
             next_look = record.next_look(self._file_system, self._options, self._clock)
-            distant.begin(place, next_look)
+            is_slow = not has_driver(record.servable.base_path)
+            distant.begin(place, next_look, _IMPORT_S if is_slow else PATIENCE_S)
 
     def _give_up_waiting(self) -> None:
         """Says which base paths do not answer, and lets others go before them."""
@@ -387,7 +394,7 @@ class FileSystemSource:
             return
         due_s = self._storage.relieve()
         for record in self._records.values():
-            aspired = record.give_up_waiting(self._clock.now())
+            aspired = record.give_up_waiting(self._clock.now(), self._recall)
             if aspired is not None:
                 self._emit(aspired)
         if self._repository is not None:
@@ -415,7 +422,12 @@ class FileSystemSource:
     def _take(self, record: ServableRecord, look: Look) -> None:
         """Says what follows from a look, and sets the next one."""
         options, now_s = self._options, self._clock.now()
-        aspired = record.take(look, now_s, unload_when_empty=options.unload_when_empty)
+        aspired = record.take(
+            look,
+            now_s,
+            unload_when_empty=options.unload_when_empty,
+            recall=self._recall,
+        )
         if aspired is not None:
             self._emit(aspired)
         soonest_s = now_s + max(_MIN_GAP_S, now_s - look.begun_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
@@ -19,6 +20,13 @@ from sources.storage import Contents, FileSystem
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 _DIGEST_KEYS: Final = ("ETag", "etag", "md5Hash", "md5", "checksum", "generation")
 _COPY_BYTES: Final = 1 << 20
+# Their imports take a second, and several on a busy machine.
+_SLOW_DRIVERS: Final = frozenset(
+    {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "http", "https"}
+)
+WEAK: Final = "weak "
+"""Begins fingerprints of files that may be others though they look the same."""
+
 # Also of fsspec's chains (simplecache::s3://). Not urlsplit, which raises for "s3://[".
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
 
@@ -35,6 +43,15 @@ def local_path(path: str) -> str:
         if path.startswith(prefix):
             return path.removeprefix(prefix)
     return path
+
+
+def has_driver(path: str) -> bool:
+    """Whether what reads ``path`` is here, or is imported in no time. Quick."""
+    found = _SCHEME.match(path)
+    if found is None or found[1] not in _SLOW_DRIVERS:
+        return True
+    registry = sys.modules.get("fsspec.registry")
+    return registry is not None and found[1] in registry.registry
 
 
 class RemoteFileSystem:
@@ -74,6 +91,7 @@ class RemoteFileSystem:
             raise FileNotFoundError(2, "No such file or directory", path)
         lines = []
         names = set()
+        is_weak = False
         times: list[float] = []
         for full_name, entry in found.items():
             name = _below(str(full_name), inner)
@@ -84,9 +102,11 @@ class RemoteFileSystem:
             written_s = _time_s(entry)
             if written_s is not None:
                 times.append(written_s)
+            is_weak |= stamp is None and written_s is None
             lines.append(f"{name} {entry.get('size')} {stamp or written_s}")
         digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
-        return Contents(frozenset(names), digest[:32], max(times, default=None))
+        fingerprint = f"{WEAK if is_weak else ''}{digest[:32]}"
+        return Contents(frozenset(names), fingerprint, max(times, default=None))
 
     def place(self, path: str) -> str:
         """Returns the store: scheme and host, or bucket."""

@@ -9,21 +9,25 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sources.decision import Versions, decide
 from sources.distant_look import DistantLook
 from sources.file_system_options import FileSystemSourceOptions
 from sources.look import Look, take_look
-from sources.scan import ServableToMonitor, Sighting
+from sources.scan import Scan, ServableToMonitor, Sighting
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
-from sources.version_policy import list_versions
+from sources.version_policy import choose, list_versions
 from tfs.core.clock import Clock
-from tfs.core.servable_data import AspiredVersions
+from tfs.core.servable_data import AspiredVersions, ServableData
+from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
+
+Recall = Callable[[str], Mapping[int, StoragePath]]
+"""Returns by number the versions under a base path that can be had without it; quick."""
 
 # What is said again unasked: repairs a missed call, retries what failed to convert.
 _REPEAT_S: Final = 30.0
@@ -59,6 +63,8 @@ class ServableRecord:
     _said: Versions | None = None  # None before anything was
     _said_s: float = 0.0
     _is_new: bool = True  # not looked at under this configuration yet
+    _is_unreadable: bool = False  # the last look that came back showed nothing
+    _recalled_for: ServableToMonitor | None = None
 
     @property
     def is_awaited(self) -> bool:
@@ -91,7 +97,12 @@ class ServableRecord:
         )
 
     def take(
-        self, look: Look, now_s: float, *, unload_when_empty: bool
+        self,
+        look: Look,
+        now_s: float,
+        *,
+        unload_when_empty: bool,
+        recall: Recall = lambda _: {},
     ) -> AspiredVersions[StoragePath] | None:
         """Believes what a look showed.
 
@@ -99,6 +110,7 @@ class ServableRecord:
             look: Of the servable as it is configured.
             now_s: By the clock.
             unload_when_empty: As in the source's options.
+            recall: What there is without the base path.
 
         Returns:
             What is to be said now, and counts as said; None for nothing.
@@ -108,11 +120,12 @@ class ServableRecord:
         found, problems = look.found, look.problems
         aspired: AspiredVersions[StoragePath] | None = None
         self.outlook = _outlook(look)
+        self._is_unreadable = found is None
         if found is None:
             # Nothing is known, so nothing changes: a storage outage unloads nothing.
-            if self._said is None:
-                aspired = self._say_nothing_found(problems[0], now_s)
+            aspired = self._say_without_look(problems[0], now_s, recall)
         else:
+            self._recalled_for = None
             decision = decide(
                 self.servable,
                 self._said,
@@ -135,15 +148,17 @@ class ServableRecord:
         self.problems = problems
         return aspired
 
-    def give_up_waiting(self, now_s: float) -> AspiredVersions[StoragePath] | None:
-        """Notes, once, if its base path does not answer.
+    def give_up_waiting(
+        self, now_s: float, recall: Recall = lambda _: {}
+    ) -> AspiredVersions[StoragePath] | None:
+        """Notes, once for each configuration, if its base path does not answer.
 
         Returns:
             As ``take``.
 
         """
         late_s = None if self.distant is None else self.distant.late_s()
-        if self.is_late or late_s is None:
+        if late_s is None or (self.is_late and self.outlook is not None):
             return None
         self.is_late = True
         self.outlook = False
@@ -152,11 +167,63 @@ class ServableRecord:
             f"base path {servable.base_path} of {servable.name} has not answered "
             f"for {late_s:g} s; it is looked at again as soon as it does"
         )
-        self._log_problem(problem)
+        if self._is_unreadable and self.problems:
+            problem = self.problems[0]  # says more, and is no news
+        elif problem not in self.problems:
+            self._log_problem(problem)
         self.problems = (problem,)
-        return (
-            None if self._said is not None else self._say_nothing_found(problem, now_s)
+        return self._say_without_look(problem, now_s, recall)
+
+    def _say_without_look(
+        self, problem: str, now_s: float, recall: Recall
+    ) -> AspiredVersions[StoragePath] | None:
+        """Returns what to say while the base path cannot be looked at; None for nothing.
+
+        Nothing where something was said under this configuration. Else what is here, as
+        far as it is asked for: a start, or a rollback, must not need a store for what was
+        copied from it.
+        """
+        servable = self.servable
+        if self._recalled_for == servable or (self._said and not self._is_new):
+            return None
+        self._recalled_for = servable
+        here = recall(servable.base_path)
+        at_hand = tuple(sorted({*here, *(self.at_hand or ())}))
+        chosen = choose(
+            servable.policy, at_hand, lambda version: version in here, servable.pinned
         )
+        if not chosen.versions:
+            return (
+                self._say_nothing_found(problem, now_s) if self._said is None else None
+            )
+        versions = tuple(
+            ServableData(
+                ServableId(servable.name, version),
+                replace(
+                    here[version],
+                    platform=servable.platform,
+                    settings=servable.settings,
+                ),
+            )
+            for version in chosen.versions
+        )
+        self.at_hand = at_hand
+        self.outlook = True
+        listed = list_versions(chosen.versions)
+        log.warning(
+            "event=copies_used servable=%s versions=%s problem=%r",
+            servable.name,
+            listed,
+            problem,
+        )
+        found = Scan(versions, at_hand, self._sightings)
+        decision = decide(servable, self._said or None, found, is_new=True)
+        if decision.aspired is None:
+            return None
+        reason = f"copy of {listed} made before: {problem}"
+        aspired = replace(decision.aspired, reason=reason)
+        self._note_said(aspired, now_s)
+        return aspired
 
     def _say_nothing_found(
         self, problem: str, now_s: float

@@ -2,6 +2,7 @@
 
     <root>/blobs/<sha256>            one file's bytes
     <root>/versions/<key>/...        a version directory, its files linked to blobs
+    <root>/known/<digest>.json       which URL a copy was made of, when it looked how
     <root>/lock                      held by the one process that uses the cache
 
 A version's key is the digest of its manifest, which names the digest of every file:
@@ -9,6 +10,10 @@ two base paths with the same version share one copy, two versions with the same
 vocabulary share its bytes, and what lies under a key can be nothing else. Files are
 checked while they are copied; a version appears by one rename. Rejected: keeping
 copies by URL, which cannot tell a replaced version from the one it replaced.
+
+What a copy was made of is remembered, so that it can be found while the store does not
+answer: by the URL and the fingerprint that the version's files had then. A version that
+looks as it did is not read again, if its store tells more of files than their size.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -27,8 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from sources.remote_storage import WEAK
 from sources.scan import why
 from sources.storage_path import StoragePath
+from sources.version_policy import parse_version
 from tfs.core.errors import (
     DataLoss,
     FailedPrecondition,
@@ -41,6 +49,14 @@ from tfs.core.version_directory import MANIFEST, TEMPORARY_PREFIX, FileEntry, Ma
 log = logging.getLogger(__name__)
 
 _UNVERIFIED: Final = "unverified-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a copy was made of: a version's fingerprint, and the copy's key. Immutable."""
+
+    fingerprint: str
+    key: str
 
 
 class RemoteFiles(Protocol):
@@ -91,9 +107,11 @@ class VersionCache:
         self._remote = remote
         self._blobs = Path(options.root, "blobs")
         self._versions = Path(options.root, "versions")
-        # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes
-        # and the removal of files; leaf, never held while bytes are copied.
+        self._known_folder = Path(options.root, "known")
+        # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes,
+        # _known and the removal of files; leaf, never held while bytes are copied.
         self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}  # by URL of the version
         self._in_use: dict[str, int] = {}
         self._busy: Counter[str] = Counter()  # blobs that copies in progress need
         self._reserved_bytes = 0
@@ -122,7 +140,7 @@ class VersionCache:
     def _take_root(self) -> BinaryIO:
         try:
             Path(self._options.root).mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (self._blobs, self._versions):
+            for folder in (self._blobs, self._versions, self._known_folder):
                 folder.mkdir(exist_ok=True)
             lock_file = open(Path(self._options.root, "lock"), "ab")  # noqa: SIM115
         except OSError as error:
@@ -137,9 +155,10 @@ class VersionCache:
                 f"the cache directory {self._options.root} is used by another server; "
                 "give each its own"
             ) from error
-        for folder in (self._blobs, self._versions):
+        for folder in (self._blobs, self._versions, self._known_folder):
             for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
                 _remove(leftover)
+        self._read_known()
         return lock_file
 
     def close(self) -> None:
@@ -163,8 +182,19 @@ class VersionCache:
 
         """
         self.open()
+        if not version.fingerprint.startswith(WEAK):
+            copy = self._copy_of(version)
+            if copy is not None:
+                return copy
         try:
             manifest_bytes = self._read_manifest(version.path)
+        except OSError as error:
+            copy = self._copy_of(version)
+            if copy is not None:
+                log.warning("event=copy_used url=%s why=%s", version.path, why(error))
+                return copy
+            raise Unavailable(f"cannot copy {version.path}: {why(error)}") from error
+        try:
             if manifest_bytes is None:
                 key = (
                     _UNVERIFIED
@@ -183,9 +213,31 @@ class VersionCache:
             except BaseException:
                 self._unuse(key)
                 raise
+            self._note_known(version, key)
         except OSError as error:
             raise Unavailable(f"cannot copy {version.path}: {why(error)}") from error
         return StoragePath(str(path), key, version.platform, version.settings)
+
+    def copies(self, base_path: str) -> Mapping[int, StoragePath]:
+        """Returns which versions under a URL have a copy here, as they looked then.
+
+        For who cannot ask the store. Reads this machine's disk; empty where the cache
+        cannot be used.
+        """
+        try:
+            self.open()
+        except FailedPrecondition as error:
+            log.warning("event=cache_unusable problem=%s", error)
+            return {}
+        start = f"{base_path.rstrip('/')}/"
+        with self._lock:
+            known = [(u, k) for u, k in self._known.items() if u.startswith(start)]
+        found = {}
+        for url, copy in known:
+            version = parse_version(url.removeprefix(start))
+            if version is not None and (self._versions / copy.key).is_dir():
+                found[version] = StoragePath(url, copy.fingerprint)
+        return found
 
     def release(self, copy: StoragePath) -> None:
         """Says that a fetched copy is not used any more; it stays until evicted."""
@@ -195,6 +247,80 @@ class VersionCache:
     def size_bytes(self) -> int:
         """Bytes on disk of all copies."""
         return sum(_size_bytes(blob) for blob in self._blobs.glob("*"))
+
+    # -- what copies were made of --------------------------------------------------
+
+    def _copy_of(self, version: StoragePath) -> StoragePath | None:
+        """Returns the copy of a version that looks as it did, in use then."""
+        if not version.fingerprint:
+            return None
+        with self._lock:
+            known = self._known.get(version.path)
+        if known is None or known.fingerprint != version.fingerprint:
+            return None
+        path = self._versions / known.key
+        try:
+            manifest_bytes = (path / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            manifest_bytes = None
+        except OSError:
+            return None
+        if (
+            manifest_bytes is not None
+            and hashlib.sha256(manifest_bytes).hexdigest() != known.key
+        ):
+            return None
+        self._use(known.key)
+        if not self._has_copy(path, manifest_bytes):
+            self._unuse(known.key)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return StoragePath(str(path), known.key, version.platform, version.settings)
+
+    def _note_known(self, version: StoragePath, key: str) -> None:
+        """Remembers what a copy was made of; it serves without that as well."""
+        known = _Known(version.fingerprint, key)
+        with self._lock:
+            if not version.fingerprint or self._known.get(version.path) == known:
+                return
+            self._known[version.path] = known
+        form = {"url": version.path, "fingerprint": known.fingerprint, "key": key}
+        place = self._place_of(version.path)
+        scratch = place.with_name(
+            f"{TEMPORARY_PREFIX}{threading.get_ident()}-{place.name}"
+        )
+        try:
+            scratch.write_text(json.dumps(form))
+            os.replace(scratch, place)
+        except OSError as error:
+            log.warning("event=copy_not_remembered url=%s why=%s", version.path, error)
+
+    def _read_known(self) -> None:
+        """Reads what copies were made of, and forgets those that are gone."""
+        known = {}
+        for place in self._known_folder.glob("*.json"):
+            try:
+                form = json.loads(place.read_text())
+                url, copy = form["url"], _Known(form["fingerprint"], form["key"])
+            except (OSError, ValueError, KeyError, TypeError):
+                _remove(place)
+                continue
+            if (self._versions / copy.key).is_dir():
+                known[url] = copy
+            else:
+                _remove(place)
+        with self._lock:
+            self._known = known
+
+    def _place_of(self, url: str) -> Path:
+        return self._known_folder / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
+
+    def _forget_locked(self, key: str) -> None:
+        """Forgets of what a copy was made that is removed."""
+        for url in [u for u, known in self._known.items() if known.key == key]:
+            del self._known[url]
+            _remove(self._place_of(url))
 
     # -- copying -----------------------------------------------------------------
 
@@ -349,6 +475,7 @@ class VersionCache:
         for path in unused:
             log.info("event=cache_evicted version=%s", path.name)
             _remove(path)
+            self._forget_locked(path.name)
             self._drop_orphans_locked()
             held = self._most_bytes = self.size_bytes
             if held <= room_bytes:

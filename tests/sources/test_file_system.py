@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -1132,8 +1132,9 @@ class SlowWorld:
 
 
 @pytest.fixture
-def slow() -> Iterator[SlowWorld]:
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowWorld]:
     """A model "far" in the store, "mounted" on a mount, and "near" on the disk."""
+    monkeypatch.setattr("sources.file_system.has_driver", lambda _: True)
     clock = FakeClock()
     store = SlowStore(clock)
     for path in ("/bucket/far", "/nfs/mounted", "/models/near"):
@@ -1146,6 +1147,7 @@ def slow() -> Iterator[SlowWorld]:
         clock=clock,
         on_looked=looked.release,
         storage=storage,
+        recall=lambda path: COPIES if path.endswith("/copied") else {},
     )
     yield SlowWorld(store, source, clock, looked=looked)
     store.answers.set()
@@ -1154,6 +1156,7 @@ def slow() -> Iterator[SlowWorld]:
 
 
 FAR = ServableToMonitor("far", "s3://bucket/far")
+COPIES = {number: StoragePath(f"s3://bucket/copied/{number}", "f") for number in (7, 8)}
 MOUNTED = ServableToMonitor("mounted", "/nfs/mounted")
 NEAR = ServableToMonitor("near", "/models/near")
 
@@ -1209,6 +1212,36 @@ def test_a_path_that_stops_answering_keeps_what_it_serves(slow: SlowWorld) -> No
     slow.wait_until(lambda: bool(slow.source.problems()))
     assert slow.target.versions("mounted") == [1]
     assert len(slow.target.calls) == 1
+
+
+def test_what_was_copied_is_served_and_returned_to_while_the_store_hangs(
+    slow: SlowWorld,
+) -> None:
+    """A start and a rollback need no store for what they find here."""
+    copied = ServableToMonitor("copied", "s3://bucket/copied", settings="fast")
+    slow.source.update_config([copied])
+    slow.source.start()
+    assert slow.store.is_asked.wait(20)
+    slow.clock.block_until_sleepers(1)
+    slow.clock.advance(2)
+    slow.wait_until(lambda: bool(slow.source.problems()))
+    assert slow.target.versions("copied") == [8]
+    (aspired,) = slow.target.calls
+    assert aspired.versions[0].payload == replace(COPIES[8], settings="fast")
+    assert aspired.reason.startswith("copy of 8 made before: base path s3://bucket")
+    assert slow.source.at_hand("copied") == (7, 8)
+    assert slow.source.outlook("copied") is True
+    pinned = replace(copied, pinned=frozenset({7}))
+    slow.source.update_config([pinned])
+    assert slow.target.wait_for(lambda calls: len(calls) == 2)
+    assert slow.target.versions("copied") == [8, 7]
+    assert slow.source.wait_applied()
+    slow.source.update_config([replace(pinned, policy=Specific((9,)))])
+    assert slow.target.wait_for(lambda calls: len(calls) == 3)
+    assert slow.target.versions("copied") == [7]
+    slow.source.update_config([replace(copied, policy=Specific((9,)))])
+    assert slow.source.wait_applied()
+    assert len(slow.target.calls) == 3  # nothing to serve: nothing changes
 
 
 @pytest.mark.parametrize("path", ["s3://bucket", "/nfs"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sources.chain import SourceChain
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.remote_storage import RemoteFileSystem
+from sources.remote_storage import AnyFileSystem, RemoteFileSystem
 from sources.scan import ServableToMonitor
+from sources.storage import Contents
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.sources.test_version_cache import SIGNATURE
@@ -75,3 +77,102 @@ def test_versions_in_a_store_are_served_from_local_copies(
         assert target.versions("m") == [3]
         assert "does not exist" in source.problems()["m"][0]
     cache.close()
+
+
+class Outage(RemoteFileSystem):
+    """A store that refuses everything while it is down."""
+
+    is_down = False
+
+    def list_directories(self, path: str) -> Sequence[str]:
+        self._check()
+        return super().list_directories(path)
+
+    def contents(self, path: str) -> Contents:
+        self._check()
+        return super().contents(path)
+
+    def read(self, path: str) -> bytes:
+        self._check()
+        return super().read(path)
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise OSError(5, "no route to store")
+
+
+class Server:
+    """Everything from a URL to the target, over a cache that outlives it."""
+
+    def __init__(self, files: Outage, root: Path, *pinned: int) -> None:
+        self.clock = FakeClock()
+        self.cache = VersionCache(VersionCacheOptions(str(root)), files)
+        adapter = FetchingSourceAdapter(self.cache, lambda _, copy: copy())
+        self.source = FileSystemSource(
+            FileSystemSourceOptions((self._wanted(*pinned),), poll_wait_s=60),
+            file_system=AnyFileSystem(remote=files),
+            clock=self.clock,
+            recall=adapter.copies,
+        )
+        self.target: RecordingTarget[StoragePath] = RecordingTarget()
+        self.chain = SourceChain(self.source, [adapter], self.target)
+
+    def pin(self, *pinned: int) -> list[int]:
+        """Pins versions, as a rollback does; returns what is aspired."""
+        self.source.update_config([self._wanted(*pinned)])
+        return self.look()
+
+    def look(self) -> list[int]:
+        """Returns what is aspired after another look."""
+        self.clock.advance(60)
+        self.source.step()
+        return list(self.target.versions("m") or ())
+
+    def close(self) -> None:
+        self.chain.close()
+        self.cache.close()
+
+    @staticmethod
+    def _wanted(*pinned: int) -> ServableToMonitor:
+        return ServableToMonitor("m", "memory://bucket/m/", pinned=frozenset(pinned))
+
+
+def test_a_start_and_a_rollback_need_no_store_for_what_was_copied(
+    store: Any, tmp_path: Path
+) -> None:
+    """Also after a restart; once the store answers, what it shows counts."""
+    files = Outage()
+    first = Server(files, tmp_path / "cache")
+    for version in (1, 2, 3):
+        upload(store, tmp_path, version)
+        assert first.look() == [version]
+    files.is_down = True
+    assert first.look() == [3]
+    assert first.pin(2) == [3, 2]
+    assert "no route to store" in first.source.problems()["m"][0]
+    first.close()
+    second = Server(files, tmp_path / "cache")
+    assert second.look() == [3]
+    assert list(second.source.at_hand("m")) == [1, 2, 3]
+    files.is_down = False
+    copies = second.target.calls[-1].versions
+    assert second.look() == [3]
+    assert second.target.calls[-1].versions == copies  # nothing to load anew
+    assert second.source.problems() == {}
+    upload(store, tmp_path, 4)
+    assert second.look() == [4]
+    second.close()
+
+
+def test_what_was_never_copied_is_not_had_without_its_store(
+    store: Any, tmp_path: Path
+) -> None:
+    """Nothing is found, and that is told."""
+    upload(store, tmp_path, 1)
+    files = Outage()
+    files.is_down = True
+    server = Server(files, tmp_path / "cache", 1)
+    assert server.look() == []
+    (problem,) = server.source.problems()["m"]
+    assert problem.startswith("cannot read base path memory://bucket/m/ of m: no route")
+    server.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
+from sources.remote_storage import WEAK
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tfs.core.errors import (
@@ -69,7 +72,8 @@ class FakeRemote:
             entries[name] = FileEntry(len(data), hashlib.sha256(data).hexdigest())
         manifest = Manifest("torch_package", entries, {"a": SIGNATURE})
         self.files[f"{url}/servable.json"] = manifest.to_json().encode()
-        return StoragePath(url, "f", "torch_package")
+        fingerprint = hashlib.sha256(self.files[f"{url}/servable.json"]).hexdigest()
+        return StoragePath(url, fingerprint[:8], "torch_package")
 
     def _enter(self) -> None:
         self.num_calls += 1
@@ -272,6 +276,72 @@ def test_shared_bytes_stay_while_one_version_needs_them(
     assert not Path(one.path).exists()
     verify_files(two.path, read_manifest(two.path))
     cache.close()
+
+
+# -- without the store ---------------------------------------------------------------------
+
+
+def reopened(tmp_path: Path, remote: FakeRemote, max_bytes: int = 99) -> VersionCache:
+    """Returns the cache of another process, after the one before has ended."""
+    return VersionCache(VersionCacheOptions(str(tmp_path), max_bytes), remote)
+
+
+def test_a_version_that_looks_as_it_did_needs_no_store(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Not after a restart either; one that looks otherwise is asked for."""
+    version = remote.publish("s3://b/m/0007", model_pt=b"weights")
+    with closing(reopened(tmp_path, remote)) as cache:
+        copy = cache.fetch(version)
+    num_calls = remote.num_calls
+    with closing(reopened(tmp_path, remote)) as cache:
+        assert cache.copies("s3://b/m/") == {7: replace(version, platform="")}
+        assert cache.copies("s3://b/other") == {}
+        assert cache.fetch(version) == copy
+        assert remote.num_calls == num_calls
+        remote.failing_call = remote.num_calls + 1
+        with pytest.raises(Unavailable):
+            cache.fetch(replace(version, fingerprint="another"))
+
+
+def test_a_version_that_may_be_another_is_asked_for_while_that_is_answered(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Of a store that tells sizes alone; its copy does where the store does not answer."""
+    version = remote.publish("http://h/m/1", model_pt=b"old")
+    weak = replace(version, fingerprint=f"{WEAK}3")
+    with closing(reopened(tmp_path, remote)) as cache:
+        old = cache.fetch(weak)
+        remote.publish("http://h/m/1", model_pt=b"new")
+        new = cache.fetch(weak)
+        assert new.path != old.path
+        remote.failing_call = remote.num_calls + 1
+        assert cache.fetch(weak) == new
+
+
+def test_what_was_removed_or_damaged_is_not_had_without_the_store(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Nothing is promised that is not whole; what cannot be read is forgotten."""
+    versions = {
+        number: remote.publish(f"s3://b/m/{number}", model_pt=b"%010d" % number)
+        for number in (1, 2, 3)
+    }
+    with closing(reopened(tmp_path, remote, 25)) as cache:
+        for version in versions.values():
+            cache.release(cache.fetch(version))
+        assert sorted(cache.copies("s3://b/m")) == [2, 3]
+        copy = cache.fetch(versions[3])
+    model = Path(copy.path, "model.pt")
+    model.chmod(0o644)
+    model.write_bytes(b"cut")
+    (tmp_path / "known" / "half.json").write_text("{")
+    with closing(reopened(tmp_path, remote, 25)) as cache:
+        remote.failing_call = remote.num_calls + 1
+        assert cache.fetch(versions[2]).fingerprint
+        with pytest.raises(Unavailable):
+            cache.fetch(versions[3])
+    assert not (tmp_path / "known" / "half.json").exists()
 
 
 # -- faults and sharing --------------------------------------------------------------------

@@ -63,6 +63,7 @@ class ModelSources:
             clock=clock,
             on_looked=on_looked,
             storage=storage,
+            recall=(lambda _: {}) if fetching is None else fetching.copies,
         )
         # The default port comes last, as the router wants it.
         self.platforms = tuple(sorted(platforms, key=lambda name: not name))
