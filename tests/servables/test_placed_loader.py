@@ -25,7 +25,7 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.built_in import default_registry
 from tfs.servables.code_digest import code_digest
-from tfs.servables.placed_loader import PlacedLoader, Places
+from tfs.servables.placed_loader import LeaveFront, PlacedLoader, Places
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
@@ -50,6 +50,8 @@ class Host:
         )
         self.batched: list[tuple[Backend, bool]] = []
         self.notes: list[str] = []
+        self.leave_front: LeaveFront | None = None
+        self.is_slow_at_once = False
         self.refuse: ServingError | None = None
 
     def of(self, backend: Backend) -> Interpreter:
@@ -66,6 +68,11 @@ class Host:
         self.batched.append((backend, profile is not None))
         return inner
 
+    def watch_front(self, _: ServableId, leave: LeaveFront) -> None:
+        self.leave_front = leave
+        if self.is_slow_at_once:
+            leave(0.02)
+
     def loader(self, path: Path) -> PlacedLoader:
         places = Places(
             PlacementOptions(),
@@ -75,6 +82,7 @@ class Host:
             lambda _, note, _bytes: self.notes.append(note),
             0.0,
             MonotonicClock(),
+            self.watch_front,
         )
         registry = default_registry()
         return PlacedLoader(
@@ -202,6 +210,32 @@ def test_a_late_profile_moves_the_serving_version(version: Path) -> None:
     assert answers(servable)
     loader.unload()
     host.close()
+
+
+@pytest.mark.parametrize("is_slow_at_once", [True, False])
+def test_a_version_too_slow_for_the_loop_moves_to_a_process(
+    host: Host, version: Path, is_slow_at_once: bool
+) -> None:
+    """Also if a call shows it before the load is over, as one that warms it up does."""
+    host.is_slow_at_once = is_slow_at_once
+    know(host, version, QUICK)
+    loader = host.loader(version)
+    loader.load(ID)
+    servable = loader.servable
+    assert host.notes[0].startswith("runs in front")
+    assert host.leave_front is not None
+    if not is_slow_at_once:
+        assert host.num_models(Backend.FRONT) == 1
+        host.leave_front(0.02)
+    assert host.num_models(Backend.FRONT) == 0
+    assert host.num_models(Backend.PROCESS) == 1
+    assert host.notes[-1].startswith("runs in process: p99 of a full batch 20000 us")
+    assert answers(servable)
+    host.leave_front(0.02)
+    assert len(host.notes) == 2
+    loader.unload()
+    host.leave_front(0.02)
+    assert host.num_models(Backend.PROCESS) == 0
 
 
 def test_a_place_that_cannot_be_had_fails_the_load_and_leaves_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import cast
 
@@ -127,6 +128,28 @@ def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> N
     slow = ("left the serving loop: a call took 12.3 ms", 7)
     assert noting.manager.notes[-1] == slow
     assert noting.published(ManagerState.AVAILABLE, "runs in front: x") == [slow]
+
+
+def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
+    noting: Noting,
+) -> None:
+    """Once, on the thread that measures: loading it elsewhere blocks."""
+    moved: list[tuple[float, str]] = []
+    done = threading.Event()
+
+    def leave(call_s: float) -> None:
+        moved.append((call_s, threading.current_thread().name))
+        done.set()
+
+    noting.fleet._watch_front(ID, leave)
+    for _ in range(2):
+        noting.fleet._note_slow(ID, 0.0123)
+    assert done.wait(30.0)
+    assert moved == [(0.0123, "profiler")]
+    noting.fleet._watch_front(ID, leave)
+    noting.published(ManagerState.END)
+    noting.fleet._note_slow(ID, 0.0123)
+    assert not noting.fleet._leaving
 
 
 def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from batching.cost_table import CostTable
 from tfs.core.clock import Clock
@@ -37,6 +38,9 @@ from tfs.servables.profiler import Profiler
 
 log = logging.getLogger(__name__)
 
+LeaveFront: TypeAlias = Callable[[float], None]
+"""Takes the seconds of the call that was too slow for the serving loop."""
+
 _MOVE_S = 60.0  # for the calls that run in a version's old place
 
 Batch = Callable[[Servable, str, "ModelProfile | None", Backend], Servable]
@@ -54,6 +58,9 @@ class Places:
         profiler: Knows and measures code.
         batch: Puts batch queues in front of a servable.
         note: Adds a sentence to a version's state, and its memory if that is known.
+        on_front: Given what moves a version off the serving loop, into a process, for
+            when a call there took too long: it gets the seconds, blocks, and may be
+            called on any thread but the loop, more than once.
         warm_up_s: Longest derived warm-up; 0 for none.
         clock: Time.
 
@@ -66,6 +73,7 @@ class Places:
     note: Callable[[ServableId, str, int | None], None]
     warm_up_s: float
     clock: Clock
+    on_front: Callable[[ServableId, LeaveFront], None] = lambda _id, _leave: None
 
 
 class PlacedLoader:
@@ -102,9 +110,11 @@ class PlacedLoader:
         self._servable: PlacedServable | None = None
         self._concurrency = 1
         # Held while a late profile moves the version, which unloading waits for.
-        # Guards _unloaded. Rank: with the loaders, outside every other lock.
+        # Guards the fields below, and the writing of _servable. Rank: with the loaders,
+        # outside every other lock.
         self._moving = threading.Lock()
         self._unloaded = False
+        self._slow_s: float | None = None  # of a call that came before the load's end
 
     def estimate_resources(self) -> ResourceAllocation:
         return self._loader.estimate_resources()
@@ -130,7 +140,11 @@ class PlacedLoader:
         except BaseException:
             loader.unload()
             raise
-        self._servable = servable
+        with self._moving:
+            self._servable = servable
+            slow_s = self._slow_s
+        if slow_s is not None:
+            self._leave_front(slow_s)
 
     def unload(self) -> None:
         with self._moving:
@@ -185,6 +199,12 @@ class PlacedLoader:
             )
         servable.profile = profile
         servable.become(target)
+        asked, has_processes = (
+            places.placement.backend,
+            places.placement.process_available,
+        )
+        if backend is Backend.FRONT and asked is Backend.AUTO and has_processes:
+            places.on_front(servable.id, self._leave_front)
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
         places.note(servable.id, why, self._resident_bytes(profile))
         if profile is not None and not remembers and places.warm_up_s > 0:
@@ -227,6 +247,24 @@ class PlacedLoader:
         loader = self._loader
         own = loader.resident_bytes if isinstance(loader, ModelLoader) else None
         return own or (profile.resident_bytes if profile is not None else None)
+
+    def _leave_front(self, call_s: float) -> None:
+        """Moves the version to a process: it is not as quick as it was measured to be."""
+        with self._moving:
+            servable = self._servable
+            if self._entrance.backend is not Backend.FRONT or servable is None:
+                self._slow_s = call_s
+                return
+            profile = servable.profile
+        if profile is not None:
+            # How two threads of it scale was measured when it was quick.
+            signatures = {
+                name: replace(found, full_batch_p99_s=call_s)
+                for name, found in profile.signatures.items()
+            }
+            self._take_late_profile(
+                replace(profile, two_thread_scaling=None, signatures=signatures)
+            )
 
     def _take_late_profile(self, profile: ModelProfile) -> None:
         """Moves the serving version to where it belongs. On the measuring thread."""

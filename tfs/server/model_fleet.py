@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -30,7 +31,7 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.servables.placed_loader import PlacedLoader, Places
+from tfs.servables.placed_loader import LeaveFront, PlacedLoader, Places
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
@@ -116,11 +117,16 @@ class ModelFleet:
             profiler=self._profiler,
             batch=batcher.batch,
             note=self._keep_note,
+            on_front=self._watch_front,
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
         )
-        # Guards the notes of the versions there are; leaf.
+        # Guards the notes of the versions there are, and what moves those on the loop;
+        # leaf.
         self._noting = threading.Lock()
+        self._on_front: dict[ServableId, LeaveFront] = {}
+        # Filled by the loop, emptied by the thread that measures.
+        self._leaving: deque[Callable[[], None]] = deque()
         self._notes: dict[ServableId, tuple[str, int | None]] = {}
         self._before_hangs: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
@@ -210,7 +216,8 @@ class ModelFleet:
                 return
             self._woken = True
             self._changed.notify_all()
-            if self._measurer is None and self._profiler.num_postponed:
+            has_work = self._profiler.num_postponed or self._leaving
+            if self._measurer is None and has_work:
                 self._measurer = threading.Thread(
                     target=self._measure, name="profiler", daemon=True
                 )
@@ -226,6 +233,8 @@ class ModelFleet:
                     return
                 self._woken = False
             try:
+                while self._leaving:
+                    self._leaving.popleft()()
                 while not self._is_crowded() and self._profiler.measure_postponed():
                     if self._closed:
                         return
@@ -240,6 +249,7 @@ class ModelFleet:
             if state.manager_state is ManagerState.END:
                 self._notes.pop(state.id, None)
                 self._before_hangs.pop(state.id, None)
+                self._on_front.pop(state.id, None)
             kept = self._notes.get(state.id)
         # Contents that replace others under the same id come without their note.
         is_available = state.manager_state is ManagerState.AVAILABLE
@@ -275,11 +285,21 @@ class ModelFleet:
             )
         )
 
+    def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
+        """Keeps what moves a version off the loop for good."""
+        with self._noting:
+            self._on_front[servable_id] = leave
+
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
+        """Has a version that has left the loop for a thread go on to a process."""
         note = f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
         with self._noting:
             _, resident_bytes = self._notes.get(servable_id, ("", None))
+            leave = self._on_front.pop(servable_id, None)
         self._keep_note(servable_id, note, resident_bytes)
+        if leave is not None:
+            self._leaving.append(functools.partial(leave, call_s))
+            self._wake_measurer()
 
     def _note_hang(self, servable_id: ServableId, text: str) -> None:
         """Has a version's state say what hangs, and what it said before when it ends."""
