@@ -24,7 +24,7 @@ def num_batches_meant(device_s: float, num_alike: int) -> int:
 
     Args:
         device_s: Device time of the batch.
-        num_alike: The how-many-th of its size it is.
+        num_alike: How many of its size there were, this one included.
 
     """
     if device_s >= SHORT_S:

@@ -1,9 +1,9 @@
 """Versions that failed to load, stand back for what serves, and are tried again later.
 
-Where one version goes before the next one comes, each attempt to load it takes away what
-serves. So the first that fails ends there, what was unloaded for it comes back, and the
-next attempt waits for long: a fault of the moment mends itself in the end, and a version that
-is broken costs seconds of service and not all of its retries.
+Where the old version goes before the new one comes, each attempt to load takes away what
+serves. So after the first attempt that fails the old version comes back, and the next
+attempt waits for long. A passing fault mends itself in the end, and a broken version
+costs seconds of service instead of all its retries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class LaterTry:
     Attributes:
         id: The version.
         generation: Which of its harnesses failed.
-        at_s: When, by the clock.
-        pause_s: How long it would have waited with nothing to stand back for.
+        at_s: When it is due, by the clock.
+        pause_s: How long it would have waited if nothing had to come back for it.
 
     """
 
@@ -32,7 +32,7 @@ class LaterTry:
 
 
 class LaterTries:
-    """By servable what is to be tried again, and when. Confined to one step."""
+    """What is to be tried again of each servable, and when. Confined to one step."""
 
     def __init__(self) -> None:
         self._tries: dict[str, list[LaterTry]] = {}

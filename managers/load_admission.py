@@ -91,7 +91,7 @@ class LoadAdmission:
                 return True
             if managed.harness.is_over:
                 return False
-            # Who was promised room waits behind nobody: others wait for just that.
+            # A version that was promised room waits behind nobody: others wait for it.
             is_promised = managed in self._promises
             must_queue = (
                 self._deferred and not is_promised and self._can_ever_fit(managed)
@@ -263,7 +263,8 @@ class LoadAdmission:
                 managed.harness.fail(error)
                 return True
             if not fits:
-                # Who was promised room waits for no promise: two would wait for ever.
+                # A version with a promise waits for no other promise: two that did would
+                # wait for each other for ever.
                 is_awaited = self._num_executing or (
                     self._promises and managed not in self._promises
                 )

@@ -24,7 +24,7 @@ class ManagedVersion:
         reason: Why it was taken in, for people. Never changes.
         published: What is known of it outside. VersionEvents.
         handle: What requests pin; None until it was loaded. VersionEvents.
-        done: Who wants to know how its load or unload ends. Whoever begins that.
+        done: Told how its load or unload ends; set by whoever begins that.
         reserved: Its memory; None where there is no limit. LoadAdmission, and who moves
             the version on.
         is_executing: Whether it is counted among what executes. LoadAdmission.

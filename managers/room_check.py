@@ -1,10 +1,10 @@
 """Whether a version would fit before the one that serves goes for it, and who waits.
 
-A transition policy that unloads first takes the version that serves away before anybody
-knows whether its heir finds room; then nothing serves. And a version that was refused
-for want of memory may fit later. Both are questions about memory that a policy, which
-sees one servable's versions, cannot answer. (TensorFlow Serving unloads first and asks
-then, and never tries a refused version again.)
+A transition policy that unloads first takes away the version that serves before anybody
+knows whether its heir finds room; if it does not, nothing serves. And a version that was
+refused for want of memory may fit later. A policy sees the versions of one servable only
+and can answer neither question. (TensorFlow Serving unloads first and asks then, and
+never tries a refused version again.)
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ class RoomCheck:
         self._waiting: dict[str, None] = {}
 
     def take_waiting(self) -> list[str]:
-        """Returns which servables to plan anew, because there may have come to be room.
-
-        Those first that have waited longest.
-        """
+        """Returns which servables to plan anew because room was made, longest wait first."""
         return list(self._waiting) if self._preflight.take_room_made() else []
 
     def plan(
@@ -37,10 +34,10 @@ class RoomCheck:
     ) -> Sequence[Action]:
         """Returns what the policy plans, as far as memory allows it now.
 
-        A refused version that would fit now is managed anew, and planned when it shows.
-        A plan that takes the last version that answers away is held back until it is
-        known that an heir fits, and that nothing is wrong with it for good that can be
-        told without loading it; others end, and what answers serves on.
+        A refused version that would fit now is managed anew, and planned in a later
+        step. A plan that takes away the last version that answers is held back until an
+        heir is known to fit and to have no fault that shows without loading it. Heirs
+        that do not fit end, and the version that answers serves on.
         """
         preflight = self._preflight
         if not versions:

@@ -1,4 +1,4 @@
-"""What was unloaded for versions that serve not yet, and may have to come back.
+"""Versions that were unloaded for others which do not serve yet, and may come back.
 
 A transition policy that unloads first bets on the new version. If that fails for good,
 nothing serves, though what served before may still be on the disk; no source aspires
@@ -28,11 +28,11 @@ class _Gone:
     """A version that was unloaded.
 
     Attributes:
-        version: As policies are to see it.
+        version: As policies see it.
         make: Makes another loader of it.
-        gone_for: The newest generation that was aspired then.
-        tried_for: The newest that was when it last came back; that it could not is no
-            reason to try again before another has failed.
+        gone_for: The newest generation that was aspired when it went.
+        tried_for: The newest that was aspired when it was last brought back. If that
+            failed, it is not tried again before another generation has failed.
 
     """
 
@@ -53,7 +53,7 @@ class StandIns:
     def note_unload(self, harness: LoaderHarness) -> None:
         """Remembers a version that serves and is about to be unloaded.
 
-        And with it those that went for the same; others have had their chance.
+        Those that went for the same generation are kept beside it, all others forgotten.
         """
         make, version = harness.make_another, harness.snapshot()
         if make is None or version.state is not HarnessState.READY:
@@ -71,10 +71,9 @@ class StandIns:
     def beside(
         self, name: str, versions: Sequence[HarnessSnapshot]
     ) -> Sequence[HarnessSnapshot]:
-        """Returns what a policy is to see, of which it is asked what goes next.
+        """Returns what a policy decides on: the versions, and those that may come back.
 
-        The versions, and what may come back; that is forgotten once all that is aspired
-        serves, or nothing is aspired.
+        The latter are forgotten once all that is aspired serves, or nothing is aspired.
         """
         newest = _newest_aspired(versions)
         if newest < 0:
@@ -99,7 +98,7 @@ class StandIns:
     def take(
         self, action: Action, versions: Sequence[HarnessSnapshot]
     ) -> ServableData[Loader[object]] | None:
-        """Returns what comes back, with a loader of its own; None if it is not there.
+        """Returns the version to load, with a new loader; None if it is not remembered.
 
         Args:
             action: Loads it.

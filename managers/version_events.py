@@ -1,9 +1,9 @@
 """What is published of a version: one life, though it may have two harnesses.
 
-While changed files replace what is served, a version has a harness that serves and an
-heir of a higher generation. To the outside it stays AVAILABLE: what happens to the heir
-before it serves is a note, and once it serves, what happens to its elder is nobody's
-business.
+While changed files replace what is served, a version has a harness that serves, the
+elder, and an heir of a higher generation. It stays AVAILABLE for observers: what happens
+to the heir before it serves is published as a note, and what happens to the elder
+afterwards is not published.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class VersionEvents:
     def start(self, managed: ManagedVersion) -> None:
         """Publishes START, and END if it failed already, unless an elder is left.
 
-        What replaces a version that unloads starts when that is gone, or nobody waits
-        for it any more; what replaces one that serves shows only as a note.
+        An heir of a version that unloads starts when that is gone or nobody waits for it
+        any more; an heir of one that serves shows only as a note.
         """
         with self._publishing:
             if managed.published.is_started or managed.is_serving:

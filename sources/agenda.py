@@ -1,7 +1,7 @@
-"""What a source is to look at, and when: the half of it that anybody may speak to.
+"""What a source is to look at, and when: its half that any thread may call.
 
-Configurations, events and the ends of looks elsewhere come from any thread, at any time,
-and change what is looked at next; whoever looks takes one round after the other and says
+Configurations, events and ends of looks come from any thread, at any time, and change
+what is looked at next. The thread that looks takes one round after the other and reports
 how each look ended. Nothing is read, called or emitted here.
 """
 
@@ -26,13 +26,15 @@ class Round:
 
     Attributes:
         now_s: When it began, by the clock.
-        number: Of the last configuration it knows of.
+        number: That of the last configuration it knows of.
         servables: All that are monitored, by name.
         removed: Names that left the configuration since the round before.
-        is_changed: Whether the configuration did.
+        is_changed: Whether the configuration changed since then.
         due: Names to look at.
-        is_pulse: Whether to see if what is watched is still the same directories.
-        repeated: Of those due, what is to be said again though nothing changed.
+        is_pulse: Whether to check that the watched paths still lead to the same
+            directories.
+        repeated: Those of ``due`` whose versions are to be emitted again even if nothing
+            changed.
 
     """
 
@@ -49,7 +51,7 @@ class Round:
 class Agenda:
     """When which base path is looked at. Thread-safe; only ``wait...`` blocks.
 
-    Nothing is due before ``open``. At first everything is.
+    Nothing is due before ``open``; then everything is.
 
     Args:
         servables: What is monitored, by name.

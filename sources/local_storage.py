@@ -69,7 +69,7 @@ class LocalFileSystem:
     def list_directories(self, path: str) -> Sequence[str]:
         """Returns the directories in ``path``, links to directories included.
 
-        A link that leads round in a circle, or to where nobody may look, is none.
+        A link that leads in a circle, or to where this user may not look, is left out.
         """
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if _is_directory(entry)]
@@ -85,7 +85,8 @@ class LocalFileSystem:
         modification time: ``cp -p`` and ``rsync -t`` set the latter back.
 
         Raises:
-            OSError: As always; also of a directory with more in it than a version has.
+            OSError: It cannot be read, or has more than :data:`MAX_ENTRIES` files and
+                folders, which no version has.
 
         """
         lines: list[str] = []
@@ -150,10 +151,10 @@ class LocalFileSystem:
 
 
 def silent_mount(mountinfo: str, path: str) -> str:
-    """Returns where the mount begins that ``path`` leads to, if that gives no events.
+    """Returns the mount point that ``path`` leads to, if that mount gives no events.
 
     Empty if it gives them. Links are followed up to that mount; nothing on it is
-    touched, because a dead one does not answer.
+    touched, because a dead mount does not answer.
 
     Args:
         mountinfo: Contents of ``/proc/self/mountinfo``; of mounts at the same point the

@@ -83,7 +83,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
             f"only {num_threads} of the {_NUM_THREADS} threads that a "
             "server begins with can be started"
         )
-    # Who ignores it, as a parent may have us do, never learns how its processes ended.
+    # A parent may have us ignore it; then we would never learn how our children ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     apply_settings()  # before there is a second thread, or anything large
     # It imports torch while this process does, rather than when the first version is

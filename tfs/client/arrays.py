@@ -229,12 +229,12 @@ def converted(value: object, dtype: str, name: str) -> Array:
 def as_array(
     value: object, name: str, floats: type[np.floating[Any]] = np.float32
 ) -> Array:
-    """Returns the value as an array; Python's floats, alone or in lists, as asked.
+    """Returns the value as an array; Python floats, alone or in lists, as ``floats``.
 
-    Whatever numpy takes for an array, a tensor of torch say, keeps its dtype.
+    An object that numpy reads as an array, such as a tensor of torch, keeps its dtype.
 
     Raises:
-        InvalidArgument: Ragged lists, or what its library does not show to numpy.
+        InvalidArgument: Ragged lists, or an object that numpy cannot read.
 
     """
     if isinstance(value, np.ndarray):

@@ -1,8 +1,8 @@
 """The float types that numpy lacks, to float32 and back.
 
-float8 has so few numbers that they are counted out: writing looks for the nearest one
-in a table, reading is a table. Rounding is to nearest, ties to even. What is too large
-becomes what torch makes of it: infinite, NaN, or the largest number (float8_e4m3fn).
+float8 has so few numbers that a table holds them all: writing looks for the nearest one,
+reading looks a code up. Rounding is to nearest, ties to even. A number that is too large
+becomes what torch makes it: infinity, NaN, or the largest number (float8_e4m3fn).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The calls that there are: path, request, and how the reply is read. No I/O."""
+"""The calls a client can make: their paths, requests, and how replies are read. No I/O."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ def read_reply(what: Rpc[R], reply: bytes) -> R:
     """Returns the result in a reply.
 
     Raises:
-        Unknown: It is no such reply: whatever answers there is no model server.
-        InvalidArgument: It holds what numpy does not have.
+        Unknown: It cannot be parsed: what answers there is not a model server.
+        InvalidArgument: It holds a dtype that numpy does not have.
 
     """
     try:

@@ -1,8 +1,8 @@
 """Large repeated fields, read a portion at a time.
 
-upb keeps Python's lock until it is done: for ten megabytes of numbers or strings that is
-20 to 200 ms in which the serving loop stands still, on whatever thread it happens.
-Between two portions of a few tenths of a millisecond others get their turn.
+upb keeps Python's lock until it is done. With ten megabytes of numbers or strings the
+serving loop stands still for 20 to 200 ms, whichever thread reads them. Between two
+portions of a few tenths of a millisecond other threads get their turn.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def varint_portions(packed: memoryview) -> Iterator[bytes]:
 def read_strings(
     message: Buffer, first: int, stop: int, tag: int, most: int
 ) -> tuple[list[bytes], int, int]:
-    """Reads strings of a repeated field, one behind the other.
+    """Reads the strings of a repeated field that lie one behind the other.
 
     Args:
-        message: What they lie in.
+        message: The bytes that hold them.
         first: Where the first one's tag is.
         stop: Where their message ends.
-        tag: Of one byte.
-        most: So many are kept, the others are counted.
+        tag: The field's tag; one byte.
+        most: How many are kept; the others are only counted.
 
     Returns:
-        The first of them, their number, and the index behind the last one: of another
+        Those kept, the number of all, and the index behind the last one: that of another
         field, or ``stop``.
 
     Raises:

@@ -33,8 +33,8 @@ class LowPriority:
         max_rows: Most rows of it that wait; None: only the queue's limit holds.
         timeout_s: As the queue's, for batches of this class alone.
         mixing: Whether it shares batches.
-        ageing_s: A task that waited as long goes before those of high priority, so
-            that it cannot starve; None for never.
+        ageing_s: A task that has waited this long goes before those of high priority,
+            so that it cannot starve; None for never.
 
     """
 

@@ -42,7 +42,7 @@ class Executor(Protocol):
         ...
 
     def excuse(self, num: int) -> None:
-        """Runs as many more at once as hang and do not count: ``num`` of them now."""
+        """Lets ``num`` more run at once, in place of as many that hang."""
         ...
 
     def close(self, deadline_s: float | None = None) -> bool:
@@ -73,7 +73,7 @@ class InlineExecutor:
         _run_logged(fn, "inline")
 
     def excuse(self, num: int) -> None:
-        """Does nothing: what hangs hangs its caller."""
+        """Does nothing: a function that hangs holds its caller up."""
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Refuses later work."""

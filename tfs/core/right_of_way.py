@@ -2,16 +2,16 @@
 
 Python's lock knows no priorities. A request gives it back a dozen times (for each
 operator, each system call), and each time a thread that loads a version may keep it for
-a whole switch interval: a load of ten milliseconds makes each answer meanwhile two to
-four milliseconds late. So who loads asks between two portions of its work whether
-somebody is being answered, and lets that finish.
+a whole switch interval: a load of ten milliseconds makes every answer in that time two
+to four milliseconds late. So a thread that loads asks, between two portions of its work,
+whether somebody is being answered, and lets that finish.
 
-One for the process, as the lock is. Where nobody said who answers (workers, library
+There is one per process, like the lock. Where nothing answers requests (workers, library
 use), asking costs next to nothing and never waits.
 
 Rejected: a shorter switch interval (handing the lock over costs as much as it gains);
-a lower priority for threads that load (who waits for the lock would then wait for its
-holder to get a processor).
+a lower priority for threads that load (whoever waits for the lock would then wait for
+its holder to get a processor).
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ LONGEST_WAIT_S: Final = 0.004
 """A server that is never idle must not keep versions from coming up."""
 
 WORK_S: Final = 0.010
-"""How long nobody waits any more after a wait that was in vain."""
+"""After a wait that was in vain, nobody waits again for this long."""
 
-_TRAFFIC_S: Final = 0.050  # who was answered is followed by others for so long
+_TRAFFIC_S: Final = 0.050  # one request is followed by others for about this long
 _LOOK_S: Final = 0.0003  # each look takes the lock itself
-_BREATH_S: Final = 0.00002  # long enough for who waits for the lock to get it
+_BREATH_S: Final = 0.00002  # long enough for a thread that waits to get the lock
 
 
 class RightOfWay:
     """What a process's loads know of its requests. Thread-safe.
 
-    Its fields are times that may be set by several threads: any of their values is
-    right.
+    Several threads may set its times at once; whichever value stays is right.
     """
 
     def __init__(
@@ -66,18 +65,18 @@ class RightOfWay:
         return forget
 
     def make_way(self) -> None:
-        """Blocks while requests are answered, 4 ms at the longest.
+        """Blocks while requests are answered, for 4 ms at most.
 
-        To be called between portions of a few tenths of a millisecond, without locks
-        that a request could wait for; never on a thread that answers.
+        Call it between portions of work of a few tenths of a millisecond, holding no lock
+        that a request could wait for, and never on a thread that answers.
         """
         if not self._answerers:
             return
         now_s = self._now()
         if not self._is_answering():
             if now_s < self._traffic_until_s:
-                # Who woke up to read the next request is not seen before it has the
-                # lock.
+                # A thread that woke up to read the next request is not seen here until
+                # it has the lock.
                 self._sleep(_BREATH_S)
             return
         self._traffic_until_s = now_s + _TRAFFIC_S

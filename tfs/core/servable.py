@@ -20,7 +20,7 @@ Outcome: TypeAlias = Tensors | ServingError
 """How a task ends: the named outputs, or why there are none."""
 
 MakeInputs: TypeAlias = Callable[[], Tensors]
-"""Makes the inputs of a call, for whoever may find that there is none."""
+"""Makes the inputs of a call. Not called where there turns out to be no call."""
 
 
 class CancelToken:
@@ -29,8 +29,8 @@ class CancelToken:
     Attributes:
         error: None while somebody waits; then why nobody does (CANCELLED or
             DEADLINE_EXCEEDED). Set once, read anywhere.
-        on_cancel: Called with the reason by whoever marks the task, for one who must
-            pass the mark on; set it, then look at ``error``. Quick, does not raise.
+        on_cancel: Called with the reason by whoever marks the task; for a holder that
+            must pass the mark on. Set it, then look at ``error``. Quick, does not raise.
 
     """
 
@@ -49,7 +49,7 @@ class CancelToken:
 
 
 class _NeverCancelled(CancelToken):
-    """What tasks share that nobody can cancel; remembers nothing, whoever asks."""
+    """The token that all tasks share which nobody can cancel."""
 
     __slots__ = ()
 
@@ -69,10 +69,10 @@ _NEVER_CANCELLED: Final = _NeverCancelled()
 
 
 class TaskForm(Protocol):
-    """What tasks have in common that differ in their elements alone.
+    """What tasks have in common if they differ in nothing but their elements.
 
-    Whoever computes many of one form at a time may join their ``elements`` without
-    looking at each one's inputs, and end them by one call. A form is recognized by
+    Many tasks of one form can be computed together by joining their ``elements``,
+    without looking at the inputs of each, and be ended by one call. Forms are compared by
     identity. Implementors promise:
 
     1. ``inputs`` are those of every task of the form, in the order of its
@@ -90,8 +90,8 @@ class TaskForm(Protocol):
         """Ends tasks of this form, once each, on the loop; does not raise.
 
         Args:
-            tasks: As many as were computed together, or some of them.
-            outputs: Of all these tasks, in order, and no more but padding at the end.
+            tasks: All that were computed together, or some of them.
+            outputs: Those of these tasks, in order; only padding may follow.
 
         """
         ...
@@ -183,8 +183,8 @@ class Servable(Protocol):
        those given away (:class:`~tfs.core.tensor_view.TensorView`): outputs may lie in
        these.
 
-    ``on_done`` itself must be quick and must not raise. Who has nothing better than
-    ``submit`` derives from :class:`OneByOne`.
+    ``on_done`` itself must be quick and must not raise. A servable that has nothing
+    better than ``submit`` derives from :class:`OneByOne`.
     """
 
     @property
@@ -217,23 +217,23 @@ class Servable(Protocol):
     ) -> Outcome | None:
         """Computes requests here and now. From the serving loop; does not raise.
 
-        Returns None, with nothing done, where that is not possible, or others would
-        have to wait for it, or it would take finding out whose fault an error is: then
-        they are to be submitted.
+        Returns None, with nothing done, if that is not possible, if others would have
+        to wait for it, or if it failed and it must be found out whose fault that is. The
+        caller submits them then.
 
         Args:
             signature_name: By key; the servable has it.
             make_inputs: Returns the inputs of all of them, checked; called if needed.
-            num_rows: Of all of them.
-            num_tasks: How many there are; somebody waits for each, and is in time. Who
-                does not know whether they may be joined takes one at most.
+            num_rows: The rows of all of them.
+            num_tasks: How many there are; somebody waits for each, and is in time. A
+                servable that does not know whether they may be joined takes one at most.
 
         """
         ...
 
 
 class OneByOne:
-    """What a servable that only submits does with many tasks, and with prompt ones."""
+    """The other methods of a servable that has only ``submit``."""
 
     __slots__ = ()
 
@@ -253,5 +253,5 @@ class OneByOne:
         num_rows: int,
         num_tasks: int,
     ) -> Outcome | None:
-        """Returns None: they are to be submitted."""
+        """Returns None: the caller submits them."""
         return None

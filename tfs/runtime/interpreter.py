@@ -78,7 +78,7 @@ class InterpreterModel(Protocol):
         """Calls the model before it returns; does not raise.
 
         Returns None, with nothing done, if that is not possible here and now: submit a
-        task then. Looks at no deadline. Who never can derives from
+        task then. Looks at no deadline. A model that never can derives from
         :class:`OnAnotherThread`.
         """
         ...

@@ -1,8 +1,8 @@
 """A request with more rows than a queue holds, or than a batch has.
 
 Batches of a small model are small: beyond some thirty rows joining gains nothing more,
-and what a batch costs besides computing does not matter. To a request of ten thousand rows
-it does; in batches it took a hundred times as long as in one call.
+and what a batch costs besides computing does not matter. It matters to a request of ten
+thousand rows, which took a hundred times as long in batches as in one call.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tfs.core.tensor_view import concatenate
 from tfs.servables.batching_loop import BatchingLoop
 
 CALL_S: Final = 1e-3
-"""What a call of a portion should take: others wait for no longer between two."""
+"""What the call of a portion should take: others wait this long for their turn."""
 
-_MOST_BATCHES: Final = 32  # a portion that nothing but small calls speaks for
+_MOST_BATCHES: Final = 32  # in the first portion, while only small calls were measured
 _MAX_ROWS: Final = 1 << 20
 
 
 class PortionSize:
-    """How many rows the portions of large requests have; kept from one to the next.
+    """How many rows the portions of large requests have; learns over all of them.
 
     Attributes:
-        num_rows: Of the next portion. Set from the thread a portion ends on.
+        num_rows: Those of the next portion. Written by the thread a portion ends on.
 
     """
 
@@ -45,10 +45,10 @@ class PortionSize:
 
     @classmethod
     def beside_batches(cls, batch_rows: int, batch_s: float) -> PortionSize | None:
-        """Returns the size to begin with where batches take ``batch_s``.
+        """Returns the size to begin with where batches take ``batch_s`` seconds.
 
-        None where it is not known, or where portions would be hardly larger than
-        batches: then a request is better spread over those, which others share.
+        None if that is not known, or if portions would be hardly larger than batches:
+        then the request is better spread over batches, which others share.
         """
         if batch_s <= 0 or 2 * batch_s > CALL_S:
             return None

@@ -34,8 +34,9 @@ class _Route:
     Attributes:
         primary: The version that answers; None if none does.
         trial: The canary's share; None without one.
-        wanted: The version that is to answer; None if none is named.
-        last: The last that answered, which does again if it comes back before that.
+        wanted: The version that the config names as primary; None if it names none.
+        last: The version that answered last. It answers again if it comes back before
+            the wanted one is available.
 
     """
 
@@ -158,7 +159,8 @@ class ServedModels:
             try:
                 return self._acquire_version(name, version)
             except NotFound:
-                # It went since the label was read: by now it means another, or that is all.
+                # The version went after the label was read. If the label means another
+                # by now, that one answers.
                 if self._routes.labels.get(name, {}).get(label) == version:
                     raise
 
@@ -185,7 +187,7 @@ class ServedModels:
             try:
                 handle = self._acquire_version(name, version)
             except NotFound:
-                # It went since the route was read: there is a newer one, or none.
+                # The version went after the route was read: look at the route again.
                 now = self._routes.routes.get(name)
                 if now is route:
                     raise
@@ -209,10 +211,10 @@ class ServedModels:
         return max(self._available(name), default=None)
 
     def awaited(self, name: str) -> Mapping[int, Collection[int]]:
-        """Returns by version that answered last which ones are to take its place.
+        """Returns which versions are to take the place of each that answered last.
 
-        For the primary and the labels whose new version is not available yet; that
-        version may have been unloaded for it. Any thread; takes no lock.
+        Only for the primary and labels whose new version is not available yet. The old
+        one may have been unloaded for it. Any thread; takes no lock.
         """
         config, routes = self._config, self._routes
         settings = None if config is None else config.models.get(name)

@@ -1,6 +1,6 @@
 """Whose turn it is in a private CPython: one call at a time, and none behind a hung one.
 
-A call there can be neither interrupted nor killed. Who would wait behind it for ever is
+A call there can be neither interrupted nor killed. Whoever would wait behind it for ever is
 told instead what hangs, and goes elsewhere.
 """
 

@@ -40,7 +40,7 @@ class Worker:
     """One worker process. ``run`` is confined to the main thread.
 
     Args:
-        options: See there.
+        options: How it spins, and how much memory its models may add.
         channel: Where calls come from.
         control: Where everything else does.
         preloaded: A version that was loaded before the fork, perhaps.

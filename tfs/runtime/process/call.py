@@ -13,10 +13,10 @@ from tfs.runtime.process.slab_call import read_reply, write_request
 
 
 class Call:
-    """Loop-confined.
+    """A task that a worker has, and what is needed to read its reply. Loop-confined.
 
     Attributes:
-        model: Whose it is.
+        model: The model that is called.
         task: What is computed.
         signature_index: Which of the model's signatures.
         sequence: Its number among the requests written to this worker.

@@ -52,7 +52,7 @@ class ProcessInterpreter:
         name: For logs.
         loop: Drives the conversation; it must run on some thread while somebody waits.
         zygote: Forks the workers; shared by the interpreters of a server.
-        options: See there.
+        options: Limits, timeouts and how workers are made.
         spare: Has a worker ready, perhaps; shared likewise, for the same options.
         shares: Has weights on devices once, shared likewise; None for copies.
         parked: Has workers whose version was unloaded, shared likewise.
@@ -167,7 +167,8 @@ class ProcessInterpreter:
             files: Its payload, where another interpreter has staged it already;
                 descriptors are duplicated.
             health: Shared by the interpreters of the version, None if there is one.
-            share: The same.
+            share: Its weights on a device, shared likewise; None for a share of its own,
+                where there is one to be had.
 
         Raises:
             ServingError: The version does not load; nothing is left of it.
@@ -241,8 +242,8 @@ class ProcessInterpreter:
         """Starts the worker and keeps it, models or none, until ``let_go``. Blocks.
 
         Args:
-            platform: Of what is to be loaded on it; empty where nobody knows.
-            code: The same.
+            platform: That of the version to be loaded on it; empty where nobody knows.
+            code: What that version runs; None where nobody knows.
 
         Raises:
             ServingError: There is no worker to be had.

@@ -29,7 +29,7 @@ class ProcessOptions:
         call_timeout_s: A call that takes longer (or 10 times what calls of its size
             took, if that is more) ends its interpreter.
         load_timeout_s: The same for loading a version.
-        slow_load_s: When the first interpreter of a version has loaded it for so long,
+        slow_load_s: When the first interpreter of a version has been loading it this long,
             the others begin to as well, instead of after it.
         crashes: When a crash is one too many.
         on_quarantine: Called on the loop, once, with a version and the reason.

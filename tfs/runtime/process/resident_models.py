@@ -43,7 +43,7 @@ class ResidentModels:
         name: The interpreter's, for logs.
         loop: Drives everything.
         zygote: Forks the workers.
-        options: See there.
+        options: Limits, timeouts and how workers are made.
         spare: Has a worker ready, perhaps.
         parked: Has workers whose version was unloaded.
 

@@ -16,7 +16,7 @@ class SessionRequests:
     Args:
         requests: To the worker.
         life: The worker's; one is started where there is none.
-        options: See there.
+        options: Limits, timeouts and how workers are made.
 
     Attributes:
         num_unanswered: Requests under way; the loop writes it.

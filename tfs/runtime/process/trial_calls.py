@@ -70,7 +70,7 @@ class TrialCalls:
         requests: To the worker.
         life: The worker's; ended if a trial does not come back.
         loop: Where that is done.
-        options: See there.
+        options: Limits, timeouts and how workers are made.
 
     """
 

@@ -24,7 +24,7 @@ class VersionLoading:
         loop: Does everything.
         requests: To the worker there is.
         residents: The models on it.
-        options: See there.
+        options: Limits, timeouts and how workers are made.
 
     """
 

@@ -105,7 +105,7 @@ class WorkerLife:
         name: The interpreter's, for logs.
         loop: Watches the worker.
         zygote: Forks it.
-        options: See there.
+        options: Limits, timeouts and how workers are made.
         spare: Has one ready, perhaps.
         parked: Has one that ran the same code, perhaps; takes those that are retired.
         user: Whose it is.

@@ -95,8 +95,8 @@ class ZygoteConversation:
         loop: Watches its channel.
         zygote: Ended by ``close``.
         on_ready: Called once it forks.
-        on_end: Called once, with the reason, when it ends unasked. Returns whether it is
-            of use to ask again for what it was asked for.
+        on_end: Called once, with the reason, when it ends unasked. Returns whether what
+            it was asked for may be asked of another.
 
     Attributes:
         exits: How its forks ended.
@@ -157,8 +157,8 @@ class ZygoteConversation:
     ) -> ForkedZygote:
         """Has a zygote forked: a standby, a branch or a template.
 
-        What becomes of it, its channel says. Before this one is ready, only one without
-        ``fds`` can be asked for.
+        Its channel tells what becomes of it. Before this one is ready, only a zygote
+        without ``fds`` can be asked for.
 
         Raises:
             OSError: This one is not ready, gone, or does not keep up.

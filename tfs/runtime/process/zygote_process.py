@@ -1,13 +1,13 @@
 """The zygote's program, and the thread whose children all processes are.
 
-It takes as long to start as torch takes to import. Whoever knows that workers will be
-wanted starts it before anything else and hands it to the ``ZygoteClient``, which
-otherwise starts one when the first worker is wanted.
+It takes as long to start as torch takes to import. A server that will want workers starts
+it before anything else and hands it to the ``ZygoteClient``, which otherwise starts one
+when the first worker is wanted.
 
-Whatever it forks, and what those fork, are children of the thread that started it
-(``guest/sibling_fork.py``). So all of them end with this process, by the kernel's doing,
-and with nothing else; and that thread stays as long as any of them does, reaps them,
-and kills what models started beside them.
+What it forks, and what its forks fork, are children of the thread that started it
+(``guest/sibling_fork.py``). So the kernel ends all of them with this process, and with
+no other. That thread stays as long as any of them does, reaps them, and kills the
+processes that models started.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _ONE_THREAD: Final = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 _UNASKED: Final = {
-    # Whether there are devices: of the driver's library, not of the driver. Whoever has
-    # asked the driver cannot fork processes that use it.
+    # Whether there are devices is asked of the driver's library, not of the driver: a
+    # process that asked the driver cannot fork processes that use it.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     **UNCOMPILED,
 }
@@ -194,7 +194,7 @@ class ZygoteProcess:
 def worker_environment() -> dict[str, str]:
     """Returns the environment in which workers run.
 
-    The operator's own, where it says something of malloc; the number of threads is ours.
+    The operator's settings of malloc hold; the number of threads is ours.
     """
     return {
         **_UNASKED,
@@ -206,10 +206,10 @@ def worker_environment() -> dict[str, str]:
 
 
 def import_path() -> list[str]:
-    """Returns what a program started by us must be able to import from.
+    """Returns the module path of a program that we start.
 
-    Everything this process can, and this package wherever it lies: models name
-    modules beside the server extern.
+    All that this process can import from, and the folder of this package: models may use
+    modules that are installed beside the server.
     """
     root = str(Path(next(iter(tfs.__path__))).parent)
     found = [root]

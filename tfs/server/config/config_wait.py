@@ -73,13 +73,13 @@ def failure_of_change(
     """Returns what went wrong with a change of a model, "" if nothing, None if unsettled.
 
     What was served before may serve all the while: a change is over when nothing more
-    comes of it. The arguments are those of ``failure_of``, and:
+    comes of it.
 
     Args:
-        states: As there.
-        problems: As there.
-        stale: As there.
-        is_current: As there.
+        states: As of ``failure_of``.
+        problems: As of ``failure_of``.
+        stale: As of ``failure_of``.
+        is_current: As of ``failure_of``.
         outlook: Whether there is a version to serve where the config points now; None
             if there may be one yet.
 
@@ -112,16 +112,15 @@ def failure_of_primary(
 ) -> str | None:
     """Returns why a primary does not answer, "" if it does, None if unsettled.
 
-    To be asked of a model with which nothing else is wrong. Requests that name no version
-    get the primary and no other, so that one that is missing is a failure, whatever serves
-    beside it.
+    Only for a model with which nothing else is wrong. Requests that name no version get
+    the primary and no other: if it is missing that is a failure, whatever serves beside it.
 
     Args:
-        primary: That is to answer.
+        primary: The version that should answer.
         answers: The version that does; None for none.
-        states: Of all its versions.
+        states: Those of all its versions.
         problems: What the source says is wrong with its base path.
-        at_hand: Versions that lie there.
+        at_hand: Versions that the base path has.
 
     """
     state = next((each for each in states if each.id.version == primary), None)

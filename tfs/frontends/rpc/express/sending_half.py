@@ -39,7 +39,7 @@ _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
 
 LEAST_PACE_BYTES_PER_S: Final = 16_384
-"""Who takes its answers more slowly is as one who takes nothing."""
+"""A client that takes its answers more slowly is treated as one that takes none."""
 
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 262_144  # of one stream, before it is another's turn
