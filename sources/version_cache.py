@@ -19,6 +19,7 @@ looks as it did is not read again, if its store tells more of files than their s
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -49,6 +50,7 @@ from tfs.core.version_directory import MANIFEST, TEMPORARY_PREFIX, FileEntry, Ma
 log = logging.getLogger(__name__)
 
 _UNVERIFIED: Final = "unverified-"
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +210,16 @@ class VersionCache:
             self._use(key)
             try:
                 if not self._has_copy(path, manifest_bytes):
-                    self._make(version.path, path, manifest_bytes)
+                    self._make_as_it_fits(version.path, path, manifest_bytes)
                 os.utime(path)  # for the order of eviction after a restart
             except BaseException:
                 self._unuse(key)
                 raise
             self._note_known(version, key)
         except OSError as error:
-            raise Unavailable(f"cannot copy {version.path}: {why(error)}") from error
+            raise Unavailable(
+                f"cannot copy {version.path} to {self._options.root}: {why(error)}"
+            ) from error
         return StoragePath(str(path), key, version.platform, version.settings)
 
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
@@ -349,6 +353,18 @@ class VersionCache:
         except FileNotFoundError:
             return None
 
+    def _make_as_it_fits(
+        self, url: str, path: Path, manifest_bytes: bytes | None
+    ) -> None:
+        """Copies the version; where the disk is full, in the place of what nothing uses."""
+        try:
+            self._make(url, path, manifest_bytes)
+        except OSError as error:
+            if error.errno not in _DISK_FULL or not self._evict_unused():
+                raise
+            log.warning("event=cache_disk_full root=%s", self._options.root)
+            self._make(url, path, manifest_bytes)
+
     def _make(self, url: str, path: Path, manifest_bytes: bytes | None) -> None:
         """Copies the version next to its place and renames it into it."""
         if manifest_bytes is None:
@@ -455,6 +471,12 @@ class VersionCache:
                         f"{limit} allowed"
                     )
             self._reserved_bytes += wanted_bytes
+
+    def _evict_unused(self) -> bool:
+        """Removes every copy that nothing uses; returns whether there was one."""
+        with self._lock:
+            before = self._most_bytes = self.size_bytes
+            return self._evict_locked(-1, self._in_use) < before
 
     def _evict_locked(self, room_bytes: int, kept: Collection[str]) -> int:
         """Removes unused versions, the longest unused first, until the rest fits.

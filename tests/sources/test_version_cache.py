@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping
@@ -275,6 +276,33 @@ def test_shared_bytes_stay_while_one_version_needs_them(
     cache.fetch(remote.publish("s3://b/m/3", a_txt=b"3" * 10))
     assert not Path(one.path).exists()
     verify_files(two.path, read_manifest(two.path))
+    cache.close()
+
+
+def test_what_nothing_uses_goes_when_the_disk_is_full(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Also without a bound: years of versions must not end with none that can be copied."""
+    cache = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
+    used = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"1"))
+    old = cache.fetch(remote.publish("s3://b/m/2", model_pt=b"2"))
+    cache.release(old)
+    new = remote.publish("s3://b/m/3", model_pt=b"3")
+    copy = remote.copy
+
+    def write(path: str, to: BinaryIO) -> str:
+        if Path(old.path).exists() or path in broken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return copy(path, to)
+
+    broken: set[str] = set()
+    remote.copy = write  # type: ignore[method-assign]
+    assert Path(cache.fetch(new).path).is_dir()
+    assert not Path(old.path).exists()
+    assert Path(used.path).is_dir()
+    broken.add("s3://b/m/4/model.pt")
+    with pytest.raises(Unavailable, match=rf"b/m/4 to {tmp_path}: No space left on"):
+        cache.fetch(remote.publish("s3://b/m/4", model_pt=b"4"))
     cache.close()
 
 
