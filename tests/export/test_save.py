@@ -34,6 +34,7 @@ from tests.models.with_config import Configured
 from tests.models.with_part import WithPart
 from tests.models.with_resource import Blob
 from tests.models.with_state import (
+    Adapted,
     Counts,
     Differentiates,
     DifferentiatesInThreads,
@@ -863,6 +864,20 @@ def test_nothing_that_a_module_remembers_gets_into_its_version(
         assert same(module(x), fresh(x))
         assert same(cast(Remembers, loaded)(x), Remembers()(x))
     assert "outputs_not_repeatable" not in caplog.text
+
+
+def test_adapter_that_merges_to_predict_is_saved_merged_and_left_apart(
+    tmp_path: Path,
+) -> None:
+    """To the same bits: adding and subtracting would not give them back."""
+    module = Adapted()
+    weight = module.weight.detach().clone()
+    path = save(module, torch.rand(2, 3), tmp_path)
+    assert module.training
+    assert not module.is_merged
+    assert same(module.weight, weight)
+    loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
+    assert cast(Adapted, loaded).is_merged
 
 
 def test_model_that_overwrites_its_input_gets_a_copy(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
+from typing import Self
 
 import numpy as np
 import torch
@@ -79,6 +80,26 @@ class Remembers(nn.Module):
         self.late = x
         drawn = torch.rand(3, generator=self.noise) + self.chance.random()
         return x * self.weight * self.hidden + drawn * self.draws.random()
+
+
+class Adapted(nn.Module):
+    """Merges an adapter into its weight to predict, as LoRA's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3))
+        self.adapter = nn.Parameter(torch.rand(3))
+        self.is_merged = False
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if mode == self.is_merged:
+            self.weight.data += -self.adapter if mode else self.adapter
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (self.weight if self.is_merged else self.weight + self.adapter)
 
 
 class Overwrites(nn.Module):

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tfs.core.errors import InvalidArgument
+from tfs.export.kept_state import KeptState
 from tfs.export.signature_options import ExampleInputs
 from tfs.export.values import (
     Value,
@@ -39,6 +40,9 @@ OF_PROGRAMS: Final = (
 def evaluation(module: nn.Module) -> Iterator[None]:
     """Puts the module into evaluation mode for the block, then back as it was.
 
+    Adapters merge their weights when they are told, by a ``train`` of their own: the
+    state of a module with such a part is kept, and put back too.
+
     A module in training mode would answer differently from call to call (dropout)
     and from batch to batch (batch normalisation), so that is what gets served.
     """
@@ -56,6 +60,9 @@ def evaluation(module: nn.Module) -> Iterator[None]:
             type(module).__name__,
             ",".join(lazy),
         )
+    kept = None
+    if any(map(_does_more_than_a_flag, module.modules())):
+        kept = KeptState(module)
     try:
         module.eval()
     except NotImplementedError as error:
@@ -68,6 +75,15 @@ def evaluation(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+        if kept is not None:
+            kept.restore()
+
+
+def _does_more_than_a_flag(part: nn.Module) -> bool:
+    """Whether a part does something of its own when its mode is changed."""
+    return (
+        type(part).train is not nn.Module.train or type(part).eval is not nn.Module.eval
+    ) and not isinstance(part, torch.jit.ScriptModule)
 
 
 def name_inputs(
