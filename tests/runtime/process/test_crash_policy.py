@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from tfs.runtime.guest.worker_ends import LOST_DEVICE, OUT_OF_MEMORY
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, describe_status
 
 
@@ -50,6 +51,8 @@ def test_a_policy_that_means_nothing_is_refused(wrong: dict[str, float]) -> None
         (int(signal.SIGSEGV) | 0x80, "SIGSEGV"),  # with a core dump
         (int(signal.SIGKILL), "SIGKILL"),
         (40, "signal 40"),
+        (OUT_OF_MEMORY << 8, "--worker_memory_limit_bytes"),
+        (LOST_DEVICE << 8, "a kernel of its model failed"),
     ],
 )
 def test_the_way_a_process_ended_is_said_in_words(

@@ -309,9 +309,13 @@ def test_unloading_a_version_frees_its_memory_and_no_other(
     others.models[1].unload()
     assert look() == max(0, before - 1)  # at once: unloading waits for it
     assert loaded.answers() == [expected, expected]
+    # As torch makes them where a device's memory is shared.
+    counters = Path(f"/dev/shm/torch_{keeper}_1234_0")
+    counters.touch()
     loaded.unload()
     assert shares.keeper_pid(device.name) is None
     until(lambda: is_gone(keeper), "the keeper's end")
+    assert not counters.exists()
 
 
 def test_two_versions_in_one_process_have_a_share_each(

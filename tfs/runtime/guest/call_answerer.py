@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tfs.core.errors import InvalidItems, Unavailable, forget_frames, serving_error
+from tfs.runtime.guest.device_faults import leave_if_device_is_lost
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
@@ -114,6 +115,8 @@ class CallAnswerer:
                 with contextlib.suppress(OSError):
                     os.close(overflow_fd)
                 overflow_fd = None
+            if loaded is not None:
+                leave_if_device_is_lost(error, loaded.source.device)
             ran_out = is_out_of_memory(error)
             who = "a model"
             if loaded is not None:

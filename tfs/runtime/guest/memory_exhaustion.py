@@ -1,4 +1,4 @@
-"""A model that is out of memory: what says so, and how its worker ends for it."""
+"""A model that is out of memory: what says so."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Final
 
 from tfs.core.errors import text_of
 
-EXIT_STATUS: Final = 97
-"""Of a worker whose model keeps what it was allowed to add; its host knows it."""
-
-_TORCH_SAYS: Final = ("can't allocate memory", "not enough memory")
+_TORCH_SAYS: Final = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",  # of a device
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

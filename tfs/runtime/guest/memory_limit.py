@@ -8,7 +8,7 @@ from typing import Final
 
 from tfs.core.process_memory import anonymous_bytes, data_bytes
 from tfs.runtime.guest.freed_memory import give_back
-from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
+from tfs.runtime.guest.worker_ends import OUT_OF_MEMORY
 
 _THREAD_BYTES: Final = 24 << 20
 """What a thread reserves before it does anything: its stack, and the start of a heap."""
@@ -65,7 +65,7 @@ class MemoryLimit:
         kept_bytes = (anonymous_bytes(os.getpid()) or 0) - self._resident_bytes
         left_bytes = self._allowed_bytes - (data_bytes(os.getpid()) or 0)
         if kept_bytes > self._limit_bytes // 2 or left_bytes < self._limit_bytes // 8:
-            os._exit(EXIT_STATUS)
+            os._exit(OUT_OF_MEMORY)
 
     def _apply(self) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

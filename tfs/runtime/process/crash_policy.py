@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from tfs.runtime.guest.memory_exhaustion import EXIT_STATUS
+from tfs.runtime.guest.worker_ends import LOST_DEVICE, OUT_OF_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ def describe_status(status: int | None) -> str:
     if status is None:
         return "ended"
     signal_number = status & 0x7F
-    if status == EXIT_STATUS << 8:
+    if status == LOST_DEVICE << 8:
+        return "ended because a kernel of its model failed, and its device with it"
+    if status == OUT_OF_MEMORY << 8:
         return (
             "ended because its model keeps most of the memory that it may add "
             "(--worker_memory_limit_bytes)"

@@ -8,6 +8,7 @@ holds the other end of a lease sees that end.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -141,3 +142,8 @@ class KeeperProcess:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         os.close(self._pidfd)
         self._pidfd = -1
+        # torch counts who opened a device's memory in files, and removes them when its
+        # process ends by itself.
+        for path in glob.glob(f"/dev/shm/torch_{self.pid}_*"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
