@@ -10,6 +10,7 @@ same for one that loads first.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import END_STATES, HarnessState
@@ -20,7 +21,8 @@ from managers.version_policy.handing_over import Awaited
 def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
     """Returns ``policy``, but that it brings back versions all heirs of which failed.
 
-    1. One that serves, though no source aspires it, is not shown to ``policy``.
+    1. One that serves, though no source aspires it, is shown to ``policy`` as aspired: it
+       has the place of one that failed.
     2. One that was unloaded is loaded again, highest first, when ``policy`` has nothing
        to do and nothing else that is not aspired is on its way.
 
@@ -56,7 +58,9 @@ def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
         serving = [v for v in orphans if v.state is HarnessState.READY]
         serving = sorted(serving, key=age, reverse=True)[: len(failed)]
         kept = {v.generation for v in serving}
-        plan = policy([v for v in versions if v.generation not in kept])
+        plan = policy(
+            [replace(v, is_aspired=True) if v.generation in kept else v for v in versions]
+        )
         if plan or len(kept) >= len(failed):
             return plan
         former = [v for v in orphans if v.may_return]

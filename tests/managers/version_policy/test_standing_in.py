@@ -66,6 +66,17 @@ CASES = {
         "LOAD 1",
     ),
     "its old contents stand in": ("1 READY f, 1b ERROR t, 2 READY t", {}, "none"),
+    "its old contents stand in for all": (
+        "1 DISABLED r, 2 READY f, 2b ERROR t",
+        {},
+        "none",
+    ),
+    "what it stands beside goes": ("1 READY f, 2 READY f, 2b ERROR t", {}, "UNLOAD 1"),
+    "one stands in for one of two": (
+        "1 DISABLED r, 2 READY f, 2b ERROR t, 3 ERROR t",
+        {1: [3]},
+        "LOAD 1",
+    ),
     "all failed": ("1 DISABLED r, 2 ERROR t", {}, "LOAD 1"),
     "nothing is aspired": ("1 READY f", {1: [2]}, "UNLOAD 1"),
 }
