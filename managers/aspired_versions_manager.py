@@ -409,13 +409,13 @@ class AspiredVersionsManager:
 
     def _plan(self, name: str, now_s: float) -> None:
         """Decides what to do next for ``name``."""
-        versions = self._basic.snapshots(name)
+        versions = self._basic.snapshots_to_decide_on(name)
         if self.is_closing:
             plan: Sequence[Action] = unload_everything(versions)
         else:
             for version in self._planner.stand_back(name, versions):
                 self._stand_back(version)
-            versions = self._basic.snapshots(name)
+            versions = self._basic.snapshots_to_decide_on(name)
             plan = self._planner.plan(name, versions)
             if not plan:
                 self._hurry(name, versions)

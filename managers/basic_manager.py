@@ -292,6 +292,10 @@ class BasicManager:
         """Returns where every version of one servable stands."""
         return [harness.snapshot() for harness in self.harnesses(name)]
 
+    def snapshots_to_decide_on(self, name: str) -> list[HarnessSnapshot]:
+        """Returns the same, for whoever decides; see ManagedVersion.as_decided_on."""
+        return [managed.as_decided_on() for managed in self._versions.stream(name)]
+
     def snapshot(self, servable_id: ServableId) -> HarnessSnapshot | None:
         """Returns where a version stands; None if it is not managed."""
         managed = self._versions.find(servable_id)

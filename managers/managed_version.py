@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES, HarnessState
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.published_version import PublishedVersion
@@ -70,6 +73,27 @@ class ManagedVersion:
     def is_serving(self) -> bool:
         """Whether requests can reach it."""
         return self.handle is not None and self.handle.live
+
+    def as_decided_on(self) -> HarnessSnapshot:
+        """Returns where it stands, for whoever decides what comes next.
+
+        It is on its way out until its end is known outside: what comes after it would
+        be told of before.
+        """
+        snapshot = self.harness.snapshot()
+        if snapshot.state in END_STATES and not self.published.is_over:
+            return replace(snapshot, state=HarnessState.UNLOADING)
+        return snapshot
+
+    @property
+    def can_be_forgotten(self) -> bool:
+        """Whether nothing is loaded or asked to, and its end is known outside.
+
+        A load that failed is over before that is published, on another thread: what
+        took its place in between would be told to have ended.
+        """
+        harness = self.harness
+        return harness.is_dormant and (self.published.is_over or not harness.is_over)
 
     @property
     def is_abandoned(self) -> bool:

@@ -44,11 +44,11 @@ class ManagedVersions:
             return True
 
     def remove(self, managed: ManagedVersion) -> bool:
-        """Forgets a version if nothing of it is loaded or asked to; returns whether."""
+        """Forgets a version if that can be; returns whether."""
         harness = managed.harness
         with self._lock:
             same = self._by_id.get(harness.id, ())
-            if managed not in same or not harness.is_dormant:
+            if managed not in same or not managed.can_be_forgotten:
                 return False
             left = tuple(each for each in same if each is not managed)
             if left:

@@ -140,7 +140,7 @@ class Preflight:
         whether; else nothing changed.
         """
         refused = self._find(version)
-        if refused is None or not refused.is_refused:
+        if refused is None or not (refused.is_refused and refused.can_be_forgotten):
             return False
         wanted = refused.reason
         try:
@@ -162,6 +162,12 @@ class Preflight:
         self._events.start(managed)
         self._on_change(version.id.name)
         return True
+
+    def give_up(self, version: HarnessSnapshot) -> None:
+        """Gives the load of a version up; one that runs is undone when it has ended."""
+        managed = self._find(version)
+        if managed is not None and self._admission.cancel(managed):
+            self._loads.end(managed)
 
     def _find(self, version: HarnessSnapshot) -> ManagedVersion | None:
         return self._versions.find(version.id, version.generation)

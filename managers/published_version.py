@@ -24,7 +24,10 @@ class PublishedVersion:
             unloaded and came back; None as a rule.
         note: What was found out about it.
         resident_bytes: Memory measured for it; None before.
-        is_started: Whether its START was published.
+        is_started: Whether its life outside has begun, with START as a rule.
+        is_over: Whether its END was, or would have been but for others.
+        is_replaced: Whether a newer generation began its life outside, or took its
+            place: what becomes of this one is nobody's business any more.
 
     """
 
@@ -34,6 +37,8 @@ class PublishedVersion:
         "_since_s",
         "fault",
         "heir_error",
+        "is_over",
+        "is_replaced",
         "is_started",
         "note",
         "resident_bytes",
@@ -46,6 +51,8 @@ class PublishedVersion:
         self.note = ""
         self.resident_bytes: int | None = None
         self.is_started = False
+        self.is_over = False
+        self.is_replaced = False
         # The state that was asked for last, and when it was first.
         self._entered = (ManagerState.START, 0.0)
         # When it first became AVAILABLE, seconds since the epoch.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import HarnessState
+from managers.harness_state import COMING_STATES, HarnessState
 from managers.preflight import Preflight
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, age
 
@@ -35,7 +35,8 @@ class RoomCheck:
         """Returns what the policy plans, as far as memory allows it now.
 
         A refused version that would fit now is managed anew, and planned in a later
-        step. A plan that takes away the last version that answers is held back until an
+        step; the load of a stand-in for it is given up, because each would wait for the
+        other. A plan that takes away the last version that answers is held back until an
         heir is known to fit and to have no fault that shows without loading it. Heirs
         that do not fit end, and the version that answers serves on.
         """
@@ -51,6 +52,9 @@ class RoomCheck:
             rest = [v for v in versions if v is not each]
             going = _going(policy([*rest, as_new]), versions)
             if preflight.manage_again(each, going, "there is room for it now"):
+                for other in rest:  # what was to stand in for it
+                    if not other.is_aspired and other.state in COMING_STATES:
+                        preflight.give_up(other)
                 return ()
         plan = policy(versions)
         fitting = self._hold_back(plan, versions)

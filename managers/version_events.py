@@ -71,6 +71,7 @@ class VersionEvents:
             elders = _elders(managed, self._siblings(managed))
             if not elders:
                 managed.published.is_started = True
+                self._replace_elders_locked(managed)
             is_over = managed.harness.is_over
             if not elders or not is_over:
                 self._publish_locked(managed, ManagerState.START)
@@ -88,7 +89,11 @@ class VersionEvents:
         """Lets a version be requested, then publishes AVAILABLE."""
         with self._publishing:
             managed.handle = handle
+            managed.published.is_started = (
+                True  # beside an elder that served it was not
+            )
             serving_map.publish(handle)
+            self._replace_elders_locked(managed)
             self._publish_locked(managed, ManagerState.AVAILABLE)
 
     def publish(self, managed: ManagedVersion, manager_state: ManagerState) -> None:
@@ -137,24 +142,21 @@ class VersionEvents:
         if managed.is_serving and is_ready:
             self._publish_locked(managed, ManagerState.AVAILABLE)
 
+    def _replace_elders_locked(self, managed: ManagedVersion) -> None:
+        for other in self._siblings(managed):
+            if other.harness.generation < managed.harness.generation:
+                other.published.is_replaced = True
+
     def _publish_locked(
         self, managed: ManagedVersion, manager_state: ManagerState
     ) -> None:
-        if self._bus is None:
+        published, is_end = managed.published, manager_state is ManagerState.END
+        published.is_over = is_end
+        if self._bus is None or published.is_replaced:
             return
         wall_s = self._clock.wall_s()
-        siblings = self._siblings(managed)
-        if not siblings:  # as a rule
-            self._bus.publish(managed.published.state(manager_state, wall_s))
-            return
-        generation = managed.harness.generation
-        heirs = [m for m in siblings if m.harness.generation > generation]
-        if any(
-            m.is_serving or (managed.is_abandoned and m.published.is_started)
-            for m in heirs
-        ):
-            return
-        elders = _elders(managed, siblings)
+        siblings = self._siblings(managed)  # none, as a rule
+        elders = _elders(managed, siblings) if siblings else ()
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
                 if elder.is_serving:
@@ -162,7 +164,9 @@ class VersionEvents:
                         elder.published.state_beside(managed.harness, wall_s)
                     )
             return
-        self._bus.publish(managed.published.state(manager_state, wall_s))
+        if is_end and not (published.is_started or managed.harness.is_aspired):
+            return  # nobody outside heard of it: it was to replace what is gone by now
+        self._bus.publish(published.state(manager_state, wall_s))
 
 
 def _elders(
@@ -171,5 +175,9 @@ def _elders(
     """Returns those that a version has to wait for."""
     generation = managed.harness.generation
     return [
-        m for m in siblings if m.harness.generation < generation and not m.is_abandoned
+        m
+        for m in siblings
+        if m.harness.generation < generation
+        and not m.is_abandoned
+        and not (m.published.is_over or m.published.is_replaced)
     ]

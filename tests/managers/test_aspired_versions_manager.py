@@ -25,6 +25,7 @@ from tfs.core.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    ResourceExhausted,
     Unavailable,
     Unknown,
 )
@@ -653,6 +654,7 @@ def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
     publish = ServingMap.publish
 
     def decide_first(serving_map: ServingMap, handle: Handle) -> Handle | None:
+        env.manager.set_transition_policy("m", None)  # something to decide about
         env.manager.step()  # on the loading thread: no other one steps
         at_publication.append(env.available("m"))
         return publish(serving_map, handle)
@@ -1303,6 +1305,8 @@ def test_old_contents_come_back_for_new_ones_that_fail() -> None:
         "START",
         "LOADING",
         "END",
+        "START",  # what it was before comes back, like any other
+        "LOADING",
         "AVAILABLE",
     ]
     env.aspire("m", env.loader("m", 1, value="mended"))
@@ -1393,3 +1397,106 @@ def test_a_version_replaced_while_its_old_self_hangs_is_loaded(what: str) -> Non
     assert env.error("m", 1) is None
     assert env.close()
     assert env.log.resident == []
+
+
+# -- what is told of a version whose contents change -----------------------------------------
+
+
+def test_what_took_a_versions_place_is_told_of_alone() -> None:
+    """Whoever still holds the old contents hides nothing of what becomes of the new."""
+    env = Environment(POOLS[0])
+    env.aspire("m", 1)
+    env.settle()
+    old = env.manager.acquire(ServableRequest.latest("m"))
+    env.aspire("m", env.loader("m", 1, value="new"))
+    env.settle()
+    new = env.manager.acquire(ServableRequest.latest("m"))
+    before = len(env.events())
+    env.aspire("m")
+    env.settle()
+    assert env.events()[before:] == [("m/1", "UNLOADING")]
+    old.release()
+    env.settle()
+    assert env.events()[before:] == [("m/1", "UNLOADING")]
+    new.release()
+    env.settle()
+    assert env.events()[before:] == [("m/1", "UNLOADING"), ("m/1", "END")]
+    assert env.close()
+
+
+def test_contents_that_are_gone_before_the_old_ones_end_once() -> None:
+    """What is still held of the former has no life of its own any more."""
+    env = Environment(POOLS[0])
+    env.aspire("m", 1)
+    env.settle()
+    old = env.manager.acquire(ServableRequest.latest("m"))
+    env.aspire("m", env.loader("m", 1, value="new"))
+    env.settle()
+    before = len(env.events())
+    env.aspire("m")
+    env.settle()
+    old.release()
+    env.settle()
+    assert env.events()[before:] == [("m/1", "UNLOADING"), ("m/1", "END")]
+    assert env.close()
+
+
+def test_nothing_takes_a_versions_place_before_its_end_is_told() -> None:
+    """It is unloaded, but its memory is not free yet: its successor has not begun."""
+    sequencer = Sequencer()
+    env = Environment(
+        POOLS[3],
+        options=AspiredVersionsManagerOptions(
+            retry=RetryOptions(max_num_retries=0),
+            release_memory=lambda: sequencer.reach("release"),
+        ),
+    )
+    env.aspire("m", 1)
+    env.settle()
+    before = len(env.events())
+    env.aspire("m")
+    while not sequencer.num_reached("release"):
+        env.manager.step()
+    env.aspire("m", env.loader("m", 1, value="new"))
+    env.manager.step()
+    env.executors[0].wait_idle()  # type: ignore[attr-defined]
+    assert [state for _, state in env.events()[before:]] == ["UNLOADING"]
+    sequencer.open("release")
+    env.settle()
+    assert [state for _, state in env.events()[before:]] == [
+        "UNLOADING",
+        "END",
+        "START",
+        "LOADING",
+        "AVAILABLE",
+    ]
+    assert env.close()
+
+
+def test_what_is_to_stand_in_makes_way_for_what_fits_at_last() -> None:
+    """Each would wait for the other: the one for memory, the other for its place."""
+    tracker = ResourceTracker.ram(10)
+    env = Environment(
+        POOLS[0],
+        options=AspiredVersionsManagerOptions(
+            retry=RetryOptions(max_num_retries=1, interval_s=1.0), release_memory=None
+        ),
+        tracker=tracker,
+    )
+    env.manager.set_transition_policy("m", resource_preserving)
+    errors = [None, Unavailable("the archive does not answer")]
+    env.aspire("m", env.loader("m", 1, ram_bytes=5, estimate_errors=errors))
+    env.aspire("other", env.loader("other", 1, ram_bytes=3))
+    env.settle()
+    env.aspire("m", env.loader("m", 2, ram_bytes=5, loaded_bytes=9))
+    env.settle()
+    assert isinstance(env.error("m", 2), ResourceExhausted)
+    assert env.available("m") == ()  # the old one is asked again what it takes
+    env.aspire("other")
+    env.settle()
+    env.clock.advance(1.0)
+    env.settle()
+    assert env.available("m") == (2,)
+    assert env.log.max_num_resident["m"] == 1
+    assert env.close()
+    assert tracker.used.describe() == "nothing"
