@@ -12,7 +12,7 @@ from tests.handlers.test_warmup import classify_log, predict_log
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
 from tfs.core.version_directory import read_manifest, verify_files
-from tfs.handlers.warmup import WARMUP_FILE, read_warmup_requests
+from tfs.handlers.warmup_file import WARMUP_FILE, read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
 

@@ -1,4 +1,4 @@
-"""tfs.handlers.warmup: the cases of upstream's saved_model_warmup tests, and ours."""
+"""Warming up: the cases of upstream's saved_model_warmup tests, and ours."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ from tfs.core.errors import (
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.warmup import (
-    MAX_RECORDS,
-    WARMUP_FILE,
-    WarmedLoader,
-    WarmupOptions,
-    replay,
-)
+from tfs.handlers.warmed_loader import WarmedLoader
+from tfs.handlers.warmup_file import MAX_RECORDS, WARMUP_FILE
+from tfs.handlers.warmup_replay import WarmupOptions, replay
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.testing.fake_clock import FakeClock
 

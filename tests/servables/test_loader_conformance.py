@@ -17,7 +17,8 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.warmup import WarmedLoader, WarmupOptions
+from tfs.handlers.warmed_loader import WarmedLoader
+from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext

@@ -32,14 +32,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import ServingError
 from tfs.core.request_scope import CURRENT
 from tfs.core.servable import CancelToken
+from tfs.runtime.batched_values import (
+    appended,
+    check_rows,
+    cut,
+    describe,
+    joined,
+    rows_of,
+)
 
 _PENDING: Final = object()
 _MAX_SHAPES = 64
@@ -131,19 +137,17 @@ class BatchedPart:
             Exception: What the function raised for this call alone.
 
         """
-        num_rows, key = _describe(args, kwargs)
+        num_rows, key = describe(args, kwargs)
         most = self._options.max_batch_rows
         if num_rows > most:
             parts = [
                 self(
-                    *(_cut(each, start, start + most) for each in args),
-                    **{
-                        k: _cut(each, start, start + most) for k, each in kwargs.items()
-                    },
+                    *(cut(each, start, start + most) for each in args),
+                    **{k: cut(each, start, start + most) for k, each in kwargs.items()},
                 )
                 for start in range(0, num_rows, most)
             ]
-            return _appended(parts)
+            return appended(parts)
         call = _Call(args, kwargs, num_rows)
         with self._changed:
             self._queue_for(key).put(call, self._clock.now())
@@ -249,19 +253,19 @@ class BatchedPart:
         missing = self._options.next_allowed(num_rows) - num_rows
         first = batch[0]
         args = [
-            _joined([call.args[index] for call in batch], missing)
+            joined([call.args[index] for call in batch], missing)
             for index in range(len(first.args))
         ]
         kwargs = {
-            name: _joined([call.kwargs[name] for call in batch], missing)
+            name: joined([call.kwargs[name] for call in batch], missing)
             for name in first.kwargs
         }
         result = self._function(*args, **kwargs)
-        _check_rows(result, num_rows + missing)
+        check_rows(result, num_rows + missing)
         parts = []
         start = 0
         for call in batch:
-            parts.append(_rows(result, start, start + call.num_rows))
+            parts.append(rows_of(result, start, start + call.num_rows))
             start += call.num_rows
         return parts
 
@@ -301,73 +305,3 @@ def batched(
         low=None,
     )
     return BatchedPart(function, options, clock)
-
-
-def _describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hashable]:
-    """Returns the rows of a call, and what must be equal for calls to meet."""
-    num_rows = -1
-    key: list[Hashable] = []
-    for name, value in (*enumerate(args), *sorted(kwargs.items())):
-        if not isinstance(value, torch.Tensor):
-            key.append((name, value))
-            continue
-        if not value.dim():
-            raise InvalidArgument("a tensor of a batched part needs a batch dimension")
-        if num_rows not in (-1, value.shape[0]):
-            raise InvalidArgument(
-                f"tensors of a batched part have {num_rows} and {value.shape[0]} rows"
-            )
-        num_rows = value.shape[0]
-        key.append((name, value.shape[1:], value.dtype, value.device))
-    if num_rows < 0:
-        raise InvalidArgument("a batched part needs a tensor among its arguments")
-    return num_rows, tuple(key)
-
-
-def _joined(values: Sequence[Any], num_missing: int) -> Any:
-    first = values[0]
-    if not isinstance(first, torch.Tensor):
-        return first
-    if num_missing:
-        values = [*values, first[:1].expand(num_missing, *first.shape[1:])]
-    return torch.cat(list(values))
-
-
-def _cut(value: Any, start: int, stop: int) -> Any:
-    return value[start:stop] if isinstance(value, torch.Tensor) else value
-
-
-def _appended(results: Sequence[Any]) -> Any:
-    """Returns the results of consecutive rows as one."""
-    first = results[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(list(results))
-    if isinstance(first, Mapping):
-        return {name: _appended([each[name] for each in results]) for name in first}
-    return type(first)(_appended(each) for each in zip(*results, strict=True))
-
-
-def _check_rows(result: Any, num_rows: int) -> None:
-    if isinstance(result, torch.Tensor):
-        if not result.dim() or result.shape[0] != num_rows:
-            raise InvalidArgument(
-                f"a batched part returned a tensor of shape {list(result.shape)} for "
-                f"{num_rows} rows"
-            )
-        return
-    if isinstance(result, Mapping):
-        result = list(result.values())
-    if not isinstance(result, tuple | list):
-        raise InvalidArgument(
-            f"a batched part returned a {type(result).__name__}; return tensors"
-        )
-    for each in result:
-        _check_rows(each, num_rows)
-
-
-def _rows(result: Any, start: int, stop: int) -> Any:
-    if isinstance(result, torch.Tensor):
-        return result[start:stop]
-    if isinstance(result, Mapping):
-        return {name: _rows(each, start, stop) for name, each in result.items()}
-    return type(result)(_rows(each, start, stop) for each in result)

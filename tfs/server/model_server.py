@@ -38,7 +38,7 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import MODEL, method_table
 from tfs.handlers.request_gate import RequestGate
-from tfs.handlers.warmup import WarmupOptions
+from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.built_in import default_registry

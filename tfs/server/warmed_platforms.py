@@ -12,7 +12,8 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.warmup import OnWarmed, WarmedLoader, WarmupOptions
+from tfs.handlers.warmed_loader import OnWarmed, WarmedLoader
+from tfs.handlers.warmup_replay import WarmupOptions
 
 Platforms = Mapping[str, Convert[StoragePath, Loader[object]]]
 

@@ -1,55 +1,39 @@
-"""Replays a version's recorded requests before it becomes available.
+"""Replays a version's recorded requests.
 
-A version may bring ``assets.extra/tf_serving_warmup_requests``, a TFRecord file of
-PredictionLog. Each request in it goes through the handlers that serve its RPC, to the
-version being loaded whatever model and version it names; responses in the file are not
-looked at. A request that fails fails the load: better no version than one that cannot
-answer what it was recorded for.
+Each request of the file goes through the handlers that serve its RPC, to the version
+being loaded whatever model and version it names; responses in the file are not looked at.
 (TensorFlow Serving: servables/tensorflow/saved_model_warmup_util.cc.)
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from tfs.codec.tfrecord import read_records
-from tfs.core import stat_names
 from tfs.core.call import Call, Metadata, Peer
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
     BY_CODE,
-    DataLoss,
     DeadlineExceeded,
     InvalidArgument,
     ServingError,
     Unimplemented,
 )
-from tfs.core.loader import Loader
-from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import CancelToken, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
-from tfs.core.stats import Stats
-from tfs.core.version_directory import read_failure
 from tfs.handlers import example_rpc
 from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.warmup_file import MAX_RECORDS, WARMUP_FILE, read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
 
-log = logging.getLogger(__name__)
-
-WARMUP_FILE: Final = os.path.join("assets.extra", "tf_serving_warmup_requests")
-MAX_RECORDS: Final = 1000
-
-OnWarmed = Callable[[ServableId, int], None]
-"""Takes a version and with how many requests it was warmed up."""
+_UNSUPPORTED: Final = ("session_run_log", "predict_streamed_log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,80 +54,6 @@ class WarmupOptions:
     def __post_init__(self) -> None:
         if self.num_iterations < 1 or self.timeout_s <= 0:
             raise InvalidArgument(f"warm-up options that make no sense: {self}")
-
-
-class WarmedLoader:
-    """Loads what another loader loads, then replays its recorded requests.
-
-    Confined to one caller at a time, as every :class:`tfs.core.loader.Loader`. A replay
-    that fails unloads the version again: ``load`` leaves nothing behind.
-
-    Args:
-        inner: Loads the version.
-        path: The version directory.
-        options: How to warm up.
-        stats: Where the time it took is kept.
-        clock: What times go by.
-        on_warmed: Told how many requests ran, once they have, on the loading thread.
-
-    """
-
-    def __init__(
-        self,
-        inner: Loader[Servable],
-        path: str,
-        options: WarmupOptions,
-        stats: Stats,
-        clock: Clock,
-        on_warmed: OnWarmed = lambda _id, _num: None,
-    ) -> None:
-        self._inner = inner
-        self._path = path
-        self._options = options
-        self._stats = stats
-        self._clock = clock
-        self._on_warmed = on_warmed
-
-    def estimate_resources(self) -> ResourceAllocation:
-        """Returns what the inner loader says: replaying takes what serving takes."""
-        return self._inner.estimate_resources()
-
-    def load(self, servable_id: ServableId) -> None:
-        """Loads and warms up; see :meth:`tfs.core.loader.Loader.load`."""
-        self._inner.load(servable_id)
-        if not self._options.enabled:
-            return
-        begun_s = self._clock.now()
-        try:
-            num = replay(self._inner.servable, self._path, self._options, self._clock)
-        except BaseException:
-            self._inner.unload()
-            raise
-        self._on_warmed(servable_id, num * self._options.num_iterations)
-        if num:
-            took_s = self._clock.now() - begun_s
-            self._stats.histogram(
-                stat_names.WARMUP_LATENCY_S,
-                stat_names.WARMUP_BOUNDS_S,
-                model=servable_id.name,
-            ).observe(took_s)
-            log.info(
-                "event=servable_warmed_up servable=%s records=%d iterations=%d "
-                "took_s=%.3f",
-                servable_id.slashed,
-                num,
-                self._options.num_iterations,
-                took_s,
-            )
-
-    def unload(self) -> None:
-        """Frees the version."""
-        self._inner.unload()
-
-    @property
-    def servable(self) -> Servable:
-        """The loaded and warm servable."""
-        return self._inner.servable
 
 
 def replay(
@@ -190,48 +100,6 @@ def replay(
                     retry_after_s=error.retry_after_s,
                 ) from error
     return num
-
-
-def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog]:
-    """Yields the records of a version directory, none without a file.
-
-    Raises:
-        InvalidArgument: A record is no PredictionLog; says which.
-        DataLoss: The file is no TFRecord file, or cut off.
-        FailedPrecondition: It is there and may not be read.
-        Unavailable: It cannot be read now.
-
-    """
-    where = os.path.join(path, WARMUP_FILE)
-    try:
-        file = open(where, "rb")  # noqa: SIM115  # closed below; a generator's
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise read_failure(error, f"cannot read {where}") from error
-    with file:
-        records = read_records(file)
-        index = 0
-        while True:
-            try:
-                record = next(records, None)
-            except DataLoss as error:
-                raise DataLoss(
-                    f"{error.message}. Please verify your warmup data is in TFRecord "
-                    "format."
-                ) from error
-            if record is None:
-                return
-            try:
-                yield prediction_log_pb2.PredictionLog.FromString(record)
-            except DecodeError as error:
-                raise InvalidArgument(
-                    f"Failed to parse warmup record: {index} from {where}"
-                ) from error
-            index += 1
-
-
-_UNSUPPORTED: Final = ("session_run_log", "predict_streamed_log")
 
 
 def _request(

@@ -1,0 +1,99 @@
+"""Loads a version and warms it up before it becomes available.
+
+A version may bring requests (``warmup_file.py``), which are replayed once it is loaded. A
+request that fails fails the load: better no version than one that cannot answer what was
+recorded for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tfs.core import stat_names
+from tfs.core.clock import Clock
+from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.stats import Stats
+from tfs.handlers.warmup_replay import WarmupOptions, replay
+
+log = logging.getLogger(__name__)
+
+OnWarmed = Callable[[ServableId, int], None]
+"""Takes a version and with how many requests it was warmed up."""
+
+
+class WarmedLoader:
+    """Loads what another loader loads, then replays its recorded requests.
+
+    Confined to one caller at a time, as every :class:`tfs.core.loader.Loader`. A replay
+    that fails unloads the version again: ``load`` leaves nothing behind.
+
+    Args:
+        inner: Loads the version.
+        path: The version directory.
+        options: How to warm up.
+        stats: Where the time it took is kept.
+        clock: What times go by.
+        on_warmed: Told how many requests ran, once they have, on the loading thread.
+
+    """
+
+    def __init__(
+        self,
+        inner: Loader[Servable],
+        path: str,
+        options: WarmupOptions,
+        stats: Stats,
+        clock: Clock,
+        on_warmed: OnWarmed = lambda _id, _num: None,
+    ) -> None:
+        self._inner = inner
+        self._path = path
+        self._options = options
+        self._stats = stats
+        self._clock = clock
+        self._on_warmed = on_warmed
+
+    def estimate_resources(self) -> ResourceAllocation:
+        """Returns what the inner loader says: replaying takes what serving takes."""
+        return self._inner.estimate_resources()
+
+    def load(self, servable_id: ServableId) -> None:
+        """Loads and warms up; see :meth:`tfs.core.loader.Loader.load`."""
+        self._inner.load(servable_id)
+        if not self._options.enabled:
+            return
+        begun_s = self._clock.now()
+        try:
+            num = replay(self._inner.servable, self._path, self._options, self._clock)
+        except BaseException:
+            self._inner.unload()
+            raise
+        self._on_warmed(servable_id, num * self._options.num_iterations)
+        if num:
+            took_s = self._clock.now() - begun_s
+            self._stats.histogram(
+                stat_names.WARMUP_LATENCY_S,
+                stat_names.WARMUP_BOUNDS_S,
+                model=servable_id.name,
+            ).observe(took_s)
+            log.info(
+                "event=servable_warmed_up servable=%s records=%d iterations=%d "
+                "took_s=%.3f",
+                servable_id.slashed,
+                num,
+                self._options.num_iterations,
+                took_s,
+            )
+
+    def unload(self) -> None:
+        """Frees the version."""
+        self._inner.unload()
+
+    @property
+    def servable(self) -> Servable:
+        """The loaded and warm servable."""
+        return self._inner.servable

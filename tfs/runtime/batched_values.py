@@ -1,0 +1,97 @@
+"""Arguments and results of batched parts: joined along dimension 0, and taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tfs.core.errors import InvalidArgument
+
+
+def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hashable]:
+    """Returns the rows of a call, and what must be equal for calls to meet.
+
+    Raises:
+        InvalidArgument: There is no tensor, or they have different numbers of rows.
+
+    """
+    num_rows = -1
+    key: list[Hashable] = []
+    for name, value in (*enumerate(args), *sorted(kwargs.items())):
+        if not isinstance(value, torch.Tensor):
+            key.append((name, value))
+            continue
+        if not value.dim():
+            raise InvalidArgument("a tensor of a batched part needs a batch dimension")
+        if num_rows not in (-1, value.shape[0]):
+            raise InvalidArgument(
+                f"tensors of a batched part have {num_rows} and {value.shape[0]} rows"
+            )
+        num_rows = value.shape[0]
+        key.append((name, value.shape[1:], value.dtype, value.device))
+    if num_rows < 0:
+        raise InvalidArgument("a batched part needs a tensor among its arguments")
+    return num_rows, tuple(key)
+
+
+def joined(values: Sequence[Any], num_missing: int) -> Any:
+    """Returns one argument of several calls as one, and ``num_missing`` rows more.
+
+    The first call's first row is repeated for these; what is no tensor is equal in all.
+    """
+    first = values[0]
+    if not isinstance(first, torch.Tensor):
+        return first
+    if num_missing:
+        values = [*values, first[:1].expand(num_missing, *first.shape[1:])]
+    return torch.cat(list(values))
+
+
+def cut(value: Any, start: int, stop: int) -> Any:
+    """Returns some rows of an argument; all of what is no tensor."""
+    return value[start:stop] if isinstance(value, torch.Tensor) else value
+
+
+def appended(results: Sequence[Any]) -> Any:
+    """Returns the results of consecutive rows as one."""
+    first = results[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(results))
+    if isinstance(first, Mapping):
+        return {name: appended([each[name] for each in results]) for name in first}
+    return type(first)(appended(each) for each in zip(*results, strict=True))
+
+
+def check_rows(result: Any, num_rows: int) -> None:
+    """Checks that a result is made of tensors with as many rows each.
+
+    Raises:
+        InvalidArgument: It is not.
+
+    """
+    if isinstance(result, torch.Tensor):
+        if not result.dim() or result.shape[0] != num_rows:
+            raise InvalidArgument(
+                f"a batched part returned a tensor of shape {list(result.shape)} for "
+                f"{num_rows} rows"
+            )
+        return
+    if isinstance(result, Mapping):
+        result = list(result.values())
+    if not isinstance(result, tuple | list):
+        raise InvalidArgument(
+            f"a batched part returned a {type(result).__name__}; return tensors"
+        )
+    for each in result:
+        check_rows(each, num_rows)
+
+
+def rows_of(result: Any, start: int, stop: int) -> Any:
+    """Returns some rows of a result: of each tensor in it."""
+    if isinstance(result, torch.Tensor):
+        return result[start:stop]
+    if isinstance(result, Mapping):
+        return {name: rows_of(each, start, stop) for name, each in result.items()}
+    return type(result)(rows_of(each, start, stop) for each in result)
