@@ -59,7 +59,10 @@ def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
         serving = sorted(serving, key=age, reverse=True)[: len(failed)]
         kept = {v.generation for v in serving}
         plan = policy(
-            [replace(v, is_aspired=True) if v.generation in kept else v for v in versions]
+            [
+                replace(v, is_aspired=True) if v.generation in kept else v
+                for v in versions
+            ]
         )
         if plan or len(kept) >= len(failed):
             return plan
