@@ -123,13 +123,26 @@ class CoreAdmin:
         done: Done[pb.SetCanaryResponse],
     ) -> None:
         """Puts a version on trial, changes the trial, or ends it."""
-        name = request.model
+        name, core = request.model, self._core
         canary = request.canary if request.HasField("canary") else None
 
         def make(running: RunningConfig) -> Override:
-            return canary_override(running, name, canary, self._clock.wall_s())
+            return canary_override(
+                running,
+                name,
+                canary,
+                self._clock.wall_s(),
+                core.served.primary(name),
+                available(core.version_states(name)),
+            )
 
         def finish(outcome: pb.OverrideOutcome) -> pb.SetCanaryResponse:
+            pinned = outcome.override.config.traffic
+            if canary is None and pinned.HasField("primary"):
+                outcome.notes.append(
+                    f"version {pinned.primary} stays the primary, whatever versions come, "
+                    f"until tfs promote {name} VERSION or tfs config reset {name}"
+                )
             return pb.SetCanaryResponse(outcome=outcome)
 
         def restart() -> None:

@@ -56,6 +56,20 @@ def test_the_end_of_a_trial_an_override_made_drops_it() -> None:
     assert not now.overrides
 
 
+def test_the_end_of_a_trial_makes_nothing_the_primary() -> None:
+    """The newest would be it by default, though a guard may have rejected it."""
+    now = with_override(
+        running(), "a", canary_override(running(), "a", CANARY, 5.0), PLATFORMS
+    )
+    for primary, available, pinned in ((1, {1, 2}, 1), (3, {2, 3}, 0), (None, {2}, 0)):
+        override = canary_override(now, "a", None, 6.0, primary, available)
+        assert override.config.traffic.primary == pinned
+        assert override.config.traffic.HasField("primary") is bool(pinned)
+    explicit = running("traffic { primary: 3 canary { version: 4 } }")
+    override = canary_override(explicit, "a", None, 6.0, 1, {1, 4})
+    assert override.config.traffic.primary == 3
+
+
 def test_there_must_be_a_trial_to_end() -> None:
     """And a model to try."""
     with pytest.raises(FailedPrecondition, match="no canary"):

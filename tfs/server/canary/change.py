@@ -43,10 +43,22 @@ def canary_override(
     name: str,
     canary: model_config_pb2.Canary | None,
     now_s: float,
+    primary: int | None = None,
+    available: Collection[int] = (),
 ) -> Override:
     """Returns the override that starts, changes or, with None, ends a trial.
 
-    The primary stays what it is.
+    The primary stays what it is: where the config names none, the end of a trial pins the
+    one that answers, if what was on trial would take its place as the newest. It may have
+    been rejected.
+
+    Args:
+        running: The config.
+        name: The model.
+        canary: The trial; None ends it.
+        now_s: Seconds since the epoch.
+        primary: What answers now; None if nothing does.
+        available: Versions that can be requested.
 
     Raises:
         NotFound: The model is not configured.
@@ -61,6 +73,12 @@ def canary_override(
         traffic.canary.CopyFrom(canary)
     elif not model.traffic.HasField("canary"):
         raise FailedPrecondition(f"{name} has no canary whose trial could end")
+    elif (
+        primary is not None
+        and not traffic.HasField("primary")
+        and max(available, default=primary) != primary
+    ):
+        traffic.primary = primary
     return with_traffic(running, name, traffic, CANARY, now_s)
 
 
