@@ -81,9 +81,10 @@ class ServerOptions:
         grpc_channel_arguments: "key=value,key=value" for grpcio.
         max_message_bytes: Largest request and reply.
         max_receive_bytes: Express only: what requests may take, over all connections,
-            while they arrive; a larger request is refused. Answers that clients do not
-            take may be as much again (64 MB, if that is more): above, the slowest readers
-            are disconnected.
+            while they arrive; a larger request is refused. An eighth of it is open to
+            requests and unread answers together before large requests wait. Answers that
+            clients do not take may never be more (than 64 MB, if that is more): above,
+            the slowest readers are disconnected.
         loop_spin_us: Express only: microseconds the server looks for the next request of
             a client that sends one at a time, before it sleeps, 0 to 1000.
         model_name: Single-model mode: its name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfs.frontends.rpc.express.backlog import Backlog
+from tfs.frontends.rpc.express.headroom import Headroom
 
 
 def _backlog() -> Backlog[str]:
@@ -65,3 +66,29 @@ def test_a_single_answer_may_be_longer_than_the_limit() -> None:
     assert backlog.excess(0.5) is None
     backlog.note("a", 199_999, 2.0)
     assert backlog.excess(2.0) == "a"
+
+
+def test_where_others_wait_who_takes_nothing_goes_sooner() -> None:
+    """At half of what is open to answers; who moves is waited for, however much waits."""
+    headroom = Headroom(400_000, least_bytes=100_000)
+    backlog: Backlog[str] = Backlog(1_000_000, headroom)
+    backlog.note("idle", 30_000, 0.0)
+    backlog.note("moves", 90_000, 0.0)
+    backlog.note("moves", 30_000, 1.5)
+    assert headroom.unread_bytes == 60_000
+    assert backlog.excess(2.0) is None
+    assert backlog.excess(2.0, is_contested=True) == "idle"
+    backlog.note("idle", 0, 2.0)
+    backlog.note("moves", 90_000, 2.0)
+    assert backlog.excess(2.0, is_contested=True) is None
+
+
+def test_what_is_kept_for_the_rest_of_an_answer_takes_room() -> None:
+    """A buffer is freed when the last of it was taken."""
+    headroom = Headroom(400_000, least_bytes=100_000)
+    backlog: Backlog[str] = Backlog(1_000_000, headroom)
+    backlog.note("a", 50_000, 0.0, resident_bytes=50_000)
+    backlog.note("a", 10_000, 0.1, resident_bytes=50_000)
+    assert (backlog.num_bytes, headroom.unread_bytes) == (10_000, 50_000)
+    backlog.note("a", 0, 0.2)
+    assert (backlog.num_bytes, headroom.unread_bytes) == (0, 0)

@@ -79,6 +79,16 @@ def test_what_a_bomb_would_have_grown_to_is_never_in_memory(
     assert max(kept) <= 5 * MB + 33 * len(lead)
 
 
+def test_what_costs_nothing_to_send_may_unpack_less_far() -> None:
+    """Zeros have a limit of their own; what has information in it has not."""
+    zeros = gzip.compress(bytes(9 * MB))
+    with pytest.raises(ServingError, match=str(8 * MB)):
+        decompress(zeros, Encoding.GZIP, 10 * MB, 8 * MB)
+    assert len(decompress(zeros, Encoding.GZIP, 10 * MB, 9 * MB)) == 9 * MB
+    noise = random.Random(1).randbytes(9 * MB)
+    assert decompress(gzip.compress(noise), Encoding.GZIP, 10 * MB, 8 * MB) == noise
+
+
 def test_a_message_of_nothing_needs_no_stream() -> None:
     """As gRPC's own library has it: some clients compress no empty messages."""
     assert decompress(b"", Encoding.GZIP, 1000) == b""

@@ -65,3 +65,16 @@ def test_room_follows_what_arrived_not_what_is_announced() -> None:
         arrived += 1000
         assert assembler._body is not None
         assert len(assembler._body) <= max(65_536, 4 * arrived)
+
+
+def test_large_messages_arrive_as_they_were_sent() -> None:
+    """Through every size that their pages have on the way."""
+    body = bytes(range(251)) * 20_000
+    data = memoryview(prefixed(body))
+    assembler = MessageAssembler(1 << 23)
+    found = [
+        bytes(message)
+        for start in range(0, len(data), 10_007)
+        for _, message in assembler.feed(data[start : start + 10_007])
+    ]
+    assert found == [body]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 from tests.frontends.express.wire import prefixed
 from tfs.frontends.rpc.express.messages import MessageAssembler
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
@@ -112,3 +114,30 @@ def test_what_a_prefix_promises_is_no_reason_to_keep_memory() -> None:
     for _ in range(500):
         list(assembler.feed(memoryview(bytes(1000))))
     assert buffers.kept_bytes == 0
+
+
+def test_nothing_is_lent_while_memory_is_scarce() -> None:
+    """A message that waits for room would take all of a buffer from its first byte on."""
+    buffers = ReceiveBuffers()
+    feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
+    buffers.is_scarce = True
+    assert buffers.take(SIZE) is None
+    feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
+    assert buffers.kept_bytes == 0
+    assert buffers.sweep()  # there is memory to be returned
+    buffers.is_scarce = False
+    feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
+    assert buffers.take(SIZE) is not None
+
+
+def test_pages_of_large_messages_are_lent_again() -> None:
+    """As any other buffer, once nobody points into them."""
+    buffers = ReceiveBuffers()
+    first = feed(MessageAssembler(1 << 22, buffers), b"a" * (2 << 20))
+    assert isinstance(first.obj, mmap.mmap)
+    assert buffers.take(2 << 20) is None
+    pages = first.obj
+    del first
+    second = feed(MessageAssembler(1 << 22, buffers), b"b" * (2 << 20))
+    assert second.obj is pages
+    assert bytes(second) == b"b" * (2 << 20)

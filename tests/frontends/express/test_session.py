@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.frontends.express.rig import BOTH, FAIL, HOLD, STREAM, Rig, head, running
+from tests.frontends.express.rig import (
+    BOTH,
+    FAIL,
+    HOLD,
+    STREAM,
+    RawClient,
+    Rig,
+    head,
+    running,
+)
 from tests.frontends.express.wire import (
     HELLO,
     PATH,
@@ -23,11 +32,12 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
+from tests.handlers.test_decode_pool import HeldExecutor
 from tfs.core.call import ListenerOptions, StreamCall
 from tfs.core.errors import Code, NotFound, Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express import frames, inbox
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.express_call import ExpressCall
@@ -477,6 +487,160 @@ def test_answers_nobody_takes_are_bounded_for_the_whole_server(tmp_path: Path) -
         assert rig.transport.counters.timeouts == 1
 
 
+CLOSED = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+
+
+def _upload(rig: Rig, client: RawClient, stream_id: int, size: int) -> None:
+    """Sends a whole request of that size."""
+    client.send(head(stream_id))
+    left = prefixed(bytes(size))
+    for _ in range(100):
+        left = client.upload(stream_id, left, 60_000)
+        rig.settle()
+        if not left:
+            return
+    raise AssertionError("there was no room for it")
+
+
+CROWDED = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=4 << 20)
+"""Four megabytes are open to all, one to each reader."""
+
+
+def _clog(rig: Rig) -> RawClient:
+    """Returns a client that has three answers to read, and a request that waits."""
+    client = rig.connect(CLOSED)
+    for stream_id in (1, 3, 5):
+        _upload(rig, client, stream_id, 400_000)
+    _upload(rig, client, 7, 100_000)
+    return client
+
+
+def test_requests_wait_for_whoever_asked_to_read(tmp_path: Path) -> None:
+    """Large ones of a client that leaves much unread, which gets no room for more."""
+    with running(tmp_path, CROWDED) as rig:
+        client = _clog(rig)
+        assert len(rig.served) == 3
+        headroom = rig.transport._shared.headroom
+        assert headroom.waiting_bytes == 100_000
+        client.send(request(9, b"small"))
+        rig.settle()
+        assert rig.served[3:] == [b"small"]
+        client.send(frames.window_update(1, 1 << 20) + frames.window_update(0, 1 << 20))
+        rig.settle()
+        assert len(rig.served) == 5
+        assert headroom.waiting_bytes == 0
+        assert not rig.transport._shared.waiting
+
+
+def _exchange(rig: Rig, client: RawClient, stream_id: int, left: bytes) -> bytes:
+    """Sends what there is room for, and reads; returns what is left of the request."""
+    for _ in range(30):
+        left = client.upload(stream_id, left, 60_000)
+        rig.settle()
+        client.read()
+    return left
+
+
+def test_a_client_that_reads_waits_for_nobody(tmp_path: Path) -> None:
+    """As long as there is room for answers, large requests of others are begun."""
+    with running(tmp_path, CROWDED) as rig:
+        _clog(rig)
+        good = rig.connect(HELLO + WIDE)
+        good.send(head(1))
+        assert _exchange(rig, good, 1, prefixed(bytes(300_000))) == b""
+        assert len(good.answer(1).messages[0]) == 300_000
+
+
+def test_a_request_given_up_while_it_waits_is_forgotten(tmp_path: Path) -> None:
+    """By its client, or with its connection."""
+    with running(tmp_path, CROWDED) as rig:
+        client, other = _clog(rig), _clog(rig)
+        shared = rig.transport._shared
+        assert shared.headroom.waiting_bytes == 200_000
+        client.send(frames.rst_stream(7, ErrorCode.CANCEL))
+        rig.settle()
+        assert shared.headroom.waiting_bytes == 100_000
+        other.close()
+        rig.settle()
+        assert shared.headroom.waiting_bytes == 0
+        client.send(frames.window_update(1, 1 << 20) + frames.window_update(0, 1 << 20))
+        rig.settle()
+        assert len(rig.served) == 6
+        client.close()
+        rig.settle()
+        assert not shared.waiting
+        assert rig.transport.budget.used_bytes == 0
+
+
+def test_who_reads_nothing_makes_way_where_others_wait(tmp_path: Path) -> None:
+    """Large requests wait for it for a second or two; small ones not at all."""
+    with running(tmp_path, CROWDED) as rig:
+        deaf = [_clog(rig) for _ in range(3)]
+        good = rig.connect(HELLO + WIDE)
+        good.send(request(1, b"small"))
+        rig.settle()
+        assert good.answer(1).messages == [b"small"]
+        good.send(head(3))
+        left = _exchange(rig, good, 3, prefixed(bytes(900_000)))
+        assert not good.answer(3).has_ended
+        for _ in range(4):
+            rig.advance(1.0)
+            left = _exchange(rig, good, 3, left)
+        assert len(good.answer(3).messages[0]) == 900_000
+        for client in deaf:
+            client.read()
+        gone = [client.goaway for client in deaf if client.is_closed]
+        assert gone
+        assert set(gone) == {ErrorCode.ENHANCE_YOUR_CALM}
+
+
+def test_slow_readers_are_waited_for(tmp_path: Path) -> None:
+    """Who takes 16 KB a second stays; others get more room, by and by."""
+    with running(tmp_path, CROWDED) as rig:
+        slow = [_clog(rig) for _ in range(3)]
+        for client in slow:
+            client.send(frames.window_update(0, 1 << 20))
+        good = rig.connect(HELLO + WIDE)
+        good.send(head(1))
+        left = prefixed(bytes(900_000))
+        for _ in range(20):
+            for client in slow:
+                for stream_id in (1, 3, 5):
+                    client.send(frames.window_update(stream_id, 6_000))
+            left = _exchange(rig, good, 1, left)
+            rig.advance(1.0)
+            for client in slow:
+                client.read()
+        assert len(good.answer(1).messages[0]) == 900_000
+        assert not any(client.is_closed for client in slow)
+        assert all(len(client.answer(1).body) == 120_000 for client in slow)
+
+
+def test_uploads_have_the_reserve_in_turn(tmp_path: Path) -> None:
+    """Who sends one after the other lets those in between that came later."""
+    options = ExpressOptions(max_receive_bytes=800_000, least_open_bytes=100_000)
+    with running(tmp_path, options) as rig:
+        clients = [rig.connect() for _ in range(3)]
+        for client in clients:
+            client.send(head(1, HOLD) + head(3, HOLD))
+        sent = {
+            client: {1: prefixed(bytes(150_000)), 3: prefixed(bytes(150_000))}
+            for client in clients
+        }
+        for _ in range(300):
+            for client in clients:
+                for stream_id, left in sent[client].items():
+                    if left:
+                        sent[client][stream_id] = client.upload(stream_id, left)
+                        break
+            rig.settle()
+            for call in rig.held:
+                call.reply(b"done")
+            rig.held.clear()
+        assert not any(left for each in sent.values() for left in each.values())
+        assert rig.clock.now() == 1000.0  # without a timeout's help
+
+
 def test_an_answer_taken_byte_by_byte_is_given_up(tmp_path: Path) -> None:
     """A window of a byte now and then is no progress; 16 KB a second are."""
     with running(tmp_path) as rig:
@@ -923,6 +1087,27 @@ def test_what_gzip_unpacks_to_is_held_against_the_budget(tmp_path: Path) -> None
         rig.held[0].reply(b"done")
         rig.settle()
         assert rig.transport.budget.used_bytes <= _granted(rig)
+
+
+def test_what_nobody_waits_for_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd that sends bombs and leaves costs no more than what it sent."""
+    unpacked = []
+    monkeypatch.setattr(inbox, "decompress", lambda *args: unpacked.append(args))
+    executor = HeldExecutor()
+    with running(tmp_path, executor=executor) as rig:
+        client = rig.connect()
+        body = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        client.send(head(1, PATH, ("grpc-encoding", "gzip")) + data_frame(1, body))
+        rig.settle()
+        client.close()
+        rig.settle()
+        assert len(executor.waiting) == 1
+        executor.run_all()
+        rig.settle()
+        assert not unpacked
+        assert rig.transport.counters.failures == 0
 
 
 # -- containment and the end -----------------------------------------------------------

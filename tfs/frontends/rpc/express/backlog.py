@@ -2,12 +2,13 @@
 
 What a client's windows or its socket do not take waits in memory. How much of it waits
 for one client is bounded by what it may ask for; with many clients the sum would not
-be. So where the sum exceeds its bound, whoever has taken least for the longest time goes,
-until it fits. Rejected: to compute no answers meanwhile; then a few who read nothing keep
-the others from being served.
+be. Where the sum exceeds what is open
+(:mod:`~tfs.frontends.rpc.express.headroom`), large requests wait. Then, as always beyond
+the sum's own bound, whoever has taken least for the longest time goes, until the rest
+fits: a few who read nothing must not keep the others from being served.
 
 Who takes its answers at a fair pace is as good as one who just began to wait, however
-much it has waiting.
+much it has waiting. Such readers are waited for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from tfs.frontends.rpc.express.headroom import Headroom
 from tfs.frontends.rpc.express.sending_half import LEAST_PACE_BYTES_PER_S
 
 _FAIR_S: Final = 1.0  # behind the fair pace by no more than that are all alike
@@ -25,6 +27,7 @@ R = TypeVar("R")
 @dataclass(slots=True)
 class _Wait:
     num_bytes: int
+    resident_bytes: int
     fair_s: float  # when this much would have begun to wait at the least pace
 
 
@@ -32,46 +35,75 @@ class Backlog(Generic[R]):
     """What waits for each reader of answers. Loop-confined.
 
     Attributes:
-        limit_bytes: What may wait.
+        limit_bytes: What may wait in any case.
         num_bytes: What does.
+
+    Args:
+        limit_bytes: As above.
+        headroom: Is told how much waits, and says how much may where others wait for
+            room; one that is as large as the limit by default.
 
     """
 
-    __slots__ = ("_waits", "limit_bytes", "num_bytes")
+    __slots__ = ("_headroom", "_waits", "limit_bytes", "num_bytes")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, headroom: Headroom | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self._headroom = headroom or Headroom(limit_bytes)
         self.num_bytes = 0
         self._waits: dict[R, _Wait] = {}
 
-    def note(self, reader: R, num_bytes: int, now_s: float) -> None:
-        """Takes note of how much waits for a reader now; 0 forgets it."""
+    def note(
+        self, reader: R, num_bytes: int, now_s: float, resident_bytes: int = 0
+    ) -> None:
+        """Takes note of how much waits for a reader now; 0 forgets it.
+
+        Args:
+            reader: Whoever it waits for.
+            num_bytes: What it has to read.
+            now_s: The time now.
+            resident_bytes: What is kept in memory for that, if it is more.
+
+        """
+        resident_bytes = max(num_bytes, resident_bytes)
         wait = self._waits.get(reader)
         if wait is None:
             if num_bytes:
-                self._waits[reader] = _Wait(num_bytes, now_s)
+                self._waits[reader] = _Wait(num_bytes, resident_bytes, now_s)
                 self.num_bytes += num_bytes
+                self._headroom.unread_bytes += resident_bytes
             return
         num_taken = wait.num_bytes - num_bytes
         self.num_bytes -= num_taken
         if not num_bytes:
+            self._headroom.unread_bytes -= wait.resident_bytes
             del self._waits[reader]
             return
+        self._headroom.unread_bytes += resident_bytes - wait.resident_bytes
         wait.num_bytes = num_bytes
+        wait.resident_bytes = resident_bytes
         if num_taken > 0:
             wait.fair_s = min(now_s, wait.fair_s + num_taken / LEAST_PACE_BYTES_PER_S)
 
-    def excess(self, now_s: float) -> R | None:
+    def excess(self, now_s: float, is_contested: bool = False) -> R | None:
         """Returns who has to go; None while everything fits.
 
-        The one that is furthest behind the least pace; where none is, the one for whom
-        most waits, if it is not the only one: an answer may be longer than the limit.
+        The one that is furthest behind the least pace; where none is, and the limit is
+        exceeded, the one for whom most waits, if it is not the only one: an answer may be
+        longer than the limit.
+
+        Args:
+            now_s: The time now.
+            is_contested: Whether others wait for room: then those behind the pace have to
+                go where unread answers take half of what is open.
+
         """
-        if self.num_bytes <= self.limit_bytes or not self._waits:
+        is_tight = is_contested and self._headroom.is_tight
+        if not self._waits or (self.num_bytes <= self.limit_bytes and not is_tight):
             return None
         slowest = min(self._waits, key=lambda reader: self._waits[reader].fair_s)
         if now_s - self._waits[slowest].fair_s > _FAIR_S:
             return slowest
-        if len(self._waits) == 1:
+        if len(self._waits) == 1 or self.num_bytes <= self.limit_bytes:
             return None
         return max(self._waits, key=lambda reader: self._waits[reader].num_bytes)

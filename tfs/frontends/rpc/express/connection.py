@@ -159,8 +159,12 @@ class Connection(FrameLoop):
 
     def refill(self) -> None:
         """Raises the client's window again, as far as the budget allows."""
-        if self._has_greeted and not self.is_closed:
-            update = self._window.refill()
+        if self._has_greeted and not self.is_closed and not self.is_choked:
+            window = self._window
+            update = window.refill()
+            if window.is_starved and not self.num_cut_off:
+                streams = self.streams.values()
+                update = window.refill_own(sum(each.held_bytes for each in streams))
             if update:
                 self.out.append(update)
 

@@ -64,6 +64,10 @@ class CallOwner(Protocol):
         """Has what was sent written at the end of the round."""
         ...
 
+    def admit(self, call: ExpressCall) -> None:
+        """Hands a whole request to its handler, once there is room for its answer."""
+        ...
+
     def on_answered(self, stream: Stream) -> None:
         """A call was finished by its handler, or before it got to one."""
         ...
@@ -243,7 +247,7 @@ class ExpressCall:
     def take_end(self) -> None:
         """Takes note that the client sends no more."""
         if self.has_message:
-            self.dispatch()
+            self._session.admit(self)
         else:
             self.fail(CARDINALITY)
 

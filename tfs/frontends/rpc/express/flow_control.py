@@ -18,8 +18,12 @@ for an upload: beyond half of the budget their own windows are no reason to gran
 and none at all to the favoured connection, below.
 
 Uploads that together exceed the budget could each wait for bytes that only another
-one's end would release. So the last quarter of the budget is a reserve, lent to one
-connection at a time, the favoured one: it can finish, release, and make way.
+one's end would release. So what is not open to all
+(:mod:`~tfs.frontends.rpc.express.headroom`) is a reserve, lent to one connection at a
+time, the favoured one: it can finish, release, and make way.
+
+Small requests need no room of anybody's: a connection that holds next to nothing gets its
+first 65,535 bytes again whatever others hold.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from tfs.frontends.rpc.express.frames import (
     ErrorCode,
     window_update,
 )
+from tfs.frontends.rpc.express.headroom import Headroom
 
 _LEAST_GRANT: Final = 16_384
 _MAX_STREAMS: Final = 65_536
@@ -50,23 +55,27 @@ class ReceiveBudget:
             kilobyte, and thirty bytes to open: a thousand on each of a thousand
             connections were half a gigabyte.
         used_bytes: Windows granted and bytes held.
-        reserve_bytes: What only the favoured connection may be granted.
+        headroom: What of the limit is open to all, and what unread answers take of it.
+
+    Args:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        headroom: Shared with the backlog of unread answers; one of its own by default.
 
     """
 
     __slots__ = (
+        "headroom",
         "limit_bytes",
         "max_streams_each",
         "num_windows",
-        "reserve_bytes",
         "used_bytes",
     )
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, headroom: Headroom | None = None) -> None:
         if limit_bytes < DEFAULT_WINDOW:
             raise ValueError(f"receive budget below one window: {limit_bytes}")
         self.limit_bytes = limit_bytes
-        self.reserve_bytes = limit_bytes // 4
+        self.headroom = headroom or Headroom(limit_bytes)
         self.num_windows = 0
         self.max_streams_each = _MAX_STREAMS
         self.used_bytes = 0
@@ -78,14 +87,23 @@ class ReceiveBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What may still be granted, reserve included; not below 0."""
+        """What nobody has taken, reserve included; not below 0."""
         return self._free_bytes(self.limit_bytes, _LEAST_COUNTED)
+
+    @property
+    def free_to_favoured_bytes(self) -> int:
+        """What may still be granted to whoever is favoured.
+
+        Nothing while unread answers take all that is open: requests bring more of them.
+        """
+        return 0 if self.headroom.is_full else self.free_bytes
 
     @property
     def free_to_all_bytes(self) -> int:
         """What may still be granted to whoever is not favoured; not below 0."""
-        most_bytes = max(self.limit_bytes // 2, _LEAST_COUNTED)
-        return self._free_bytes(self.limit_bytes - self.reserve_bytes, most_bytes)
+        open_bytes = self.headroom.open_bytes
+        most_bytes = max(open_bytes // 2, _LEAST_COUNTED)
+        return self._free_bytes(open_bytes - self.headroom.unread_bytes, most_bytes)
 
     def _free_bytes(self, limit_bytes: int, most_bytes: int) -> int:
         """Returns what is free where at most so many of HTTP/2's own bytes count."""
@@ -162,10 +180,11 @@ class ReceiveWindow:
             return b""
         budget = self._budget
         is_favoured = self.is_favoured
-        free_bytes = budget.free_bytes if is_favoured else budget.free_to_all_bytes
+        free_to_all_bytes = budget.free_to_all_bytes
+        free_bytes = budget.free_to_favoured_bytes if is_favoured else free_to_all_bytes
         if self.target < self._preferred:
             # Not of the reserve: what is left of a wide window stays with its client.
-            share = budget.free_to_all_bytes // self._LARGEST_SHARE
+            share = free_to_all_bytes // self._LARGEST_SHARE
             grown = min(self._GROWTH * self.target, self._preferred, share)
             self.target = max(self.target, grown)
             self.low_water = self.target // 2
@@ -178,6 +197,21 @@ class ReceiveWindow:
         self.is_starved = False
         self.size += granted
         budget.used_bytes += granted
+        return window_update(0, granted)
+
+    def refill_own(self, held_bytes: int) -> bytes:
+        """As :meth:`refill`, of HTTP/2's first window, whatever others take.
+
+        Args:
+            held_bytes: What the connection holds of requests.
+
+        """
+        granted = DEFAULT_WINDOW - self.size - held_bytes
+        if granted < _LEAST_GRANT:
+            return b""
+        self.is_starved = False
+        self.size += granted
+        self._budget.used_bytes += granted
         return window_update(0, granted)
 
     def close(self) -> None:

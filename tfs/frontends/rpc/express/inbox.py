@@ -8,7 +8,7 @@ from functools import partial
 from tfs.core.errors import ServingError, Unavailable, forget_frames
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.flow_control import budget_used_up
-from tfs.frontends.rpc.express.inflation import decompress
+from tfs.frontends.rpc.express.inflation import decompress, is_suspicious
 from tfs.frontends.rpc.express.shared_state import SharedState
 
 Item = tuple[memoryview, bool] | None
@@ -80,11 +80,16 @@ class Inbox:
 
     def _inflate(self, body: memoryview) -> None:
         # On the executor's thread.
-        outcome: bytes | memoryview | ServingError
+        outcome: bytes | memoryview | ServingError = b""
+        call = self._call
         try:
-            outcome = decompress(
-                body, self._call.stream.head.encoding, self._max_message_bytes
-            )
+            if not call.is_finished:  # while it waited for those before it
+                outcome = decompress(
+                    body,
+                    call.stream.head.encoding,
+                    self._max_message_bytes,
+                    self._shared.headroom.open_to_answers_bytes,
+                )
         except ServingError as error:
             forget_frames(error)  # they hold the message, and the outcome them
             outcome = error
@@ -104,7 +109,13 @@ class Inbox:
         assert item is not None  # it was what was decompressed
         budget = self._shared.budget
         grown_bytes = len(outcome) - len(item[0])
-        if grown_bytes > budget.free_bytes:
+        # What costs its sender nothing has no claim to what others need.
+        free_bytes = (
+            budget.free_to_all_bytes
+            if is_suspicious(len(outcome), len(item[0]))
+            else budget.free_bytes
+        )
+        if grown_bytes > free_bytes:
             call.fail(budget_used_up())
             self._let_go()
             return

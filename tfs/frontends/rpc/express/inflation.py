@@ -3,18 +3,19 @@
 A message may unpack to a thousand times its size. One of more than a megabyte is unpacked
 piece by piece into pages of its own, which go back to the system with the message instead
 of staying in the heap. One that unpacks suspiciously far is counted to its end before any
-of it is kept: if it is beyond the limit it never was in memory. Rejected: to believe the
-length at the end of a gzip stream, which is what the client says.
+of it is kept: if it is beyond the limit it never was in memory. For such a one the limit
+is lower, as it costs its sender nothing. Rejected: to believe the length at the end of a
+gzip stream, which is what the client says.
 """
 
 from __future__ import annotations
 
-import mmap
 import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.frontends.rpc.express.messages import map_pages
 from tfs.frontends.rpc.express.request_head import Encoding
 
 # zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
@@ -28,10 +29,23 @@ _SUSPICIOUS_BYTES: Final = 4 << 20
 _SUSPICIOUS_RATIO: Final = 32
 
 
+def is_suspicious(num_bytes: int, num_compressed_bytes: int) -> bool:
+    """Tells whether a message shrank further than what has information in it."""
+    return (
+        num_bytes > _SUSPICIOUS_BYTES
+        and num_bytes >= num_compressed_bytes * _SUSPICIOUS_RATIO
+    )
+
+
 def decompress(
-    body: bytes | memoryview, encoding: Encoding, max_bytes: int
+    body: bytes | memoryview,
+    encoding: Encoding,
+    max_bytes: int,
+    max_suspicious_bytes: int | None = None,
 ) -> bytes | memoryview:
     """Returns the message that was compressed; it never exceeds ``max_bytes``.
+
+    Nor ``max_suspicious_bytes`` where it is suspicious, if there is such a limit.
 
     Nothing stands for itself: gRPC's own library reads an empty message so, whatever its
     flag says. Blocks for about 1 ms per megabyte of output, twice that where it is counted
@@ -56,27 +70,32 @@ def decompress(
         if most == max_bytes:
             raise _too_far(max_bytes)
         del message
-        return _unpack(body, encoding, max_bytes)
+        if max_suspicious_bytes is None:
+            max_suspicious_bytes = max_bytes
+        return _unpack(body, encoding, max_bytes, min(max_bytes, max_suspicious_bytes))
     except zlib.error as error:
         raise Internal(f"cannot decompress the request: {error}") from None
 
 
-def _unpack(body: bytes | memoryview, encoding: Encoding, max_bytes: int) -> memoryview:
+def _unpack(
+    body: bytes | memoryview,
+    encoding: Encoding,
+    max_bytes: int,
+    max_suspicious_bytes: int,
+) -> memoryview:
     """Unpacks a message that is not small."""
     pages = _Pages(max_bytes)
     pieces = _pieces(body, encoding)
     for piece, num_read in pieces:
         pages.append(piece)
-        if pages.size <= _SUSPICIOUS_BYTES or (
-            pages.size < num_read * _SUSPICIOUS_RATIO
-        ):
+        if not is_suspicious(pages.size, num_read):
             continue
         size = pages.size
         del pages
         for rest, _ in pieces:
             size += len(rest)
-            if size > max_bytes:
-                raise _too_far(max_bytes)
+            if size > max_suspicious_bytes:
+                raise _too_far(max_suspicious_bytes)
         pages = _Pages(size)
         for again, _ in _pieces(body, encoding):
             pages.append(again)
@@ -111,9 +130,7 @@ class _Pages:
         self._max_bytes = max_bytes
         self._room = min(max_bytes, 2 * _SMALL_BYTES)
         # Pages that nothing was written to take no memory.
-        self._pages = mmap.mmap(
-            -1, self._room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
+        self._pages = map_pages(self._room)
 
     def append(self, piece: bytes) -> None:
         end = self.size + len(piece)

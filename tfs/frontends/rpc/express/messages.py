@@ -4,10 +4,14 @@ A message is one flag byte, four bytes of length and the body. The buffer of an
 unfinished message is at most 64 KB or four times the bytes that arrived, unless it is
 one that a message before has left; the announced length only decides when it is whole,
 and whether it is too long.
+
+Those of more than a megabyte grow into pages of their own: what did not arrive of them
+takes no memory, what did is not copied as they grow, and no part of it stays in the heap.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -17,6 +21,7 @@ from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 PREFIX_SIZE: Final = 5
 _FIRST_ROOM: Final = 65_536
 _GROWTH: Final = 4
+_MAPPED_BYTES: Final = 1 << 20  # page faults cost more than the heap's zeros below
 
 
 class MessageAssembler:
@@ -122,8 +127,17 @@ class MessageAssembler:
     def _grow(self, body: memoryview, end: int) -> memoryview:
         # By large factors, and never within the allocator: growing two messages in
         # turn would copy each of them many times over.
+        room = min(self._size, max(end, len(body) * _GROWTH))
+        buffer = body.obj
+        if isinstance(buffer, mmap.mmap):
+            body.release()
+            buffer.resize(room)
+            self._body = memoryview(buffer)
+            return self._body
         filled = self._filled
-        larger = memoryview(bytearray(min(self._size, max(end, len(body) * _GROWTH))))
+        larger = memoryview(
+            map_pages(room) if self._size > _MAPPED_BYTES else bytearray(room)
+        )
         larger[:filled] = body[:filled]
         self._body = larger
         return larger
@@ -133,11 +147,16 @@ class MessageAssembler:
         assert body is not None
         if self._buffers is not None and not self._is_lent:
             buffer = body.obj
-            assert isinstance(buffer, bytearray)  # it was made above
+            assert isinstance(buffer, bytearray | mmap.mmap)  # it was made above
             self._buffers.keep(buffer)
         self._body = None
         self._prefix = bytearray()
         return body
+
+
+def map_pages(size_bytes: int) -> mmap.mmap:
+    """Returns memory that takes as much as was written to, and goes with its views."""
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def too_large(size_bytes: int, max_bytes: int) -> ServingError:

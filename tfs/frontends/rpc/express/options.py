@@ -28,6 +28,9 @@ class ExpressOptions:
         max_stream_queued_bytes: Of one stream; above, ``StreamCall.send`` refuses.
         max_backlog_bytes: Answers that clients do not take, over all connections;
             above, the slowest are closed.
+        least_open_bytes: What requests and such answers may take together before they
+            wait for each other, where that is more than an eighth of
+            ``max_receive_bytes``.
         handshake_timeout_s: From accept until preface and SETTINGS are there; as long
             again for TLS before it.
         header_timeout_s: For a header block, or any frame but DATA, to be whole.
@@ -63,6 +66,7 @@ class ExpressOptions:
     max_unsent_bytes: int = 1 << 20
     max_stream_queued_bytes: int = 4 << 20
     max_backlog_bytes: int = 256 << 20
+    least_open_bytes: int = 8 << 20
     handshake_timeout_s: float = 10.0
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0

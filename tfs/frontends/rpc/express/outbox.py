@@ -34,6 +34,11 @@ class Outbox:
     def __bool__(self) -> bool:
         return self.size_bytes > 0
 
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent of a part that is kept for the rest of it."""
+        return self._start
+
     def add(self, part: bytes | memoryview) -> None:
         """Puts bytes behind the others."""
         if not part:

@@ -6,16 +6,19 @@ that send large messages send many of one size, so the next message mostly fits 
 the memory of one before.
 
 Nobody tells when a message is done with: tensors point into it, wherever they went.
-But Python refuses to resize a bytearray while anything points into it, so trying tells.
+But Python refuses to resize a buffer while anything points into it, so trying tells.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import mmap
+from typing import Final, TypeAlias
 
 _MAX_BUFFERS: Final = 16
 _LEAST_BYTES: Final = 65_536
 _LARGEST_WASTE: Final = 2
+
+Buffer: TypeAlias = bytearray | mmap.mmap
 
 
 class ReceiveBuffers:
@@ -24,20 +27,35 @@ class ReceiveBuffers:
     Never the reason for more memory: what is kept was filled by a message before, and
     it is no more than ``max_bytes``.
 
+    A message that waits for room in a buffer from here takes all of that, however little
+    of it arrived. So nothing is lent while memory is scarce.
+
     Attributes:
         kept_bytes: Of the buffers known here, those in use included.
 
     """
 
-    __slots__ = ("_buffers", "_max_bytes", "_was_used", "kept_bytes")
+    __slots__ = ("_buffers", "_is_scarce", "_max_bytes", "_was_used", "kept_bytes")
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self.kept_bytes = 0
         self._max_bytes = max_bytes
-        self._buffers: list[bytearray] = []  # the longest kept first
+        self._buffers: list[Buffer] = []  # the longest kept first
         self._was_used = False
+        self._is_scarce = False
 
-    def take(self, size_bytes: int) -> bytearray | None:
+    @property
+    def is_scarce(self) -> bool:
+        """Whether uploads wait for each other; what is kept is forgotten then."""
+        return self._is_scarce
+
+    @is_scarce.setter
+    def is_scarce(self, is_scarce: bool) -> None:
+        self._is_scarce = is_scarce
+        if is_scarce:
+            self.clear()
+
+    def take(self, size_bytes: int) -> Buffer | None:
         """Returns a buffer of at least that size and at most twice that, or None.
 
         Its contents are what was in it before. It is free again when nothing points
@@ -55,12 +73,14 @@ class ReceiveBuffers:
                 return buffer
         return None
 
-    def keep(self, buffer: bytearray) -> None:
+    def keep(self, buffer: Buffer) -> None:
         """Takes note of a buffer that a whole message has filled."""
         size_bytes = len(buffer)
         if not _LEAST_BYTES <= size_bytes <= self._max_bytes:
             return
         self._was_used = True
+        if self._is_scarce:
+            return
         buffers = self._buffers
         buffers.append(buffer)
         self.kept_bytes += size_bytes
@@ -86,9 +106,12 @@ class ReceiveBuffers:
         return had_any
 
 
-def _is_free(buffer: bytearray) -> bool:
+def _is_free(buffer: Buffer) -> bool:
     """Tells whether nothing points into a buffer, by a resize that moves nothing."""
     try:
+        if isinstance(buffer, mmap.mmap):
+            buffer.resize(len(buffer))
+            return True
         last = buffer.pop()
     except BufferError:
         return False

@@ -105,6 +105,16 @@ class SendingHalf:
         return any(stream.send_window > 0 for stream in self.blocked.values())
 
     @property
+    def resident_bytes(self) -> int:
+        """What answers held back take: the whole of each, whatever was sent of it."""
+        sent_bytes = sum(
+            stream.outbox.sent_bytes
+            for stream in self.blocked.values()
+            if stream.outbox is not None
+        )
+        return self.queued_bytes + sent_bytes
+
+    @property
     def has_output(self) -> bool:
         """Whether there is anything to write or to :meth:`fill` from."""
         return bool(self.out or self.blocked)

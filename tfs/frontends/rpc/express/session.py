@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
@@ -42,6 +43,10 @@ _UNARY: Final = (
 )  # asked of every request; an enum takes a while to tell
 
 
+_LARGE_BYTES: Final = 65_536  # such requests wait for readers
+_SMALL_MORE: Final = 4  # times as much may be unread where small ones are begun
+
+
 class Session(SocketOutput):
     """A client's connection on its socket. Confined to the serving loop.
 
@@ -60,6 +65,7 @@ class Session(SocketOutput):
         "_on_closed",
         "_read_s",
         "_silence",
+        "_waiting",
         "loop_ident",
         "max_stream_queued_bytes",
         "opened_s",
@@ -94,6 +100,8 @@ class Session(SocketOutput):
         self._has_waited = False  # for others, since it had more
         # Calls cut off whose handlers may still work on them.
         self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
+        # Whole requests that are begun when answers before them were read.
+        self._waiting: deque[ExpressCall] = deque()
         shared.loop.watch(client.fileno(), self.on_ready)
 
     def __repr__(self) -> str:
@@ -213,7 +221,15 @@ class Session(SocketOutput):
     @property
     def wants_favour(self) -> bool:
         """Whether it has an upload to finish."""
-        return not self.is_closed and self.connection.is_uploading
+        connection = self.connection
+        return (
+            not self.is_closed and connection.is_uploading and not connection.is_choked
+        )
+
+    @property
+    def num_uploads(self) -> int:
+        """How many it has finished."""
+        return self.connection.num_uploads
 
     def favour(self, is_favoured: bool) -> None:
         """Lets it have the budget's reserve, or no more."""
@@ -244,10 +260,16 @@ class Session(SocketOutput):
 
     def on_request(self, stream: Stream, message: bytes) -> None:
         call: ExpressCall = stream.owner
-        arrived = self._shared.arrived
+        shared = self._shared
+        if shared.headroom.unread_bytes and self._must_wait(call, len(message)):
+            call.message = message
+            call.has_message = True
+            self._wait(call)
+            return
+        arrived = shared.arrived
         if arrived and arrived[0].route is not call.route:
-            self._shared.hand_over()
-            arrived = self._shared.arrived
+            shared.hand_over()
+            arrived = shared.arrived
         if call.route.burst_handler is None:
             call.take_request(message)
         else:
@@ -280,6 +302,62 @@ class Session(SocketOutput):
             call.inbox.add_end()
         else:
             call.take_end()
+
+    def admit(self, call: ExpressCall) -> None:
+        """Hands a whole request to its handler, once there is room for its answer."""
+        if self._shared.headroom.unread_bytes and self._must_wait(
+            call, len(call.message)
+        ):
+            self._wait(call)
+        else:
+            call.dispatch()
+
+    def _must_wait(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Tells whether a request's answer would be one too many that nobody reads.
+
+        Small ones are begun where the client itself reads well, whatever others do: how
+        long their answers are, nobody knows.
+        """
+        if call.route.kind is not _UNARY:
+            return False
+        headroom = self._shared.headroom
+        unread_bytes = self._unsent_bytes + self.connection.queued_bytes
+        most_bytes = headroom.open_to_reader_bytes
+        if num_bytes >= _LARGE_BYTES:
+            return unread_bytes > most_bytes or not headroom.has_room(num_bytes)
+        if headroom.is_full:
+            return unread_bytes >= _LARGE_BYTES
+        return unread_bytes > most_bytes * _SMALL_MORE
+
+    def _wait(self, call: ExpressCall) -> None:
+        shared = self._shared
+        self._waiting.append(call)
+        shared.waiting[self] = None
+        shared.headroom.waiting_bytes += len(call.message)
+
+    def _forget_waiting(self, call: ExpressCall) -> None:
+        if call in self._waiting:
+            self._waiting.remove(call)
+            self._shared.headroom.waiting_bytes -= len(call.message)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a request need not wait any more, or none does."""
+        waiting = self._waiting
+        return not waiting or not self._must_wait(waiting[0], len(waiting[0].message))
+
+    def begin_waiting(self) -> None:
+        """Begins a request that waited, if it may; contains every exception."""
+        shared = self._shared
+        if self.may_begin and self._waiting:
+            shared.waiting[self] = shared.waiting.pop(self)  # behind the others
+            call = self._waiting[0]
+            self._forget_waiting(call)
+            shared.headroom.begun_bytes += len(call.message)
+            shared.begun.append(weakref.ref(call))
+            call.dispatch()
+        if not self._waiting:
+            shared.waiting.pop(self, None)
 
     def on_fault(self, stream: Stream, error: ServingError) -> None:
         call: ExpressCall | None = stream.owner
@@ -366,6 +444,8 @@ class Session(SocketOutput):
 
     def _cut_off_call(self, call: ExpressCall, error: ServingError) -> None:
         self._shared.counters.cut_off_calls += 1
+        if self._waiting and not call.is_dispatched:
+            self._forget_waiting(call)
         works = call.is_dispatched and type(call) is ExpressCall
         if works:
             # Its work ends when its handler says so, or has let go of it.
@@ -403,6 +483,7 @@ class Session(SocketOutput):
         shared = self._shared
         shared.loop.unwatch(self._socket.fileno())
         shared.starved.pop(self, None)
+        shared.waiting.pop(self, None)
         shared.backlog.note(self, 0, self._now())
         shared.turns.forget(self)
         self._socket.close()

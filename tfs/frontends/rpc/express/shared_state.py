@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -13,6 +14,7 @@ from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.headroom import Headroom
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.turns import Turn, Turns
@@ -72,12 +74,30 @@ class StarvedSession(Protocol):
         """Whether it has an upload to finish."""
         ...
 
+    @property
+    def num_uploads(self) -> int:
+        """How many it has finished."""
+        ...
+
     def favour(self, is_favoured: bool) -> None:
         """Lets it have the budget's reserve, or no more."""
         ...
 
     def refill(self) -> None:
         """Grants the client what the receive budget has room for."""
+        ...
+
+
+class WaitingSession(Protocol):
+    """A session some of whose requests wait for readers."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether one of them need not wait any more."""
+        ...
+
+    def begin_waiting(self) -> None:
+        """Begins one of them if it may."""
         ...
 
 
@@ -91,6 +111,7 @@ class SharedState:
         executor: Where compression is undone.
         on_large_message: Called after each message that was compressed, and when
             buffers of large ones are let go.
+        headroom: What requests and unread answers may take together.
         budget: The server's receive budget.
         backlog: Answers that clients do not take.
         buffers: Memory of large requests, used again.
@@ -102,9 +123,12 @@ class SharedState:
         dirty: Run at the end of the round, once: sessions that have output.
         late: Run behind those: sessions that had more than one round takes.
         starved: Sessions that wait for the receive budget, the longest waiting first.
-        is_contested: Whether any of them had an upload to finish when timeouts were last
-            looked at.
-        favoured: The one of them, or lately of them, that may use the reserve.
+        waiting: Sessions with requests that wait for readers, the longest waiting first.
+        begun: Requests that waited, as long as somebody works on them.
+        is_contested: Whether any of either had something to finish when timeouts were
+            last looked at.
+        favoured: The one of the starved, or lately of them, that may use the reserve.
+        num_favoured_uploads: What it had finished when it became that.
         unfinished: Run in the next round: sessions that had too much for this one.
         wants_round: Whether the next round should come at once.
         round_begun_s: When this round first received anything; None before.
@@ -116,6 +140,7 @@ class SharedState:
     options: ExpressOptions
     executor: Executor
     on_large_message: Callable[[], None]
+    headroom: Headroom = field(init=False)
     budget: ReceiveBudget = field(init=False)
     backlog: Backlog[SlowReader] = field(init=False)
     buffers: ReceiveBuffers = field(init=False)
@@ -126,8 +151,11 @@ class SharedState:
     dirty: list[Callable[[], None]] = field(default_factory=list)
     late: list[Callable[[], None]] = field(default_factory=list)
     starved: dict[StarvedSession, None] = field(default_factory=dict)
+    waiting: dict[WaitingSession, None] = field(default_factory=dict)
+    begun: list[weakref.ref[ExpressCall]] = field(default_factory=list)
     is_contested: bool = False
     favoured: StarvedSession | None = None
+    num_favoured_uploads: int = 0
     unfinished: list[Callable[[], None]] = field(default_factory=list)
     wants_round: bool = False
     round_begun_s: float | None = None
@@ -135,11 +163,12 @@ class SharedState:
 
     def __post_init__(self) -> None:
         max_receive_bytes = self.options.max_receive_bytes
-        self.budget = ReceiveBudget(max_receive_bytes)
-        self.backlog = Backlog(self.options.max_backlog_bytes)
+        self.headroom = Headroom(max_receive_bytes, self.options.least_open_bytes)
+        self.budget = ReceiveBudget(max_receive_bytes, self.headroom)
+        self.backlog = Backlog(self.options.max_backlog_bytes, self.headroom)
         # Replies may lie in a request's memory until they are sent: as much again as
-        # arrives is lent at a time.
-        self.buffers = ReceiveBuffers(max_receive_bytes // 2)
+        # arrives at a time, as a rule, is lent.
+        self.buffers = ReceiveBuffers(max_receive_bytes // 4)
         self.turns = Turns(
             Turn(
                 self.options.limits.max_requests_per_round,

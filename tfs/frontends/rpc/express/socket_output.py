@@ -75,6 +75,10 @@ class SocketOutput(abc.ABC):
         """Closes the socket and cuts off every call; idempotent."""
 
     @abc.abstractmethod
+    def refill(self) -> None:
+        """Grants the client what the receive budget has room for."""
+
+    @abc.abstractmethod
     def cut_off_reader(self) -> None:
         """Ends the connection: too much waits for those who read too slowly."""
 
@@ -95,8 +99,19 @@ class SocketOutput(abc.ABC):
             self.on_failure(error)
         waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
         if waiting_bytes != self._noted_bytes and not self.is_closed:
-            self._noted_bytes = waiting_bytes
-            self._shared.backlog.note(self, waiting_bytes, self._now())
+            self._note(waiting_bytes)
+
+    def _note(self, waiting_bytes: int) -> None:
+        """Takes note of how much waits for the client now."""
+        shared, connection = self._shared, self.connection
+        self._noted_bytes = waiting_bytes
+        resident_bytes = self._unsent_bytes + connection.resident_bytes
+        shared.backlog.note(self, waiting_bytes, self._now(), resident_bytes)
+        is_choked = waiting_bytes > shared.headroom.open_to_reader_bytes
+        if is_choked != connection.is_choked:
+            connection.is_choked = is_choked
+            if not is_choked:
+                shared.loop.post(self.refill)
 
     def _write(self) -> None:
         connection = self.connection

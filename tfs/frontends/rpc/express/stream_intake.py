@@ -47,6 +47,11 @@ class StreamIntake(SendingHalf):
     A base of :class:`~tfs.frontends.rpc.express.connection.Connection`; those between
     know the other frames, and when to stop.
 
+    Attributes:
+        is_choked: Whether its client leaves so many answers unread that it gets no more
+            room for requests; kept by the owner.
+        num_uploads: Large requests that arrived whole in several parts.
+
     Args:
         events: Is told what the peer does.
         budget: The server's receive budget.
@@ -69,6 +74,8 @@ class StreamIntake(SendingHalf):
         "_pad_left",
         "_patience",
         "_window",
+        "is_choked",
+        "num_uploads",
     )
 
     def __init__(
@@ -90,6 +97,8 @@ class StreamIntake(SendingHalf):
         self._window = ReceiveWindow(budget, limits.preferred_window)
         self._patience = Patience(now_s)
         self._num_large = 0  # made whole in this ``receive``
+        self.is_choked = False
+        self.num_uploads = 0
         # A DATA frame of which only a part has arrived.
         self._data_stream_id = 0
         self._data_left = 0
@@ -301,6 +310,7 @@ class StreamIntake(SendingHalf):
         stream.state = step(stream.state, signal).next_state
         if stream.received_bytes >= _LARGE_REQUEST:
             self._num_large += 1
+            self.num_uploads += 1
         if stream.end_block is not None:
             return  # answered already; what is queued is still on its way
         announced = stream.head.content_length

@@ -53,6 +53,7 @@ _ACCEPTS_PER_ROUND: Final = 64
 _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MIN_GRANT_BYTES: Final = 16_384
+_FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
 _MAX_PLAIN_HOSTS: Final = 1024
 _SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
 _OUT_OF_FILES: Final = frozenset(
@@ -340,6 +341,8 @@ class ExpressTransport:
             if len(dirty) == 1 and isinstance(caller, Session):
                 self._lone_caller.note_round(caller.connection)
             self._relieve(shared.backlog)
+        if shared.waiting or shared.begun:
+            self._look_at_waiting()
         if self._is_draining:
             self._check_drained()
         if shared.round_begun_s is not None:
@@ -357,22 +360,51 @@ class ExpressTransport:
 
     def _relieve(self, backlog: Backlog[SlowReader]) -> None:
         """Closes whoever reads too slowly, until what waits fits again."""
-        while (reader := backlog.excess(self._now())) is not None:
+        is_contested = self._shared.is_contested
+        while (reader := backlog.excess(self._now(), is_contested)) is not None:
             reader.cut_off_reader()
+
+    def _look_at_waiting(self) -> None:
+        """Has requests that waited for readers begun in the next round, if they may."""
+        shared = self._shared
+        calls = [(each, each()) for each in shared.begun]
+        live = [
+            (each, call)
+            for each, call in calls
+            if call is not None and not call.is_finished
+        ]
+        shared.begun = [each for each, _ in live]
+        shared.headroom.begun_bytes = sum(len(call.message) for _, call in live)
+        if any(each.may_begin for each in shared.waiting):
+            self._loop.post(self._begin_waiting)
+
+    def _begin_waiting(self) -> None:
+        """Begins requests that waited for readers, one of each connection."""
+        for session in list(self._shared.waiting):
+            session.begin_waiting()
 
     def _feed_starved(self) -> None:
         """Grants what the budget has, and its reserve to one session at a time."""
         shared = self._shared
         favoured = shared.favoured
-        if favoured is not None and not favoured.wants_favour:
+        if favoured is not None and (
+            not favoured.wants_favour
+            or favoured.num_uploads != shared.num_favoured_uploads
+        ):
+            # It has finished what it was favoured for: the others first.
             favoured.favour(False)
+            if favoured in shared.starved:
+                del shared.starved[favoured]
+                shared.starved[favoured] = None
             favoured = shared.favoured = None
         if favoured is None:
             favoured = next((s for s in shared.starved if s.wants_favour), None)
             if favoured is not None:
                 favoured.favour(True)
                 shared.favoured = favoured
-        if shared.budget.free_bytes >= _MIN_GRANT_BYTES:
+                shared.num_favoured_uploads = favoured.num_uploads
+        shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
+        if shared.budget.free_to_favoured_bytes >= _MIN_GRANT_BYTES:
             for session in list(shared.starved):
                 session.refill()
 
@@ -391,7 +423,12 @@ class ExpressTransport:
         now_s = self._now()
         shared = self._shared
         shared.turns.look(now_s)
-        shared.is_contested = any(each.wants_favour for each in shared.starved)
+        shared.is_contested = (
+            bool(shared.waiting) and shared.headroom.is_tight
+        ) or any(each.wants_favour for each in shared.starved)
+        shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
+        shared.headroom.look(shared.is_contested, shared.counters.timeouts)
+        self._relieve(shared.backlog)
         for handshake in list(self._handshakes):
             if now_s - handshake.opened_s > self._options.handshake_timeout_s:
                 self._shared.counters.timeouts += 1

@@ -1,0 +1,273 @@
+"""Clients that ask for large answers and read none cost a server little memory.
+
+A real server, raw sockets, and what the kernel says that the server has resident.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Self
+
+import psutil
+import pytest
+import torch
+
+import tfs.export
+from tests.e2e import hostile
+from tests.e2e.serving import PATIENCE_S, Scale, Serving
+from tests.frontends.express.wire import HELLO, data_frame, prefixed
+from tests.runtime.process_host import until
+from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.frames import FrameType, Setting
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+_MOST_GROWTH: Final = 1.2
+_NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+_ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
+_ALL += frames.window_update(0, (1 << 31) - (1 << 16))
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    tfs.export.save(
+        Scale(2.0).eval(),
+        {"x": torch.zeros(2, 4)},
+        str(tmp_path / "double"),
+        1,
+        dynamic={"x": [1]},
+    )
+    with Serving(
+        "--model_name=double",
+        f"--model_base_path={tmp_path / 'double'}",
+        "--grpc_transport=express",
+    ) as server:
+        server.wait_for("double/1 is available")
+        yield server
+
+
+def _request(num_bytes: int) -> bytes:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "double"
+    tensor = request.inputs["x"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (1, num_bytes // 4):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.tensor_content = bytes(num_bytes)
+    return prefixed(request.SerializeToString())
+
+
+class Caller:
+    """One connection that sends requests as the server grants room. Never blocks.
+
+    Attributes:
+        socket: To be selected on.
+        is_closed: By the server.
+        num_read_bytes: Of answers.
+        num_answered: Whole answers.
+    """
+
+    def __init__(self, address: str, hello: bytes, requests: list[bytes]) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        self.socket.connect((host, int(port)))
+        self.socket.setblocking(False)
+        self.is_closed = False
+        self.num_read_bytes = 0
+        self.num_answered = 0
+        self._window = frames.DEFAULT_WINDOW
+        self._out = bytearray(hello)
+        self._received = b""
+        self._next_id = 1
+        self._requests = [memoryview(each) for each in reversed(requests)]
+        self._left = memoryview(b"")
+
+    @property
+    def has_sent_all(self) -> bool:
+        return not (self._requests or self._left or self._out)
+
+    def go_on(self, reads: bool) -> None:
+        try:
+            if reads:
+                with contextlib.suppress(BlockingIOError):
+                    self._read()
+            self._fill()
+            while self._out:
+                del self._out[: self.socket.send(self._out)]
+                self._fill()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.is_closed = True
+
+    def _fill(self) -> None:
+        if not self._left and self._requests and not self._out:
+            self._left = self._requests.pop()
+            self._out += hostile.head(self._next_id)
+            self._next_id += 2
+        while self._left and self._window and len(self._out) < 100_000:
+            part = self._left[: min(16_384, self._window)]
+            self._left = self._left[len(part) :]
+            self._window -= len(part)
+            flags = 0 if self._left else frames.END_STREAM
+            self._out += data_frame(self._next_id - 2, bytes(part), flags)
+
+    def _read(self) -> None:
+        data = self.socket.recv(1 << 18)
+        if not data:
+            self.is_closed = True
+        self.num_read_bytes += len(data)
+        data = self._received + data
+        index = 0
+        while len(data) - index >= frames.HEAD_SIZE:
+            word, flags, stream_id = frames.unpack_head(data, index)
+            end = index + frames.HEAD_SIZE + (word >> 8)
+            if end > len(data):
+                break
+            kind = word & 0xFF
+            if kind == FrameType.WINDOW_UPDATE and not stream_id:
+                self._window += int.from_bytes(data[end - 4 : end], "big")
+            elif kind == FrameType.HEADERS and flags & frames.END_STREAM:
+                self.num_answered += 1
+            index = end
+        self._received = data[index:]
+
+
+def _drive(
+    callers: list[Caller], is_over: Callable[[], bool], reads: Callable[[Caller], bool]
+) -> None:
+    """Lets them go on until ``is_over``, or for a bounded time."""
+    end_s = time.monotonic() + PATIENCE_S
+    with selectors.DefaultSelector() as selector:
+        for caller in callers:
+            selector.register(caller.socket, selectors.EVENT_READ, caller)
+        while not is_over() and time.monotonic() < end_s:
+            selector.select(0.02)
+            for caller in callers:
+                if not caller.is_closed:
+                    caller.go_on(reads(caller))
+        assert is_over(), "the server was silent"
+
+
+class Watch:
+    """Looks 50 times a second at what a process has resident.
+
+    Attributes:
+        first_bytes: When it began to.
+        peak_bytes: The most since.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.first_bytes = self.peak_bytes = self.resident_bytes
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def resident_bytes(self) -> int:
+        return int(self._process.memory_info().rss)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join(PATIENCE_S)
+
+    def _run(self) -> None:
+        while not self._enough.wait(0.02):
+            self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
+
+
+def _over_after(duration_s: float) -> Callable[[], bool]:
+    end_s = time.monotonic() + duration_s
+    return lambda: time.monotonic() > end_s
+
+
+def _always(caller: Caller) -> bool:
+    return True
+
+
+def _until_sent(caller: Caller) -> bool:
+    return not caller.has_sent_all
+
+
+def _ask(serving: Serving, request: bytes, num_callers: int) -> None:
+    """Has a request of each of some good clients answered, at the same time."""
+    crowd = [Caller(serving.address, _ALL, [request]) for _ in range(num_callers)]
+    _drive(crowd, lambda: all(each.num_answered for each in crowd), _always)
+    for caller in crowd:
+        caller.socket.close()
+
+
+def _besiege(serving: Serving, num_clients: int, num_bytes: int, hold_s: float) -> None:
+    """Asserts that crowds which take nothing leave memory and others in peace."""
+    large = _request(num_bytes)
+    pid = serving.process.pid
+    with Watch(pid) as good:
+        _ask(serving, large, 4)
+    for hello, reads in ((_NOTHING, _always), (_ALL, _until_sent)):
+        with Watch(pid) as bad:
+            crowd = [
+                Caller(serving.address, hello, [large] * 3) for _ in range(num_clients)
+            ]
+            _drive(crowd, _over_after(hold_s), reads)
+            _ask(serving, _request(16), 1)
+            _ask(serving, large, 1)
+            for caller in crowd:
+                caller.socket.close()
+        print(
+            f"resident at first {good.first_bytes >> 20} MiB, with good clients "
+            f"{good.peak_bytes >> 20}, with bad ones {bad.peak_bytes >> 20}"
+        )
+        assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+    until(
+        lambda: Watch(pid).resident_bytes < _MOST_GROWTH * good.first_bytes,
+        "the memory of large messages to be returned",
+    )
+
+
+@pytest.mark.timeout(180)
+def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
+    """Twenty clients, 10 MB each time: within 1.2 of what four take that read them.
+
+    Whether windows or sockets are what they do not open. Others are answered, with large
+    answers as well.
+    """
+    _besiege(serving, 20, 10 << 20, 3.0)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_mib", [2, 10, 30])
+def test_crowds_that_read_nothing_take_little_memory(
+    serving: Serving, num_mib: int
+) -> None:
+    """The same for a minute each, of sixty clients, whatever the size."""
+    _besiege(serving, 60, num_mib << 20, 30.0)
+
+
+@pytest.mark.timeout(120)
+def test_slow_readers_get_all_of_their_answers(serving: Serving) -> None:
+    """Twenty clients that take 10 MB at a few MB a second, all at the same time."""
+    large = _request(10 << 20)
+    crowd = [Caller(serving.address, _ALL, [large]) for _ in range(20)]
+    rng = random.Random(1)
+
+    def reads(caller: Caller) -> bool:
+        return not caller.has_sent_all or rng.random() < 0.05
+
+    _drive(crowd, lambda: all(each.num_answered for each in crowd), reads)
+    assert not any(each.is_closed for each in crowd)
+    assert all(each.num_read_bytes > 10 << 20 for each in crowd)
+    for caller in crowd:
+        caller.socket.close()

@@ -1,0 +1,128 @@
+"""What large requests and answers that nobody reads may take together.
+
+The operator's bound (``--max_receive_bytes``) is what a crowd of good clients may need. A
+few clients that send and never finish, or ask and never read, would fill it as well, and a
+server of 300 MB would be one of 800. So an eighth of it is open to all at first. What goes
+beyond is for one connection at a time to finish what it began; and while good clients wait
+for each other, more is opened, a little every second.
+
+Who holds a part without moving is cut off as soon as others wait for it: uploads after
+five seconds, readers after one. So nothing more is opened before that time is over, nor
+while anybody was cut off: that is what tells a crowd from an attack. Rejected: a smaller
+bound; an image of 60 MB, or fifty clients behind slow lines, are no attack.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SHARE: Final = 8
+_LEAST_BYTES: Final = 8 << 20
+_STEPS: Final = 64  # from nothing to all of the limit
+_LOOKS_BEFORE_MORE: Final = 7  # a second apart: who does not move is gone by then
+_READERS: Final = 4  # whose unread answers fill what is open
+
+
+class Headroom:
+    """What is open of the receive budget's limit, and what unread answers take of it.
+
+    Loop-confined.
+
+    Attributes:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        open_bytes: What windows, requests held and unread answers may take together
+            before uploads have to wait for each other.
+        unread_bytes: What answers take that clients did not take yet; kept by the
+            backlog.
+        waiting_bytes: Whole requests that wait for readers; kept by sessions.
+        begun_bytes: Of requests that waited, those that are worked on now.
+
+    Args:
+        limit_bytes: As above.
+        least_bytes: Open at least, where the limit is small: all of it to answers, to
+            requests no more than three quarters of the limit.
+
+    """
+
+    __slots__ = (
+        "_least_bytes",
+        "_least_to_answers_bytes",
+        "_most_bytes",
+        "_num_contested",
+        "_num_cut_off",
+        "_step_bytes",
+        "begun_bytes",
+        "limit_bytes",
+        "open_bytes",
+        "unread_bytes",
+        "waiting_bytes",
+    )
+
+    def __init__(self, limit_bytes: int, least_bytes: int = _LEAST_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._most_bytes = limit_bytes - limit_bytes // 4
+        self._least_bytes = min(
+            max(limit_bytes // _SHARE, least_bytes), self._most_bytes
+        )
+        self._least_to_answers_bytes = least_bytes
+        self._step_bytes = max(1, limit_bytes // _STEPS)
+        self.open_bytes = self._least_bytes
+        self.unread_bytes = 0
+        self.waiting_bytes = 0
+        self.begun_bytes = 0
+        self._num_contested = 0
+        self._num_cut_off = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether unread answers, and what waits for them, take what is open."""
+        taken_bytes = self.unread_bytes + self.waiting_bytes
+        return taken_bytes >= self.open_to_answers_bytes
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether unread answers take half of it: who reads nothing has to go."""
+        return 2 * self.unread_bytes > self.open_to_answers_bytes
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Tells whether a request may begin whose answer is as long as itself.
+
+        One that is longer than what is open may, too, when little is unread.
+        """
+        open_bytes = self.open_to_answers_bytes
+        unread_bytes = self.unread_bytes + self.begun_bytes
+        return unread_bytes + num_bytes <= open_bytes or (
+            unread_bytes <= open_bytes // _READERS
+        )
+
+    @property
+    def open_to_answers_bytes(self) -> int:
+        """Beyond so much unread, in all, large requests wait for readers.
+
+        Answers may be far longer than the requests that an operator has in mind.
+        """
+        return max(self.open_bytes, self._least_to_answers_bytes)
+
+    @property
+    def open_to_reader_bytes(self) -> int:
+        """Beyond so much unread a connection's large requests wait for its reader."""
+        return self.open_to_answers_bytes // _READERS
+
+    def look(self, is_contested: bool, num_cut_off: int) -> None:
+        """Opens more, or less again. To be called once a second.
+
+        Args:
+            is_contested: Whether anybody waits for room.
+            num_cut_off: Clients that were given up for being slow, since the start.
+
+        """
+        if is_contested and num_cut_off == self._num_cut_off:
+            self._num_contested += 1
+            if self._num_contested > _LOOKS_BEFORE_MORE:
+                self.open_bytes = min(
+                    self._most_bytes, self.open_bytes + self._step_bytes
+                )
+            return
+        self._num_contested = 0
+        self._num_cut_off = num_cut_off
+        self.open_bytes = max(self._least_bytes, self.open_bytes - self._step_bytes)
