@@ -110,6 +110,34 @@ def test_a_version_unloaded_while_it_grows_leaves_nothing(
     assert pool not in backend.pools()
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_only_what_is_wanted_is_missed(
+    backend: ProcessBackend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    closes: bool,
+) -> None:
+    """A server that ends while it adds interpreters has nothing to warn of."""
+    pool = backend.pool(2, lambda: True)
+    model = pool.load(package(tmp_path, Scale()))
+    ended = threading.Event()
+
+    def load(*_: object) -> None:
+        if closes:
+            pool.interpreters[1].close()
+        ended.set()
+        raise Unavailable("no interpreter")
+
+    monkeypatch.setattr(pool.interpreters[1], "load", load)
+    slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
+    for answer in slow:
+        answer.outputs()
+    assert ended.wait(30.0)
+    model.unload()
+    assert ("event=no_interpreter_added" in caplog.text) is not closes
+
+
 def test_a_rehearsal_is_everywhere(backend: ProcessBackend, tmp_path: Path) -> None:
     """Whichever interpreter gets the first call, it is warm."""
     pool = backend.pool(2)

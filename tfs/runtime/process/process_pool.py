@@ -20,6 +20,7 @@ from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.version_template import VersionTemplate
+from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.spread_model import SpreadModel, summed
 
 log = logging.getLogger(__name__)
@@ -212,6 +213,7 @@ class _Growth:
         run_anywhere()
         source = self._model.source
         who = source.id.slashed
+        interpreter = self._others[0]
         try:
             for interpreter in self._others:
                 if self._ended or self._health.quarantine is not None:
@@ -228,6 +230,8 @@ class _Growth:
                     interpreter.name,
                 )
         except (ServingError, OSError) as error:
+            if self._ended or interpreter.state is WorkerState.CLOSED:
+                return  # nobody wants it any more
             log.warning("event=no_interpreter_added servable=%s error=%s", who, error)
         finally:
             self._files.close()
