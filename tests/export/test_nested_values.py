@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from tests.models.nested import Detector, Heads, Measures
+from tests.models.nested import Detector, Heads, Measured, Measures
+from tests.models.spans import Query, Span
 from tfs.core.dtype import BOOL, FLOAT64, INT64
 from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
@@ -66,6 +68,42 @@ def test_containers_are_named_by_the_way_to_each_tensor(
     assert list(got) == ["scores", "boxes.0", "boxes.1"]
     assert torch.allclose(got["scores"], plain.scores)
     assert same(got["boxes.1"], plain.boxes[1])
+
+
+@pytest.mark.parametrize("platform", ["torch_package", "torch_export"])
+@pytest.mark.parametrize("has_weight", [True, False])
+def test_named_tuples_and_dataclasses_are_arguments(
+    tmp_path: Path, platform: str, *, has_weight: bool
+) -> None:
+    """Their classes come along; settings that are the class's are left to it."""
+    query = Query(Span(X, X * 3), X + 1 if has_weight else None)
+    module = Measured().eval()
+    path = save(module, (query,), tmp_path / "m", platform=platform)
+    flat = {"query.span.low": X, "query.span.high": X * 3}
+    if has_weight:
+        flat["query.weight"] = X + 1
+    manifest = read_manifest(path)
+    assert manifest is not None
+    assert list(manifest.signatures["serving_default"].inputs) == list(flat)
+    assert same(answer(path, flat)["output"], module(query))
+
+
+def test_classes_of_arguments_that_cannot_come_along_are_refused(
+    tmp_path: Path,
+) -> None:
+    """Each refusal says what to take instead."""
+
+    class Local(NamedTuple):
+        span: Span
+
+    with pytest.raises(
+        InvalidArgument, match="to the top of a module, or take a plain"
+    ):
+        save(Measured(), (Local(Span(X, X)),), tmp_path)
+    with pytest.raises(InvalidArgument, match="Span, and a script brings no classes"):
+        save(Measured(), (Query(Span(X, X)),), tmp_path, platform="torchscript")
+    with pytest.raises(InvalidArgument, match=r"query.factor.* is the number 3\.0"):
+        save(Measured(), (Query(Span(X, X), factor=3.0),), tmp_path)
 
 
 def test_parts_of_a_tuple_are_named_by_position_or_by_the_author(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,15 @@ class Detector(nn.Module):
         both = torch.cat([features["low"], features["high"]], 1)
         scores = self.net(both) + state[0] - state[1]
         return Detections(scores, [both, both * 2])
+
+
+class Measured(nn.Module):
+    """Takes an object by its attributes, whatever its class."""
+
+    def forward(self, query: Any) -> Tensor:
+        length: Tensor = query.span.high - query.span.low
+        factor: float | Tensor = query.factor if query.weight is None else query.weight
+        return length * factor
 
 
 class Heads(nn.Module):

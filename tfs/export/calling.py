@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.package._mangling import is_mangled
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.kept_state import KeptState
@@ -166,11 +169,21 @@ def name_inputs(
 
 def _form(name: str, value: object, where: str, inputs: Values) -> Form:
     """Adds the tensors of an argument to ``inputs``; returns how it is made of them."""
+    fields = _fields_of(value)
+    if fields is not None:
+        return {
+            "class": _path_of(type(value), name, where),
+            "fields": {
+                key: _form(f"{name}.{key}", part, where, inputs)
+                for key, part in fields.items()
+            },
+        }
     if isinstance(value, dict | list | tuple) and not is_strings(value):
         if type(value) not in (dict, list, tuple):
             raise InvalidArgument(
                 f"example input {name!r} of {where} is a {type(value).__name__}; "
-                "servers put together plain dicts, lists and tuples: take one of these"
+                "servers put together plain dicts, lists and tuples, named tuples and "
+                "dataclasses: take one of these"
             )
         parts = dict(value) if isinstance(value, dict) else dict(enumerate(value))
         if isinstance(value, dict) and not all(isinstance(k, str) for k in value):
@@ -191,6 +204,48 @@ def _form(name: str, value: object, where: str, inputs: Values) -> Form:
         raise InvalidArgument(f"two example inputs of {where} are called {name!r}")
     inputs[name] = _input(name, value, where)
     return name
+
+
+def _fields_of(value: object) -> dict[str, object] | None:
+    """Returns what a named tuple or a dataclass is made of; None of what is neither.
+
+    Settings that are as the class has them are left to the class.
+    """
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return dict(zip(names, value, strict=True))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    found: dict[str, object] = {}
+    for each in dataclasses.fields(value):
+        part = getattr(value, each.name)
+        is_as_given = part is each.default or (
+            isinstance(part, bool | int | float | complex | str | bytes)
+            and part == each.default
+        )
+        if each.init and not is_as_given:
+            found[each.name] = part
+    return found
+
+
+def _path_of(kind: type, name: str, where: str) -> str:
+    """Returns where a class is to be found: ``nets:Box``.
+
+    Raises:
+        InvalidArgument: It is nowhere that an archive could bring along.
+
+    """
+    module, path = kind.__module__, kind.__qualname__
+    found: object = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is not kind or is_mangled(module):
+        raise InvalidArgument(
+            f"example input {name!r} of {where} is a {path}, which is not found by that "
+            f"name in {module}: move the class to the top of a module, or take a plain "
+            "dict or tuple"
+        )
+    return f"{module}:{path}"
 
 
 def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:

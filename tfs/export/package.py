@@ -141,9 +141,11 @@ def _refuse_always_extern(rule: str, glob: str) -> None:
 
 
 def write_package(
-    module: nn.Module, path: str, rules: PackageRules
+    module: nn.Module, path: str, rules: PackageRules, classes: Sequence[str] = ()
 ) -> DependencyReport:
     """Writes the archive at ``path`` and returns what went into it.
+
+    With the modules of ``classes`` (``nets:Box``), of which the module's arguments are.
 
     Raises:
         InvalidArgument: The module cannot be pickled, or modules are unresolved; says
@@ -153,7 +155,7 @@ def write_package(
     module = without_parametrizations(module)
     importers = _importers(module, rules)
     with _Exporter(path, rules, importers) as exporter:
-        unsaved = _save(exporter, module, rules, importers)
+        unsaved = _save(exporter, module, rules, importers, classes)
         report: DependencyReport = exporter.report(unsaved)
         if not report.is_complete:
             raise InvalidArgument(
@@ -186,12 +188,15 @@ def _save(
     module: nn.Module,
     rules: PackageRules,
     importers: Sequence[Importer],
+    classes: Sequence[str] = (),
 ) -> tuple[Unsaved, ...]:
     """Puts everything into the archive; returns what of the module does not go."""
     _refuse_two_of_a_name(module)
     package = package_of(module, rules)
     unsaved = _scripted(module)
-    _save_script(exporter, module)
+    _save_script(exporter, module, classes)
+    for path in classes:
+        exporter.add_dependency(path.partition(":")[0])
     for name, place in rules.sources.items():
         exporter.save_source_file(name, place)
     try:
@@ -442,13 +447,19 @@ def _globals(part: nn.Module) -> Mapping[str, Any]:
     return {}
 
 
-def _save_script(exporter: PackageExporter, module: nn.Module) -> None:
+def _save_script(
+    exporter: PackageExporter, module: nn.Module, classes: Sequence[str]
+) -> None:
     """Puts what the model uses of the running script into the archive."""
     trial = Trial()
     try:
         trial.dump(module)
     except Exception:
         return  # save_pickle explains it
+    for path in classes:
+        owner, _, name = path.partition(":")
+        if owner == "__main__":
+            trial.names.add(name.partition(".")[0])
     place = getattr(sys.modules["__main__"], "__file__", None)
     if not trial.names or not place or not Path(place).is_file():
         return

@@ -30,7 +30,7 @@ from tfs.export.package import (
 from tfs.export.program_sizes import refuse_fixed
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Values, shape_of
-from tfs.runtime.guest.nested_values import flattening, nesting
+from tfs.runtime.guest.nested_values import classes_in, flattening, nesting
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,12 @@ class DescribedModule:
         }
         return {name: part for name, part in parts.items() if part}
 
+    @property
+    def argument_classes(self) -> list[str]:
+        """Of which arguments are made: ``nets:Box``, each once."""
+        forms = [form for each in self.derived.values() for form in each.forms.values()]
+        return list(dict.fromkeys(p for form in forms for p in classes_in(form)))
+
 
 class PayloadWriter(Protocol):
     """Writes one form. Immutable."""
@@ -105,7 +111,10 @@ class PackageWriter:
 
     def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
         found = write_package(
-            module.module, os.path.join(folder, "model.pt"), self.rules
+            module.module,
+            os.path.join(folder, "model.pt"),
+            self.rules,
+            module.argument_classes,
         )
         if self.report is not None:
             self.report(found)
@@ -125,6 +134,11 @@ class ScriptWriter:
 
     def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
         name = module.name
+        if classes := module.argument_classes:
+            raise InvalidArgument(
+                f"{name} takes objects of {', '.join(classes)}, and a script brings no "
+                "classes along: save it as torch_package, or have it take plain tuples"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

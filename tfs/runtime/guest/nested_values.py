@@ -3,11 +3,14 @@
 What a request carries has one name per tensor. A tensor inside a container is named by
 its way there, with dots between: ``boxes.0``, ``state.hidden``. Whoever exports a model
 says in the manifest's entry where that is needed; other models are called as they are.
+Arguments that are named tuples or dataclasses are made by their classes, which an archive
+brings along.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, cast
 
@@ -18,7 +21,11 @@ Function: TypeAlias = Callable[..., object]
 
 Form: TypeAlias = "str | Mapping[str, object] | None"
 """How one argument is put together: an input's name, None, ``{"dict": {key: form}}``,
-``{"list": [form]}`` or ``{"tuple": [form]}``; all of it goes into JSON."""
+``{"list": [form]}``, ``{"tuple": [form]}`` or ``{"class": "module:Name", "fields": {name:
+form}}``; all of it goes into JSON."""
+
+FindClass: TypeAlias = Callable[[str, str], Function]
+"""Returns the class of a module, both by their names."""
 
 _PLAIN = (str, bytes, int, float, complex)
 
@@ -76,20 +83,57 @@ def flattening(function: Function) -> Function:
     return call
 
 
-def nesting(function: Function, forms: Mapping[str, Form]) -> Function:
+def class_in(modules: Callable[[str], object], module: str, name: str) -> Function:
+    """Returns a class by its name, or by its way there: ``Outer.Inner``.
+
+    Raises:
+        InvalidArgument: It is not there.
+
+    """
+    try:
+        found = modules(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(
+            f"the class {name} of {module}, of which an argument is made, is not "
+            f"there: {error}"
+        ) from error
+    return cast("Function", found)
+
+
+def importable_class(module: str, name: str) -> Function:
+    """Returns a class of this program's; raises as ``class_in``."""
+    return class_in(importlib.import_module, module, name)
+
+
+def nesting(
+    function: Function,
+    forms: Mapping[str, Form],
+    find_class: FindClass = importable_class,
+) -> Function:
     """Returns ``function`` called with single inputs, of which arguments are made.
 
     Args:
         function: Takes the arguments in ``forms``, and further inputs by their names.
         forms: By argument.
+        find_class: Where classes come from.
+
+    Raises:
+        InvalidArgument: A class is not there.
 
     """
     if not forms:
         return function
+    classes = {
+        path: find_class(*path.split(":"))
+        for form in forms.values()
+        for path in classes_in(form)
+    }
     used = {name for form in forms.values() for name in names_in(form)}
 
     def call(**inputs: object) -> object:
-        built = {name: _built(form, inputs) for name, form in forms.items()}
+        built = {name: _built(form, inputs, classes) for name, form in forms.items()}
         others = {name: v for name, v in inputs.items() if name not in used}
         return function(**others, **built)
 
@@ -117,31 +161,59 @@ def names_in(form: object) -> Iterator[str]:
         case {"tuple": list() as items, **more} if not more:
             for part in items:
                 yield from names_in(part)
+        case {"class": str() as path, "fields": Mapping() as parts, **more} if (
+            not more and path.count(":") == 1
+        ):
+            for part in parts.values():
+                yield from names_in(part)
         case _:
             raise ValueError(f"{form!r} is no argument's form")
 
 
-def _built(form: object, inputs: Mapping[str, object]) -> object:
+def classes_in(form: object) -> Iterator[str]:
+    """Yields the classes that a form names: ``module:Name``."""
+    match form:
+        case {"class": str() as path, "fields": Mapping() as parts}:
+            yield path
+        case {"dict": Mapping() as parts}:
+            pass
+        case {"list": list() as items} | {"tuple": list() as items}:
+            parts = dict(enumerate(items))
+        case _:
+            return
+    for part in parts.values():
+        yield from classes_in(part)
+
+
+def _built(
+    form: object, inputs: Mapping[str, object], classes: Mapping[str, Function]
+) -> object:
     match form:
         case str():
             return inputs[form]
         case {"dict": parts}:
-            return {key: _built(part, inputs) for key, part in parts.items()}
+            return {key: _built(part, inputs, classes) for key, part in parts.items()}
         case {"list": items}:
-            return [_built(part, inputs) for part in items]
+            return [_built(part, inputs, classes) for part in items]
         case {"tuple": items}:
-            return tuple(_built(part, inputs) for part in items)
+            return tuple(_built(part, inputs, classes) for part in items)
+        case {"class": path, "fields": parts}:
+            fields = {key: _built(part, inputs, classes) for key, part in parts.items()}
+            return classes[path](**fields)
     return None
 
 
-def called_by_name(source: ModelSource, key: str, function: Function) -> Function:
+def called_by_name(
+    source: ModelSource, key: str, function: Function, find_class: FindClass
+) -> Function:
     """Returns a signature's function as requests call it, by what the entry says.
 
     Entry "arguments": by signature, the form of each argument that is a container.
     Entry "flattened": the signatures whose result is made flat.
 
     Raises:
-        InvalidArgument: The entry is malformed or names inputs there are none of.
+        InvalidArgument: The entry is malformed or names inputs or classes there are
+            none of.
 
     """
     everything = source.entry.get("arguments", {})
@@ -161,5 +233,8 @@ def called_by_name(source: ModelSource, key: str, function: Function) -> Functio
             f"{', '.join(sorted(named - source.signatures[key].inputs.keys()))}, "
             f"which signature {key!r} does not have as inputs"
         )
-    function = nesting(function, cast("Mapping[str, Form]", forms))
+    try:
+        function = nesting(function, cast("Mapping[str, Form]", forms), find_class)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{source.id.slashed}: {error.message}") from error
     return flattening(function) if key in flattened else function

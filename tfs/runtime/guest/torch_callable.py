@@ -18,7 +18,7 @@ from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.module_call import module_call
-from tfs.runtime.guest.nested_values import called_by_name
+from tfs.runtime.guest.nested_values import FindClass, called_by_name
 from tfs.runtime.guest.torch_tensor import (
     TORCH_DTYPES,
     flatten,
@@ -316,7 +316,21 @@ def num_rows_of(signature: Signature, inputs: Tensors) -> int:
     return 1
 
 
-def methods_of(source: ModelSource, target: object) -> dict[str, Function]:
+def no_classes(module: str, name: str) -> Function:
+    """Refuses a class: what has no code of its own has none.
+
+    Raises:
+        InvalidArgument: Always.
+
+    """
+    raise InvalidArgument(
+        f"arguments of the class {name} of {module} are made for torch_package only"
+    )
+
+
+def methods_of(
+    source: ModelSource, target: object, find_class: FindClass = no_classes
+) -> dict[str, Function]:
     """Returns the function of each signature: entry "methods", else the call itself.
 
     Each takes the signature's inputs by name, whatever containers its method wants.
@@ -338,7 +352,7 @@ def methods_of(source: ModelSource, target: object) -> dict[str, Function]:
                 f"{source.id.slashed}: signature {name!r} needs a method {method!r}, "
                 f"which {type(target).__name__} does not have"
             )
-        functions[name] = called_by_name(source, name, function)
+        functions[name] = called_by_name(source, name, function, find_class)
     return functions
 
 

@@ -29,6 +29,7 @@ from tfs.runtime.guest.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.nested_values import class_in
 from tfs.runtime.guest.packed_convolutions import quicken_convolutions
 from tfs.runtime.guest.quickening import quicken
 from tfs.runtime.guest.sealed_file import SealedFile
@@ -70,7 +71,8 @@ def load(
             quicken(model)
             if source.packs_weights:
                 quicken_convolutions(model, by_address(reader.mappings))
-        functions = methods_of(source, model)
+        find_class = functools.partial(class_in, importer.import_module)
+        functions = methods_of(source, model, find_class)
     except BaseException:
         close_package(importer)
         raise
