@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from sources.storage import Contents
-from tfs.core.version_directory import MANIFEST, MAX_DESCRIPTION_BYTES
+from tfs.core.manifest import MANIFEST
+from tfs.core.version_directory import MAX_DESCRIPTION_BYTES
 
 # A change made on another machine raises no inotify event here (NFS and its kin),
 # or may raise none (FUSE and pass-through mounts of virtual machines).

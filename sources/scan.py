@@ -24,9 +24,10 @@ from sources.version_policy import (
     choose,
     name_versions,
 )
+from tfs.core.manifest import MANIFEST
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.version_directory import MANIFEST, PLATFORM_BY_FILE, SIGNATURES
+from tfs.core.version_directory import PLATFORM_BY_FILE, SIGNATURES
 
 SELF_DESCRIBING: Final = frozenset(
     {"model.pt2", "servable.py", "table.csv", "table.json"}

@@ -45,7 +45,8 @@ from tfs.core.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from tfs.core.version_directory import MANIFEST, TEMPORARY_PREFIX, FileEntry, Manifest
+from tfs.core.manifest import MANIFEST, FileEntry, Manifest
+from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ import torch
 import tfs.export
 from tests.benchmarks.models.one_layer import OneLayer
 from tests.benchmarks.server_process import ServerProcess
-from tfs.core.version_directory import Producer, commit
+from tfs.core.manifest import Producer
+from tfs.core.version_directory import commit
 from tfs.servables.hashmap import table_signatures
 from tfs.servables.lookup_table import read_table
 

@@ -11,8 +11,8 @@ from tests.e2e.serving import export_scale
 from tests.handlers.test_warmup import classify_log, predict_log
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
-from tfs.core.version_directory import read_manifest, verify_files
-from tfs.handlers.warmup_file import WARMUP_FILE, read_warmup_requests
+from tfs.core.version_directory import WARMUP_REQUESTS, read_manifest, verify_files
+from tfs.handlers.warmup_file import read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
 
@@ -95,7 +95,7 @@ def test_a_log_that_is_being_written_gives_what_is_whole(
 
 def test_a_manifest_that_lists_the_file_lets_go_of_it(version: Path) -> None:
     """A version stays loadable at every moment: no digest is ever wrong."""
-    file = version / WARMUP_FILE
+    file = version / WARMUP_REQUESTS
     file.parent.mkdir()
     file.write_bytes(b"")
     manifest = json.loads((version / "servable.json").read_text())
@@ -129,4 +129,4 @@ def test_a_mistake_is_one_line(
     """What is wrong is said, and nothing is written."""
     assert main(["warmup", "record", str(version), *words]) == 1
     assert problem in capsys.readouterr().err
-    assert not (version / WARMUP_FILE).exists()
+    assert not (version / WARMUP_REQUESTS).exists()

@@ -21,15 +21,18 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
+from tfs.core.manifest import (
+    MANIFEST,
+    Manifest,
+    Producer,
+    read_signatures,
+)
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.signature_json import signature_to_json
 from tfs.core.version_directory import (
     EXAMPLES,
-    MANIFEST,
     MAX_DESCRIPTION_BYTES,
     PLATFORM_BY_FILE,
-    Manifest,
-    Producer,
     commit,
     file_digest,
     fingerprint,
@@ -38,7 +41,6 @@ from tfs.core.version_directory import (
     payload_files,
     read_failure,
     read_manifest,
-    read_signatures,
     verify_files,
 )
 

@@ -25,8 +25,9 @@ from tfs.core.errors import (
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
+from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.handlers.warmed_loader import WarmedLoader
-from tfs.handlers.warmup_file import MAX_RECORDS, WARMUP_FILE
+from tfs.handlers.warmup_file import MAX_RECORDS
 from tfs.handlers.warmup_replay import WarmupOptions, replay
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.testing.fake_clock import FakeClock
@@ -59,7 +60,7 @@ def multi_log() -> bytes:
 
 
 def write(version: Path, *records: bytes) -> str:
-    file = version / WARMUP_FILE
+    file = version / WARMUP_REQUESTS
     file.parent.mkdir()
     file.write_bytes(b"".join(map(frame, records)))
     return str(version)
@@ -123,7 +124,7 @@ def test_what_is_not_offered_cannot_be_replayed(
 def test_a_file_of_another_format_is_data_loss(tmp_path: Path) -> None:
     """UnsupportedFileFormat: what is no TFRecord file says so."""
     path = write(tmp_path)
-    (tmp_path / WARMUP_FILE).write_bytes(b"{}" * 20)
+    (tmp_path / WARMUP_REQUESTS).write_bytes(b"{}" * 20)
     with pytest.raises(DataLoss, match="verify your warmup data is in TFRecord format"):
         replay(EchoServable(), path)
 
@@ -221,7 +222,7 @@ def test_a_failed_replay_leaves_nothing_loaded(tmp_path: Path) -> None:
 def test_warm_up_can_be_switched_off(tmp_path: Path) -> None:
     """--enable_model_warmup=false reads no file, not even a damaged one."""
     path = write(tmp_path)
-    (tmp_path / WARMUP_FILE).write_bytes(b"damaged")
+    (tmp_path / WARMUP_REQUESTS).write_bytes(b"damaged")
     inner = OneLoader()
     warmed(inner, path, Stats(), on=False).load(ServableId("m", 3))
     assert inner.servable.tasks == []

@@ -9,7 +9,7 @@ import pytest
 
 from sources import local_storage
 from sources.local_storage import LocalFileSystem
-from tfs.core.version_directory import MANIFEST
+from tfs.core.manifest import MANIFEST
 
 FILES = LocalFileSystem()
 

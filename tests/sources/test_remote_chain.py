@@ -15,13 +15,8 @@ from sources.storage import Contents
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.sources.test_version_cache import SIGNATURE
-from tfs.core.version_directory import (
-    Producer,
-    commit,
-    new_version,
-    read_manifest,
-    verify_files,
-)
+from tfs.core.manifest import Producer
+from tfs.core.version_directory import commit, new_version, read_manifest, verify_files
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget
 

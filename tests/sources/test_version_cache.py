@@ -24,8 +24,9 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
+from tfs.core.manifest import FileEntry, Manifest
 from tfs.core.signature_json import signature_from_json
-from tfs.core.version_directory import FileEntry, Manifest, read_manifest, verify_files
+from tfs.core.version_directory import read_manifest, verify_files
 
 SIGNATURE = signature_from_json(
     {"method": "predict", "inputs": {}, "outputs": {"y": {"dtype": "int8", "shape": [1]}},

@@ -14,11 +14,7 @@ from tfs.cli.admin_client import add_connection_arguments, ask
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.core.version_directory import (
-    BATCHING_PARAMETERS,
-    is_committed,
-    read_manifest,
-)
+from tfs.core.version_directory import BATCHING_PARAMETERS, is_committed, read_manifest
 
 if TYPE_CHECKING:
     from tfs.core.servable import Servable

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from tfs.cli.inputs import HELP, read_inputs, read_json
 from tfs.cli.logged_requests import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.manifest import MANIFEST, read_signatures
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
 from tfs.core.version_directory import (
-    MANIFEST,
+    WARMUP_REQUESTS,
     is_committed,
     read_manifest,
-    read_signatures,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def add_parser(
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from tfs.handlers.warmup_file import MAX_RECORDS, WARMUP_FILE, read_warmup_requests
+    from tfs.handlers.warmup_file import MAX_RECORDS, read_warmup_requests
 
     path = arguments.version_dir
     signatures = _signatures(path)
@@ -91,9 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"{len(entries)} requests; a server replays {MAX_RECORDS} at most"
         )
-    _release(path, WARMUP_FILE.replace(os.sep, "/"))
-    _write(Path(path, WARMUP_FILE), entries)
-    print(f"{len(entries)} requests in {os.path.join(path, WARMUP_FILE)}")
+    _release(path, WARMUP_REQUESTS)
+    _write(Path(path, WARMUP_REQUESTS), entries)
+    what = "request" if len(entries) == 1 else "requests"
+    print(f"{len(entries)} {what} in {os.path.join(path, WARMUP_REQUESTS)}")
     return 0
 
 

@@ -6,9 +6,10 @@ import math
 import os
 
 from tfs.core.errors import InvalidArgument
+from tfs.core.manifest import MANIFEST
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
-from tfs.core.version_directory import EXAMPLES, MANIFEST
+from tfs.core.version_directory import EXAMPLES
 
 
 def read_example(folder: str, signature: Signature) -> dict[str, TensorView]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.version_directory import BATCHING_PARAMETERS, Producer, new_version
+from tfs.core.manifest import Producer
+from tfs.core.version_directory import BATCHING_PARAMETERS, new_version
 
 
 @dataclass(frozen=True, slots=True)

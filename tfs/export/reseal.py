@@ -8,13 +8,9 @@ import shutil
 import torch
 
 from tfs.core.example_inputs import read_example
+from tfs.core.manifest import Manifest
 from tfs.core.servable_id import ServableId
-from tfs.core.version_directory import (
-    Manifest,
-    commit,
-    payload_files,
-    read_manifest,
-)
+from tfs.core.version_directory import commit, payload_files, read_manifest
 from tfs.export.publish import producer, publish
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import PLATFORMS, ModelSource

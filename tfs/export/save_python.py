@@ -16,10 +16,11 @@ from typing import Final
 import torch
 
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.manifest import read_signatures
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
-from tfs.core.version_directory import EXAMPLES, commit, read_signatures
+from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.derive import Derived
 from tfs.export.examples import place_examples
 from tfs.export.opened_files import watched_files

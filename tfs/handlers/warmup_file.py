@@ -13,10 +13,9 @@ from google.protobuf.message import DecodeError
 
 from tfs.codec.tfrecord import read_records
 from tfs.core.errors import DataLoss, InvalidArgument
-from tfs.core.version_directory import read_failure
+from tfs.core.version_directory import WARMUP_REQUESTS, read_failure
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
-WARMUP_FILE: Final = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS: Final = 1000
 
 
@@ -30,7 +29,7 @@ def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog
         Unavailable: It cannot be read now.
 
     """
-    where = os.path.join(path, WARMUP_FILE)
+    where = os.path.join(path, WARMUP_REQUESTS)
     try:
         file = open(where, "rb")  # noqa: SIM115  # closed below; a generator's
     except FileNotFoundError:

@@ -27,10 +27,11 @@ from tfs.core.errors import (
 from tfs.core.servable import CancelToken, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.handlers import example_rpc
 from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.warmup_file import MAX_RECORDS, WARMUP_FILE, read_warmup_requests
+from tfs.handlers.warmup_file import MAX_RECORDS, read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
 
 _UNSUPPORTED: Final = ("session_run_log", "predict_streamed_log")
@@ -81,7 +82,7 @@ def replay(
         if index >= MAX_RECORDS:
             raise InvalidArgument(
                 f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at "
-                f"{os.path.join(path, WARMUP_FILE)}"
+                f"{os.path.join(path, WARMUP_REQUESTS)}"
             )
         num += 1
         handlers = handlers or _handlers(servable)  # most versions need none

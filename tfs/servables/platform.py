@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.loader import Loader
+from tfs.core.manifest import read_signatures
 from tfs.core.servable import Servable
 from tfs.core.signature import Signature
 from tfs.core.version_directory import (
@@ -17,7 +18,6 @@ from tfs.core.version_directory import (
     is_committed,
     read_description,
     read_manifest,
-    read_signatures,
 )
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource

@@ -7,9 +7,10 @@ from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.loader import Loader
+from tfs.core.manifest import read_signatures
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
-from tfs.core.version_directory import SIGNATURES, read_signatures
+from tfs.core.version_directory import SIGNATURES
 from tfs.servables.class_literals import class_literal
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
