@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -236,6 +238,25 @@ def test_notification_comes_once() -> None:
     world.publish("a", 1, S.UNLOADING)
     world.publish("a", 1, S.AVAILABLE)
     assert len(world.reached) == 1
+
+
+def test_who_was_told_is_forgotten() -> None:
+    """A server that waits for every reload would otherwise keep what each waited with."""
+    world = World()
+
+    class Heard:
+        def __call__(self, _: bool, __: object) -> None:
+            """Hears it."""
+
+    heard = Heard()
+    is_alive = weakref.ref(heard)
+    request = ServableRequest.specific("a", 1)
+    world.monitor.notify_when_reached([request], S.AVAILABLE, heard)
+    del heard
+    assert is_alive() is not None
+    world.publish("a", 1, S.AVAILABLE)
+    gc.collect()
+    assert is_alive() is None
 
 
 def test_closed_waiter_hears_nothing() -> None:

@@ -624,6 +624,22 @@ def test_an_override_survives_a_restart(tmp_path: Path) -> None:
     assert again.show().overrides_path == str(tmp_path / "overrides.pbtxt")
 
 
+def test_an_override_that_the_file_says_itself_is_gone_for_good(tmp_path: Path) -> None:
+    """Whoever takes it out of the file again is not sent back by a restart."""
+    operator = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    operator.ask("rollback", pb.RollbackRequest(model="a"))
+    env = operator.env
+    said = model("a", "", f"{ALL} traffic {{ primary: 1 }}")
+    env.apply(said, origin=Origin.CONFIG_FILE)
+    assert not operator.show().overrides
+    env.apply(model("a", "", ALL), origin=Origin.CONFIG_FILE)
+    assert env.served("a") == 2
+    env.kill()
+    again = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
+    assert again.env.served("a") == 2
+    assert not again.show().overrides
+
+
 def test_a_server_starts_without_damaged_overrides(tmp_path: Path) -> None:
     """It serves what its config file says, and says what it left out."""
     (tmp_path / "overrides.pbtxt").write_text("damaged {")

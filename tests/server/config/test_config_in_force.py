@@ -206,6 +206,19 @@ def test_a_change_to_what_is_not_there_is_told_though_the_old_version_serves(
     assert one(env.apply(model("a", base_path, labelled))).error is None
 
 
+def test_a_change_that_the_manager_has_not_heard_of_is_waited_for(
+    env: Environment,
+) -> None:
+    """Until then what serves is what served before, and says nothing of the change."""
+    env.add_version("a", 1, "/models/other")
+    outcomes = env.apply(model("a", "/models/other"), settles=False)
+    env.run_posted()  # those who wait are looked after; the manager has not stepped
+    assert outcomes == []
+    env.settle()
+    assert one(outcomes).error is None
+    assert env.served_path("a") == "/models/other/1"
+
+
 def test_a_primary_that_is_not_there_is_told_with_what_serves_meanwhile(
     env: Environment,
 ) -> None:
