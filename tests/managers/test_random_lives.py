@@ -108,17 +108,17 @@ class Lives:
 
     def _loader(self, servable_id: ServableId) -> FakeLoader:
         kind = self.random.choice(("good",) * 6 + ("flaky", "busy", "corrupt", "stuck"))
-        errors: list[BaseException | None] = {
+        errors: dict[str, list[BaseException | None]] = {
             "flaky": [Unavailable("flaky")],
             "busy": [Unavailable("busy")] * 9,
             "corrupt": [InvalidArgument("corrupt")] * 9,
-        }.get(kind, [])
+        }
         estimate_errors = [Unavailable("hiccup")] * (self.random.random() < 0.1)
         loader = FakeLoader(
             servable_id,
             ram_bytes=self.random.choice((1, 3, 6, 20, 60)),
             peak_bytes=2,
-            errors=errors,
+            errors=errors.get(kind, ()),
             estimate_errors=estimate_errors,
             unload_error=RuntimeError("stuck") if kind == "stuck" else None,
             log=self.log,
