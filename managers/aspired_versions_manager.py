@@ -3,11 +3,11 @@
 Everything is decided in ``step``: it takes in what sources said (Inbox, reconcile),
 forgets what is over, plans for each changed servable what to do next (Planner), and
 begins as much of it as the pools can take (ActionQueue). Tests call ``step`` themselves;
-a server starts the driver, which calls it when something changed. Nothing is polled:
-TensorFlow Serving takes one action in the whole server per 100 ms.
+a server starts the driver, which calls it when something changed. Nothing is polled
+(TensorFlow Serving takes one action in the whole server per 100 ms).
 
-Only servables that something happened to are looked at, so a step costs what changed
-and not what is managed.
+A step looks only at servables to which something happened: its cost grows with what
+changed, not with what is managed.
 
 (TensorFlow Serving: core/aspired_versions_manager.h.)
 """
@@ -206,12 +206,12 @@ class AspiredVersionsManager:
         self._inbox.note_change(name, is_urgent=True)
 
     def try_again(self, name: str, versions: AbstractSet[int]) -> None:
-        """Has versions of ``name`` that failed loaded again, soon; never blocks.
+        """Has aspired versions of ``name`` that failed loaded again, soon; never blocks.
 
-        Namely those that a source aspires: one that failed begins anew, with all its
-        retries; one that pauses between two attempts has the next one now; one that serves
-        with a fault (``report_servable_error``) is loaded beside itself, or after itself, as
-        its policy says. Others stay as they are. ``has_taken_in_all`` tells when.
+        A version that failed begins anew, with all its retries. One that pauses between
+        two attempts has the next one now. One that serves with a fault
+        (``report_servable_error``) is loaded beside itself, or after itself, as its policy
+        says. Others stay as they are. ``has_taken_in_all`` tells when it has begun.
         """
         self._inbox.try_again(name, versions)
 
@@ -287,10 +287,10 @@ class AspiredVersionsManager:
 
     @property
     def disturbs_nobody(self) -> bool:
-        """Whether loads have nobody to make way for.
+        """Whether loads have nobody to make way for. Thread-safe.
 
-        While a server starts, and while nothing can be requested of it: between the
-        versions of its only model, where one goes before the next comes, too. Thread-safe.
+        So it is while a server starts, and while nothing can be requested of it; for
+        instance between two versions of its only model, if one goes before the next comes.
         """
         return self._is_lending or self.serving_map.is_empty
 
@@ -315,7 +315,7 @@ class AspiredVersionsManager:
         return self._unload_executor.close(deadline_s) and is_loaded_closed
 
     def step(self) -> float | None:
-        """Does all that can be done now; returns when there will be more by itself.
+        """Does all that can be done now; returns when there will be more without a change.
 
         Begins loads and unloads and waits for none, unless executors are inline.
 

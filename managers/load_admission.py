@@ -1,4 +1,4 @@
-"""Which loads may begin for the memory that there is, and which of them wait.
+"""Which loads may begin with the memory there is, and which must wait.
 
 The decision phase of loads and unloads: short, one at a time, in the order of asking.
 What was decided is carried out beside others (LoadExecution, UnloadExecution), which come
@@ -31,8 +31,8 @@ class LoadAdmission:
     not fit an empty machine, or finds no room while nothing executes, fails; in the latter
     case it is marked as refused, and its manager may try again when others have ended.
 
-    Room may be promised to a load that is to come: what is unloaded for it is not for
-    others, who wait until it was decided on.
+    Room may be promised to a load that is to come: the memory of what is unloaded for it
+    is not given to others, which wait until that load was decided on.
 
     Thread-safe; never blocks.
 
@@ -74,9 +74,10 @@ class LoadAdmission:
             return managed in self._deferred
 
     def take_room_made(self) -> bool:
-        """Whether, since this was last called, there may have come to be room.
+        """Whether room may have been made since this was last called.
 
-        Something ended, or a load that others wait behind was decided on or given up.
+        That is, whether something ended, or a load that others wait behind was decided on
+        or given up.
         """
         with self._lock:
             was_made, self._may_have_made_room = self._may_have_made_room, False
@@ -146,8 +147,8 @@ class LoadAdmission:
 
         Returns:
             None, or why it may not stay: it takes clearly more than was expected, and more
-            than there is beside the others. Its load ends then, with what it made undone; where
-            it could fit some day it is marked as refused.
+            than the others leave. Then its load is undone and ends; if it could fit some
+            day it is marked as refused.
 
         """
         expected = managed.reserved
@@ -192,8 +193,8 @@ class LoadAdmission:
         """Fails a load for want of memory before it was asked for.
 
         Args:
-            managed: Would not fit even if others were unloaded for it.
-            going: Those; they stay.
+            managed: The version, which would not fit even without ``going``.
+            going: What would have been unloaded for it, and stays.
 
         """
         assert self._tracker is not None
@@ -241,7 +242,7 @@ class LoadAdmission:
         return self._tracker.would_fit(wanted, freed)
 
     def _forget_promises_locked(self) -> None:
-        """Drops promises to whom nobody wants any more, or was decided on."""
+        """Drops promises to versions that are unwanted by now, or were decided on."""
         states = (HarnessState.NEW, HarnessState.LOAD_REQUESTED)
         for heir in list(self._promises):
             if not heir.harness.is_aspired or heir.harness.state not in states:

@@ -1,8 +1,8 @@
 """What to do next of one servable: its policy's answer, as far as it can be done.
 
 Policies are pure functions of one servable's versions. What they cannot see is added here:
-what was unloaded and may come back (StandIns), memory (RoomCheck), versions whose elder is
-still on its way out or whose loader is at work, and that the manager closes.
+versions that were unloaded and may come back (StandIns), memory (RoomCheck), versions
+whose elder is still being unloaded or whose loader is at work, and the manager's closing.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _without_waiting(
 ) -> Sequence[Action]:
     """Leaves out loads of versions whose elder is still on its way out.
 
-    That is gone first, unless it takes so long that nobody waits for it. One that serves
-    may stay meanwhile; whether it does is the policy's to say.
+    The elder goes first, unless it takes so long that nobody waits for it. An elder that
+    serves may stay meanwhile; that is for the policy to say.
     """
     oldest_on_its_way: dict[int, int] = {}
     for v in versions:

@@ -1,4 +1,4 @@
-"""What a source's word changes, compared with what is managed: decided, not done."""
+"""What must change so that what is managed is what a source aspires; decided, not done."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What to do so that what is managed is what is aspired, in this order.
+    """What to do, in this order.
 
     Attributes:
-        wanted_again: Was not aspired, and simply goes on serving, or loading.
-        unaspired: Is not aspired any more, and why.
-        given_up: Was not aspired before; its load is in the way.
-        new: Is to be managed; perhaps beside another harness of the version.
+        wanted_again: Harnesses that were not aspired and are again; they simply go on
+            serving, or loading.
+        unaspired: Harnesses that are no longer aspired, and why.
+        given_up: Harnesses that were not aspired before, whose loads are in the way.
+        new: Versions to be managed, perhaps beside another harness of the version.
 
     """
 
@@ -35,8 +36,8 @@ class Reconciliation:
 def reconcile(aspired: Aspired, harnesses: Sequence[LoaderHarness]) -> Reconciliation:
     """Compares what a source aspires of a servable with what is managed of it.
 
-    A version that is aspired with the loader that it has is left alone. One that comes
-    with another is replaced: its harness is not aspired any more, and a new one is.
+    A version that is aspired with the loader it has is left alone. One that comes with
+    another loader is replaced: its harness is no longer aspired, and a new one is.
 
     Args:
         aspired: All versions that should exist; of two with one number the last counts.

@@ -270,10 +270,10 @@ class FileSystemSource:
         self._agenda.insist_on_all()
 
     def say_again(self, name: str) -> None:
-        """Has what there is of a servable looked at and said again; never waits for a scan.
+        """Has a servable looked at, and its versions emitted again even if nothing changed.
 
-        By the source's thread if it runs, else before this returns. So targets try anew what
-        they failed to make of it. ``wait_applied`` waits for it.
+        By the source's thread if it runs, else before this returns; never waits for a scan,
+        ``wait_applied`` does. Targets then try again what failed before.
         """
         self._agenda.repeat(name)
         if self._thread is None and self._outlet.is_connected:

@@ -1,9 +1,9 @@
 """Reads a PredictRequest like one that was read before, without parsing it.
 
-Clients send the same message over and over, with other elements. A message read before
-is kept without its tensors' elements; one that equals it byte for byte around them is
-read the same way. That is right because what is left out, the gaps, was accepted
-whatever it held: a parser takes the same way through both messages.
+Clients send the same message over and over, with other elements. A message that was read
+is kept without its tensors' elements, which leaves gaps; a message that equals it byte for
+byte around the gaps is read the same way. That is right because any content of a gap is
+accepted: a parser would take the same path through both messages.
 """
 
 from __future__ import annotations

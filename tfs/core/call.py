@@ -106,7 +106,7 @@ class Call(Protocol):
     def on_cancel(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` if the call ends without being finished by its handler.
 
-        At once, if it has ended already.
+        If it has ended already, ``fn`` is called before this returns.
         """
         ...
 

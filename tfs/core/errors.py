@@ -132,8 +132,8 @@ class InvalidItems(InvalidArgument):
     def to_bytes(self, limit_bytes: int) -> bytes:
         """Returns a form for another process, of at most ``limit_bytes`` >= 1,024.
 
-        Rows that do not fit are left out, the first never is; who runs the others
-        again meets them then.
+        Rows that do not fit are left out, but never the first: the others are run again,
+        and those that are wrong show then.
         """
         rows = {row: why[:200] for row, why in sorted(self.rows.items())}
         while True:
@@ -292,10 +292,10 @@ def serving_error(error: BaseException, context: str) -> ServingError:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Lets go of the frames that an error was raised through, and its causes.
+    """Lets go of the frames that an error and its causes were raised through.
 
-    Whoever keeps an error keeps every local variable of them otherwise, models of
-    gigabytes among them. Log the traceback before.
+    Otherwise an error that is kept keeps all their local variables, models of gigabytes
+    among them. Log the traceback before.
     """
     left, seen = [error], set[int]()
     while left:

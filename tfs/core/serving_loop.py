@@ -79,13 +79,13 @@ class ServingLoop:
     Attributes:
         num_failures: Callbacks that raised since the start.
         longest_round_s: Longest round since it was last reset to 0.
-        thread_ident: The thread the loop runs on; 0 before it runs. For who asks on
-            every task, and finds :attr:`is_loop_thread` a call too many.
-        native_ident: The same thread as the system numbers it.
-        owns_thread: Whether its thread runs nothing else, from beginning to end: what is
-            set for that thread once stays so.
-        busy_since_s: When the round began that runs now; None between rounds. For
-            whoever watches the loop from another thread.
+        thread_ident: The thread the loop runs on; 0 before it runs. For code that asks
+            on every task, where :attr:`is_loop_thread` would be a call too many.
+        native_ident: The system's number of the same thread.
+        owns_thread: Whether its thread runs nothing else, from beginning to end, so that
+            what is set for that thread once stays set.
+        busy_since_s: When the round that runs now began; None between rounds. For
+            watching the loop from another thread.
 
     """
 
@@ -168,14 +168,14 @@ class ServingLoop:
                 self._epoll.unregister(fd)
 
     def look_until(self, when_s: float, backoff: SpinBackoff) -> None:
-        """Has the loop look for what is due again and again, rather than sleep.
+        """Has the loop look for work again and again instead of sleeping.
 
-        For who expects something within microseconds: a look saves the wake-up. 0 takes
-        it back.
+        For a caller that expects something within microseconds: a look saves the wake-up.
 
         Args:
-            when_s: When to sleep after all; rounds in between change nothing about it.
-            backoff: The caller's own: where looks were in vain the loop sleeps
+            when_s: When to sleep after all, by the clock; rounds in between do not change
+                it. 0 takes an earlier call back.
+            backoff: The caller's own; where its looks were in vain the loop sleeps
                 nevertheless.
 
         """

@@ -223,13 +223,13 @@ class PredictHandler:
     ) -> bool:
         """Starts requests of one template by their plan, none of low priority.
 
-        Returns False, with nothing done, if that is not as good as one by one: there
-        is no plan for them, no room for all of them, or something is wrong.
+        Returns False, with nothing done, if they must be started one by one: there is
+        no plan for them, no room for all of them, or something is wrong with one.
 
         Args:
             template: What they have in common.
-            calls: Whose they are.
-            elements: What is each one's own.
+            calls: The calls that they came with.
+            elements: The elements of each.
             is_all: Whether no others came with them, so that nothing is to be gained by
                 queueing them.
 
@@ -306,8 +306,8 @@ def _answer_now(
 ) -> bool:
     """Computes and answers requests that entered, if that can be done here and now.
 
-    All that differs from submitting them is what it takes. False, with nothing done,
-    where they are to be submitted; who gave up is told apart there.
+    Returns False, with nothing done, if they must be submitted instead, where those that
+    were given up are sorted out. Otherwise the only difference is what it costs.
     """
     for call in calls:
         deadline_s = call.deadline_s

@@ -1,15 +1,15 @@
 """How requests like one seen before are answered: everything but their elements.
 
-Requests of one client differ in their tensors' elements and in nothing else. What
-their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; what a
-version makes of it is a plan. It settles once what decoding, signature, checks, gate
-and counters come to, so that requests that come together are pinned, queued, answered
-and counted together.
+As a rule the requests of one client differ in nothing but the elements of their tensors.
+What their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; what a
+version makes of that is a plan. It settles decoding, signature, checks, gate and counters
+once, so that requests that come together are pinned, queued, answered and counted
+together.
 
-A plan says nothing that could change: it belongs to one handle, which is one loaded
-version, and to one model gate, and whoever uses it looks both up anew. A label that
-moved, a swap, a rollback or an unload bring another handle and with it another plan.
-What a plan does not know is left to the ordinary way, errors included.
+A plan says nothing that could change: it belongs to one handle, that is one loaded
+version, and to one model gate, and both are looked up anew each time it is used. A label
+that moves, a swap, a rollback or an unload bring another handle, and so another plan.
+Whatever a plan does not know goes the ordinary way, errors included.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tfs.handlers.predict_answers import PredictAnswers
 
 
 class RequestPlan:
-    """What a version makes of requests that differ in their elements alone.
+    """What a version makes of requests that differ in nothing but their elements.
 
     A :class:`~tfs.core.servable.TaskForm`. Immutable.
 
     Attributes:
         inputs: Name, dtype and shape of each tensor.
         num_rows: Rows of each request.
-        signature: Which they ask for, without defaults; they fit it.
+        signature: The one they ask for, which has no defaults; they fit it.
         signature_name: Its key.
         answers: How their tasks end.
 

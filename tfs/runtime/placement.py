@@ -38,8 +38,9 @@ class PlacementOptions:
     """What was asked for and what this host offers. Immutable.
 
     Attributes:
-        backend: AUTO measures; anything else is taken, if it can be had.
-        isolation_required: Only a process contains what a model does.
+        backend: AUTO goes by measurements; any other is taken, if this host has it.
+        isolation_required: Whether the version must run in a process, because only that
+            contains what a model does.
         device: Where the model computes.
         process_available: Whether this host has the process backend.
         torch_imported: Whether the server process imported torch at its start; it

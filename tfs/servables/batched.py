@@ -1,8 +1,8 @@
 """Joins concurrent requests for a servable into batches.
 
-The one place where batching meets tensors. Whatever cannot be batched goes to the
-servable underneath as it came: unbatched signatures, rows that depend on their
-neighbours, requests without rows.
+The one place where batching meets tensors. Requests that cannot be batched go to the
+servable underneath as they came: those of unbatched signatures, those whose rows depend
+on their neighbours, and those without rows.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class BatchedServable:
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
-        reserves: What to know of a signature that is batched, by key: that only equal
-            lengths are joined, that nothing showed its rows to be independent.
+        reserves: What an operator should know of a signature that is batched, by key:
+            that only equal lengths are joined, or that nothing showed its rows to be
+            independent.
 
     """
 
@@ -171,11 +172,11 @@ class BatchedServable:
         on_drained: Callable[[], None] | None = None,
         heir: BatchedServable | None = None,
     ) -> None:
-        """Answers what comes from now on UNAVAILABLE and computes what waits.
+        """Answers new requests with UNAVAILABLE and computes those that wait.
 
-        ``on_drained`` runs on the loop when nothing of this is left there. Returns at
-        once; idempotent but for the callback. Its numbers are published no more;
-        ``heir``, which answers for the version from now on, counts on from them.
+        Returns at once; idempotent but for the callback. ``on_drained`` runs on the loop
+        when nothing of this is left there. Its numbers are no longer published; ``heir``,
+        which answers for the version from now on, continues them.
         """
         heirs = {} if heir is None else heir._batched
         if self._stats is not None:
@@ -220,7 +221,7 @@ def _why_not(
 
 
 def _reserve(measured: SignatureProfile) -> str:
-    """Returns what to know of a signature although it is batched; mostly nothing."""
+    """Returns a signature's reserve, see ``reserves``; empty for most."""
     if measured.rows_independent is None:
         return (
             "as its own parameters ask; nothing showed its rows to be independent, for "

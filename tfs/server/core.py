@@ -1,7 +1,7 @@
 """What finds, loads and serves versions, as one thing that follows a config.
 
-Which config that is, and who changes it, is :class:`ConfigInForce`'s business; whether
-what it asks for answers, :class:`Readiness`'s. Here is what both are about.
+Which config that is, and who changes it, :class:`ConfigInForce` knows; whether the models
+it asks for answer, :class:`Readiness`. Here is what both work on.
 """
 
 from __future__ import annotations

@@ -75,14 +75,15 @@ DEFAULT_UNLOAD_THREADS: Final = 4
 
 
 class ModelServer:
-    """Serves a config until closed. ``start``, ``drain`` and ``close`` block.
+    """Serves a config until closed.
 
-    Thread-safe, but for those three, which belong to one thread.
+    Thread-safe, but for ``start``, ``drain`` and ``close``: these block, and belong to one
+    thread.
 
     Args:
         options: What its flags say.
-        clock: Of everything in it.
-        zygote: Runs already; None starts one when a process is wanted.
+        clock: The clock that everything in it goes by.
+        zygote: One that runs already; None starts one when a process is wanted.
 
     """
 
@@ -230,10 +231,10 @@ class ModelServer:
         return addresses
 
     def prepare(self) -> None:
-        """Imports what models need in this process; blocks a second, the first time.
+        """Imports what models need in this process; blocks for a second, the first time.
 
-        To be called after ``start``, while versions are measured in other processes;
-        a version that wants to run here before that waits for it.
+        Call it after ``start``, while versions are measured in other processes. A version
+        that is to run here waits for it.
         """
         self._fleet.prepare()
 
@@ -260,7 +261,7 @@ class ModelServer:
             log.warning("event=unload_incomplete at=deadline")
         self._endings.close()
         self._fleet.close(deadline_s)
-        # A look may hang with its store: nobody waits for what it sees.
+        # A look may hang with its store; nobody wants its outcome any more.
         self._storage.close()
         self._remote_copies.close()
         self._watchdog.close()

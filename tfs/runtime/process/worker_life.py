@@ -1,8 +1,8 @@
 """The process of one interpreter, from its start to the next one's: a state machine.
 
 The states and the moves between them are the table in ``worker_state.py``; a move that
-is not in it raises. What models there are, and whose call a death ends, is the
-interpreter's to know: it is told by the methods of :class:`WorkerUser`.
+is not in it raises. Which models there are, and whose call a death ends, only the
+interpreter knows; it is told of each move by the methods of :class:`WorkerUser`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OnReady = Callable[["ServingError | None"], None]
 
 
 class WorkerUser(Protocol):
-    """The interpreter whose worker it is. On the loop."""
+    """What is told of a worker's life: the interpreter's models. On the loop."""
 
     @property
     def has_models(self) -> bool:
@@ -80,7 +80,7 @@ class WorkerUser(Protocol):
         """Takes note of how the worker ended, before another one is started.
 
         Args:
-            how: For people.
+            how: How it died, in words.
             is_innocent: Whether no model can have been the reason.
             was_killed: Whether a SIGKILL that was not ours ended it.
 
@@ -115,10 +115,9 @@ class WorkerLife:
         link: The worker there is, or is being forked.
         conversation: With its control thread, while it lives.
         platform: What was loaded last; decides what workers bring along.
-        code: What all that is loaded on it runs; None where that differs, or where
-            nobody knows.
+        code: The code that all its models run; None if they differ, or nobody knows.
         num_deaths: How many workers died so far.
-        last_end: How the last one did, in words.
+        last_end: How the last one died, in words.
         template: Forks workers that have what is loaded, where there is one.
 
     """
@@ -382,7 +381,7 @@ class WorkerLife:
         self._user.mourn(how, awaited)
 
     def _respawn(self) -> None:
-        """Starts the next worker, now or after a pause, if anybody wants one."""
+        """Starts the next worker, now or after a pause, if one is still wanted."""
         if self.state is not WorkerState.DEAD:
             return
         if not self._is_wanted():
