@@ -279,7 +279,7 @@ class LoaderHarness:
         """
 
         def ask(loader: Loader[object]) -> None:
-            self.estimate = loader.estimate_resources()
+            self.estimate = _estimate(loader)
 
         progress = self._attempt(
             ask,
@@ -299,7 +299,7 @@ class LoaderHarness:
         if loader is None or self._state is not _S.NEW:
             return
         try:
-            self.estimate = loader.estimate_resources()
+            self.estimate = _estimate(loader)
         except (Exception, SystemExit) as error:
             log.info(
                 "event=estimate_failed servable=%s error=%s", self.id.slashed, error
@@ -379,7 +379,7 @@ class LoaderHarness:
         if self._loader is None:
             return before
         try:
-            self.estimate = self._loader.estimate_resources()
+            self.estimate = _estimate(self._loader)
         except Exception:
             log.exception("event=estimate_failed servable=%s", self.id.slashed)
             return before
@@ -485,3 +485,20 @@ class LoaderHarness:
             f"<LoaderHarness {self.id.slashed} generation={self.generation} "
             f"{self._state.value}{'' if self.is_aspired else ' unaspired'}>"
         )
+
+
+def _estimate(loader: Loader[object]) -> ResourceAllocation:
+    """Asks a loader what it takes; nothing at all counts as nothing.
+
+    Raises:
+        TypeError: It says something else; whoever adds it up would fail, for others too.
+        Exception: What the loader raises.
+
+    """
+    estimate: object = loader.estimate_resources() or ResourceAllocation()
+    if not isinstance(estimate, ResourceAllocation):
+        raise TypeError(
+            f"{type(loader).__name__}.estimate_resources returned "
+            f"{type(estimate).__name__}, not a ResourceAllocation"
+        )
+    return estimate

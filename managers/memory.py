@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.right_of_way import make_way
+
+log = logging.getLogger(__name__)
 
 TRIM_INTERVAL_S: Final = 1.0
 """A wave of unloads trims once in this time, and once after it."""
@@ -79,7 +82,7 @@ class MemoryReleaser:
                 return self._next_s
             self._next_s = now_s + self._interval_s
             self._is_owed = False
-        self._release()
+        self._release_safely()
         return None
 
     def owe(self) -> None:
@@ -103,4 +106,10 @@ class MemoryReleaser:
                 return
             self._is_owed = False
             self._next_s = now_s + self._interval_s
-        self._release()
+        self._release_safely()
+
+    def _release_safely(self) -> None:
+        try:
+            self._release()
+        except Exception:  # a version's end must be told all the same
+            log.exception("event=memory_release_failed")

@@ -632,6 +632,46 @@ def test_closed_pool_fails_loads_and_still_unloads() -> None:
     assert world.log.resident == []
 
 
+def test_memory_that_cannot_be_given_back_keeps_no_version() -> None:
+    """An unload is over although what follows it fails."""
+
+    def fail() -> None:
+        raise RuntimeError("no such library")
+
+    world = World(THREADS, releaser=lambda clock: MemoryReleaser(clock, fail))
+    world.load(world.loader("S3", 1))
+    world.settle()
+    outcome = world.begin_unload(S3_1)
+    world.settle()
+    assert outcome.is_over
+    assert world.events(S3_1)[-1] == "END"
+    world.manager.stop_managing(S3_1)
+    world.close()
+
+
+@pytest.mark.parametrize("limit_bytes", [None, 10])
+@pytest.mark.parametrize(("said", "fails"), [(None, False), (7, True)])
+def test_an_estimate_that_is_none_is_the_loaders_fault(
+    said: object,
+    fails: bool,
+    limit_bytes: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told in words, and nobody adds it up; who says nothing takes nothing."""
+    world = World(
+        THREADS, limit_bytes=limit_bytes, retry=RetryOptions(max_num_retries=0)
+    )
+    odd = world.loader("S3", 1)
+    monkeypatch.setattr(odd, "estimate_resources", lambda: said)
+    outcome = world.load(odd)
+    world.settle()
+    assert (outcome.error is not None) is fails
+    if fails:
+        assert "estimate_resources returned int" in str(outcome.error)
+    assert world.load(world.loader("S4", 1, ram_bytes=5)).error is None
+    world.close()
+
+
 def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
     """Two unloads in a row release once at once and once when it is time again."""
     released: list[float] = []
