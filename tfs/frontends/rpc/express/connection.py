@@ -8,11 +8,12 @@ calls; this class owns stream states, flow control both ways, HPACK and limits.
 It is made in layers, each a base of the next, that know only those before them, and one
 object, for all move on the same streams and windows:
 
-    SendingHalf   answers and their flow control, the end of streams
-    StreamIntake  DATA, its flow control, messages
-    FrameIntake   every other frame, by the book
-    FrameLoop     which frame is next, and shortcuts for what most of them are
-    Connection    how it begins and ends
+    SendingHalf       answers and their flow control, the end of streams
+    StreamIntake      DATA, its flow control, messages
+    FrameIntake       every other frame, by the book
+    RepeatedRequests  whole requests that begin as the one before did
+    FrameLoop         which frame is next, and shortcuts for what most of them are
+    Connection        how it begins and ends
 
 What each decides is in parts of their own: the streams (``stream_table``) and their
 states (``stream_state``), an unfinished header block (``header_block``) and what is in
@@ -33,7 +34,7 @@ from tfs.frontends.rpc.express import frames, response
 from tfs.frontends.rpc.express.connection_events import NOBODY, ConnectionEvents
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.frame_loop import FrameLoop
+from tfs.frontends.rpc.express.frame_loop import TINY_UPDATES_AT_ONCE, FrameLoop
 from tfs.frontends.rpc.express.frames import (
     LARGEST_WINDOW,
     PREFACE,
@@ -55,6 +56,7 @@ class Connection(FrameLoop):
     Attributes:
         is_closed: GOAWAY is queued with an error, or the drain is over: send what
             is in ``out``, then close the socket.
+        is_draining: Whether the client was told that no new streams are wanted.
         fault: Why the peer was cut off, if it was.
         num_begun: Requests begun in the last ``receive``.
 
@@ -69,11 +71,11 @@ class Connection(FrameLoop):
 
     __slots__ = (
         "_has_greeted",
-        "_is_draining",
         "_rest",
         "_rest_since_s",
         "_saw_preface",
         "fault",
+        "is_draining",
         "num_begun",
     )
 
@@ -93,7 +95,7 @@ class Connection(FrameLoop):
         self._saw_preface = False
         # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.
         self._has_greeted = False
-        self._is_draining = False
+        self.is_draining = False
 
     # -- what the owner asks ----------------------------------------------------------
 
@@ -144,7 +146,8 @@ class Connection(FrameLoop):
             if self._saw_preface:
                 index, has_more = self._take_frames(data, index)
             self.num_begun = (self._table.last_id - begun_after + 1) // 2
-            self._charge_tiny_updates()
+            if self._num_tiny_updates >= TINY_UPDATES_AT_ONCE:
+                self._charge_tiny_updates()
         except ConnectionFault as fault:
             self.terminate(fault)
             return False
@@ -215,9 +218,9 @@ class Connection(FrameLoop):
         PING that follows it is answered when the client has seen it, and then
         :meth:`finish_drain` draws the line. The owner calls that too, after a time.
         """
-        if self._is_draining or self.is_closed:
+        if self.is_draining or self.is_closed:
             return
-        self._is_draining = True
+        self.is_draining = True
         self._greet()
         self.out.append(frames.goaway(LARGEST_WINDOW, ErrorCode.NO_ERROR, "draining"))
         self.out.append(frames.ping(_DRAIN_PING))
@@ -227,6 +230,7 @@ class Connection(FrameLoop):
         table = self._table
         if self.is_closed or table.last_accepted_id != LARGEST_WINDOW:
             return
+        self.is_draining = True
         table.last_accepted_id = table.last_id
         self.out.append(frames.goaway(table.last_id, ErrorCode.NO_ERROR, "draining"))
 
@@ -240,7 +244,7 @@ class Connection(FrameLoop):
         self.out.append(frames.ping(_KEEPALIVE_PING))
 
     def _on_pong(self, payload: bytes) -> None:
-        if payload == _DRAIN_PING and self._is_draining:
+        if payload == _DRAIN_PING and self.is_draining:
             self.finish_drain()
         else:
             self._annoyed(Annoyance.IGNORED_FRAME)

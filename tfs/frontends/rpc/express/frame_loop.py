@@ -1,18 +1,18 @@
-"""The loop over a connection's frames, with three shortcuts for most of the traffic.
+"""The loop over a connection's frames, with shortcuts for most of the traffic.
 
 Any frame may be taken by the book: its head is checked, and what it does is asked of
 the table of stream states. The shortcuts take what ordinary clients send, where every
 answer of the book is a constant:
 
+- whole requests that begin as the one before did (``repeated_requests``);
 - a head that the cache knows, on a stream that may be opened;
-- the only message of a request, whole and in one DATA frame that ends it; behind its
-  head and a WINDOW_UPDATE, as grpc's own library sends it, in one look at all three;
+- the only message of a request, whole and in one DATA frame that ends it;
 - a WINDOW_UPDATE without fault, for streams that are gone too: two follow each answer.
 
 They do what :mod:`~tfs.frontends.rpc.express.frame_intake` and ``stream_intake`` would
 do; whatever one of their conditions does not hold for falls through to these, errors
-above all. They are one function because a call of one each, with what it has to look up
-again, is half a microsecond of ten for a small request.
+above all. The last three are one function because a call of one each, with what it has
+to look up again, is half a microsecond of ten for a small request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from tfs.frontends.rpc.express.connection_events import ConnectionEvents
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.frame_intake import TINY_INCREMENT, FrameIntake
+from tfs.frontends.rpc.express.frame_intake import TINY_INCREMENT
 from tfs.frontends.rpc.express.frames import (
     END_HEADERS,
     END_STREAM,
@@ -38,17 +38,16 @@ from tfs.frontends.rpc.express.frames import (
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.patience import Annoyance
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
+from tfs.frontends.rpc.express.repeated_requests import RepeatedRequests
+from tfs.frontends.rpc.express.request_opening import read_opening
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import OPENED, REQUESTED
 
 _unpack_prefix = Struct(">BI").unpack_from
-# WINDOW_UPDATE whole, the head of a DATA frame, the prefix of the message in it.
-_UPDATE_THEN_DATA: Final = Struct(">IBIIIBIBI")
-_unpack_update_then_data = _UPDATE_THEN_DATA.unpack_from
-_UPDATE_WORD: Final = 4 << 8 | FrameType.WINDOW_UPDATE
 
 _BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
-_TINY_UPDATES_AT_ONCE: Final = 32  # are taken ill together
+TINY_UPDATES_AT_ONCE: Final = 32
+"""So many tiny WINDOW_UPDATEs are taken ill together."""
 
 # What else the bound of requests in one go stands for, so that it bounds the time as
 # well: frames beside the two of a request (grpc's own clients send five), of which one
@@ -58,13 +57,12 @@ _OTHERS_PER_REQUEST: Final = 8
 _BLOCK_BYTES_PER_REQUEST: Final = 256
 
 
-class FrameLoop(FrameIntake, abc.ABC):
+class FrameLoop(RepeatedRequests, abc.ABC):
     """Goes through what arrived, frame by frame. Confined to the serving loop.
 
     A base of :class:`~tfs.frontends.rpc.express.connection.Connection`.
 
     Attributes:
-        is_closed: Nothing more is taken in.
         max_requests: Begun, and made whole, in one go; the owner's to change.
         max_large: Of these, how many may be large.
 
@@ -77,7 +75,7 @@ class FrameLoop(FrameIntake, abc.ABC):
 
     """
 
-    __slots__ = ("_num_tiny_updates", "is_closed", "max_large", "max_requests")
+    __slots__ = ("max_large", "max_requests")
 
     def __init__(
         self,
@@ -88,9 +86,7 @@ class FrameLoop(FrameIntake, abc.ABC):
         buffers: ReceiveBuffers | None,
     ) -> None:
         super().__init__(events, budget, limits, now_s, buffers)
-        self.is_closed = False
         self.max_requests = self.max_large = limits.max_requests_per_round
-        self._num_tiny_updates = 0
 
     def _take_frames(self, data: bytes, index: int) -> tuple[int, bool]:
         """Takes frames until no whole one is left, or the bound of requests is reached.
@@ -107,15 +103,26 @@ class FrameLoop(FrameIntake, abc.ABC):
         num_left = num_whole_left = self.max_requests
         num_others_left = num_left * _OTHERS_PER_REQUEST
         self._num_large = 0
-        table = self._table
-        streams = table.live
-        heads = self._heads
-        events = self._events
-        window = self._window
-        budget = self._budget
         block = self._block
         # Only one frame may come: SETTINGS at first, or CONTINUATION.
         is_strict = block.stream_id != 0 or not self._saw_settings
+        latest = self._opening
+        if latest is not None and not is_strict and not self._data_stream_id:
+            index, num_taken, num_updates = self._take_repeated(
+                latest, data, index, size, num_left, num_others_left
+            )
+            if index == size or self.is_closed:
+                return index, False
+            num_left -= num_taken
+            num_whole_left -= num_taken
+            num_others_left -= num_updates
+        table = self._table
+        streams = table.live
+        heads = self._heads
+        openings = self._openings
+        events = self._events
+        window = self._window
+        budget = self._budget
         while True:
             if self._data_stream_id:
                 index = self._continue_data(data, index, size)
@@ -175,7 +182,26 @@ class FrameLoop(FrameIntake, abc.ABC):
                         continue
             elif frame_type == 1:
                 if end <= size and flags == END_HEADERS and num_left > 0:
-                    head = heads.get(data[payload:end])
+                    fragment = data[payload:end]
+                    opening = openings.get(fragment)
+                    if opening is not None:
+                        behind, num_taken, num_updates = self._take_repeated(
+                            opening,
+                            data,
+                            index,
+                            size,
+                            min(num_left, num_whole_left),
+                            num_others_left,
+                        )
+                        if num_taken:
+                            index = behind
+                            num_left -= num_taken
+                            num_whole_left -= num_taken
+                            num_others_left -= num_updates
+                            if self.is_closed:
+                                return index, False
+                            continue
+                    head = heads.get(fragment)
                     if (
                         head is not None
                         and stream_id & 1
@@ -194,52 +220,14 @@ class FrameLoop(FrameIntake, abc.ABC):
                             self._peer.initial_window,
                             self._now_s,
                         )
+                        if opening is None:
+                            self._cache.note_opening(
+                                read_opening(data, index, stream_id, fragment, head)
+                            )
                         events.on_open(stream)
                         index = end
                         if self.is_closed:
                             return index, False
-                        payload = index + _UPDATE_THEN_DATA.size
-                        if payload > size or data[index + 3] != 8:
-                            continue
-                        (
-                            word,
-                            _,
-                            updated_id,
-                            increment,
-                            data_word,
-                            flags,
-                            data_id,
-                            flag,
-                            body,
-                        ) = _unpack_update_then_data(data, index)
-                        end = payload + body
-                        length = body + PREFIX_SIZE
-                        announced = head.content_length
-                        if (
-                            word == _UPDATE_WORD
-                            and updated_id == stream_id == data_id
-                            and 0 < increment <= LARGEST_WINDOW - stream.send_window
-                            and data_word == length << 8
-                            and flags == END_STREAM
-                            and flag == 0
-                            and end <= size
-                            and body <= self._max_request_bytes
-                            and length <= window.size
-                            and (announced is None or announced == length)
-                            and num_whole_left > 0
-                            and stream.state is OPENED
-                        ):
-                            self._num_tiny_updates += increment < TINY_INCREMENT
-                            stream.send_window += increment
-                            window.size -= length
-                            stream.held_bytes = length
-                            stream.received_bytes = length
-                            stream.state = REQUESTED
-                            num_whole_left -= 1
-                            events.on_request(stream, data[payload:end])
-                            index = end
-                            if self.is_closed:
-                                return index, False
                         continue
             elif (
                 frame_type == 8 and length == 4 and end <= size and num_others_left > 0
@@ -287,14 +275,13 @@ class FrameLoop(FrameIntake, abc.ABC):
             is_strict = block.stream_id != 0 or not self._saw_settings
 
     def _charge_tiny_updates(self) -> None:
-        """Charges for the tiny WINDOW_UPDATEs that the shortcuts took, when many.
+        """Charges for the tiny WINDOW_UPDATEs that the shortcuts took.
 
         Raises:
             ConnectionFault: They were too many.
 
         """
-        if self._num_tiny_updates >= _TINY_UPDATES_AT_ONCE:
-            num, self._num_tiny_updates = self._num_tiny_updates, 0
-            self._patience.spend(
-                Annoyance.TINY_WINDOW_UPDATE, self._now_s, self.num_answered, num
-            )
+        num, self._num_tiny_updates = self._num_tiny_updates, 0
+        self._patience.spend(
+            Annoyance.TINY_WINDOW_UPDATE, self._now_s, self.num_answered, num
+        )

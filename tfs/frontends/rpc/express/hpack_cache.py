@@ -9,12 +9,17 @@ update) empties the cache.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.request_head import (
     RequestHead,
     check_trailers,
     parse_head,
 )
+from tfs.frontends.rpc.express.request_opening import RequestOpening
+
+_MAX_OPENING_BYTES: Final = 256  # of a block; it repeats that, and longer ones are rare
 
 
 class HeadCache:
@@ -23,14 +28,23 @@ class HeadCache:
     Attributes:
         by_block: The blocks that may be looked up instead of decoded; a reader
             that misses calls :meth:`decode`.
+        openings: How requests begin with some of these blocks.
         num_decoded: Heads that were not found there.
 
     """
 
-    __slots__ = ("_decoder", "_max_bytes", "_size_bytes", "by_block", "num_decoded")
+    __slots__ = (
+        "_decoder",
+        "_max_bytes",
+        "_size_bytes",
+        "by_block",
+        "num_decoded",
+        "openings",
+    )
 
     def __init__(self, decoder: HpackDecoder, max_bytes: int = 65_536) -> None:
         self.by_block: dict[bytes, RequestHead] = {}
+        self.openings: dict[bytes, RequestOpening] = {}
         self.num_decoded = 0
         self._decoder = decoder
         self._max_bytes = max_bytes  # of blocks and of what they expand to
@@ -66,6 +80,11 @@ class HeadCache:
         """What the last block decoded expanded to, by RFC 7541's count."""
         return self._decoder.list_bytes
 
+    def note_opening(self, opening: RequestOpening | None) -> None:
+        """Keeps how requests begin with a block that may be looked up; None: nothing."""
+        if opening is not None and len(opening.block) <= _MAX_OPENING_BYTES:
+            self.openings[opening.block] = opening
+
     def decode_trailers(self, block: bytes) -> None:
         """Decodes a block that nobody reads, to check it and keep the table in step.
 
@@ -82,4 +101,5 @@ class HeadCache:
 
     def _clear(self) -> None:
         self.by_block.clear()
+        self.openings.clear()
         self._size_bytes = 0

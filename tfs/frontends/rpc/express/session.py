@@ -392,19 +392,22 @@ class Session(SocketOutput):
         self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
     ) -> None:
         """Finishes calls of this session, each with its message."""
-        streams = [call.stream for call in calls if not call.is_finished]
-        if len(streams) < len(calls):
-            for call, message in zip(calls, messages, strict=True):
-                call.reply(message)
-            return
+        streams: list[Stream] = []
         held_bytes = 0
         for call in calls:
+            if call.is_finished:
+                num = len(streams)  # it was cut off: from here on one by one
+                for left, message in zip(calls[num:], messages[num:], strict=True):
+                    left.reply(message)
+                messages = messages[:num]
+                break
             call.is_finished = True
             bucket = call.bucket
             if bucket is not None:
                 del bucket[call]
                 call.bucket = None
             stream = call.stream
+            streams.append(stream)
             held_bytes += stream.held_bytes
             stream.held_bytes = 0
             stream.owner = None

@@ -155,7 +155,7 @@ class SocketOutput(abc.ABC):
             self.is_dirty = True
             self._shared.late.append(self.flush)
         elif connection.is_closed or (
-            not connection.streams and connection.is_drained and not connection.out
+            connection.is_draining and connection.is_drained and not connection.out
         ):
             self.close()
 

@@ -340,7 +340,8 @@ class ExpressTransport:
             caller = shared.turns.last
             if len(dirty) == 1 and isinstance(caller, Session):
                 self._lone_caller.note_round(caller.connection)
-            self._relieve(shared.backlog)
+            if shared.backlog.num_bytes:
+                self._relieve(shared.backlog)
         if shared.waiting or shared.begun:
             self._look_at_waiting()
         if self._is_draining:
