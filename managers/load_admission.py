@@ -306,8 +306,8 @@ def _no_room(
     stays = f"without version {kept} too, which therefore stays; " if kept else ""
     return ResourceExhausted(
         f"Insufficient resources to load servable {managed.harness.id}: it takes "
-        f"{wanted.describe()}, in use are {tracker.used.describe()} of "
-        f"{tracker.total.describe()}; {stays}{_cure(managed)}"
+        f"{wanted.describe()}, and models have {tracker.used.describe()} of "
+        f"{tracker.total.describe()} already; {stays}{_cure(managed)}"
     )
 
 

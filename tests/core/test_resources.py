@@ -263,7 +263,12 @@ def test_description_is_for_people() -> None:
     assert parse("main:0/ram=4").describe() == "main:0/ram=4"
     assert parse("").describe() == "nothing"
     large = ResourceAllocation.ram(3 << 19)
-    assert large.describe() == "main:0/ram_in_bytes=1572864 (1.5 MiB)"
+    assert large.describe() == "1.5 MiB"
+    assert ResourceAllocation.ram(4, 8 << 10).describe() == (
+        "4 bytes and 8.0 KiB more at its peak"
+    )
+    mixed = parse("gpu:1/ram_in_bytes=1024, gpu:1/slots=2, main:0/ram_in_bytes=1")
+    assert mixed.describe() == "1.0 KiB of gpu:1 and gpu:1/slots=2 and 1 bytes"
 
 
 resources = st.builds(

@@ -252,6 +252,7 @@ def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
         bad.write_text(config_text("other", tmp_path / "absent"))
         output = server.tfs("reload", str(bad), code=1)
         assert "applied: 1 model(s) did not" in output
+        assert output.count("absent of other does not exist") == 1
         assert "does not exist" in output
 
 

@@ -772,7 +772,9 @@ def test_load_that_does_not_fit_is_refused_and_the_others_serve_on(
     assert "Insufficient resources to load servable {name: S3 version: 1}" in str(
         outcome.error
     )
-    assert "main:0/ram_in_bytes=10" in str(outcome.error)
+    assert "it takes 1 bytes, and models have 10 bytes of 10 bytes already" in str(
+        outcome.error
+    )
     assert constrained.harness_state(S3_1) is HarnessState.ERROR
     state = constrained.monitor.state(S3_1)
     assert state is not None
@@ -804,14 +806,14 @@ def test_a_version_that_takes_more_than_there_is_goes_again(
     outcome = constrained.load(large)
     assert isinstance(outcome.error, ResourceExhausted)
     assert (
-        "loaded, it takes main:0/ram_in_bytes=7, where main:0/ram_in_bytes=1 were "
-        "expected; others use main:0/ram_in_bytes=4 of main:0/ram_in_bytes=10"
+        "loaded, it takes 7 bytes, where 1 bytes were expected; "
+        "others use 4 bytes of 10 bytes"
     ) in outcome.error.message
     assert large.num_unloads == 1
     assert not constrained.is_found(ServableRequest.latest("S3"))
     tracker = constrained.tracker
     assert tracker is not None
-    assert tracker.used.describe() == "main:0/ram_in_bytes=4"
+    assert tracker.used.describe() == "4 bytes"
     fits = constrained.loader("S4", 1, ram_bytes=1, loaded_bytes=6)
     assert constrained.load(fits).error is None
     assert tracker.used == tracker.total

@@ -721,6 +721,18 @@ def test_the_base_drops_an_override_it_agrees_with(tmp_path: Path) -> None:
     assert operating(1, 2, extra=ALL, state_dir=str(tmp_path)).env.served("a") == 2
 
 
+def test_a_reset_tells_which_version_answers_now() -> None:
+    """What a guard rejected may be the newest, and is it by default once it is no canary."""
+    operator = operating(1, 2, extra=ALL)
+    operator.ask("promote", pb.PromoteRequest(model="a", version=1))
+    reply = operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    assert list(reply.outcome.notes) == [
+        "version 2 answers requests that name no version; version 1 did before"
+    ]
+    again = operator.ask("reset_override", pb.ResetOverrideRequest(model="a"))
+    assert list(again.outcome.notes) == []
+
+
 def test_an_override_of_a_model_that_left_is_shown_inactive() -> None:
     """It is there when the model comes back."""
     operator = operating(1, 2, extra=ALL)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from tfs.cli.admin_client import add_connection_arguments, ask
 from tfs.cli.report import apply_lines, as_json, emit
+from tfs.core.errors import Code
+
+_UNKNOWN: Final = int(Code.UNKNOWN)
 
 
 def add_parser(
@@ -44,7 +48,14 @@ def send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
         print(as_json(reply))
     else:
         emit(apply_lines(reply))
-        if reply.status.code:
+        num_bad = sum(each.status.code != 0 for each in reply.models)
+        if reply.status.code == _UNKNOWN and reply.applied and num_bad:
+            # The table has it: memory and paths are long enough once.
+            print(
+                f"applied: {num_bad} model(s) did not become available as configured, "
+                "see above"
+            )
+        elif reply.status.code:
             verb = "applied" if reply.applied else "refused"
             print(f"{verb}: {reply.status.message}")
         else:

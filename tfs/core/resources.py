@@ -19,7 +19,7 @@ MAIN: Final = "main"
 GPU: Final = "gpu"
 RAM_BYTES: Final = "ram_in_bytes"
 PEAK_RAM_BYTES: Final = "peak_ram_in_bytes"
-_MEBIBYTE: Final = 1 << 20
+_UNITS: Final = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -141,14 +141,22 @@ class ResourceAllocation:
         return hash(frozenset(self._quantities.items()))
 
     def describe(self) -> str:
-        """Returns the entries for people: ``main:0/ram_in_bytes=1572864 (1.5 MiB)``."""
-        parts = (
-            f"{entry} ({quantity / _MEBIBYTE:.1f} MiB)"
-            if quantity >= _MEBIBYTE and resource.kind.endswith("_in_bytes")
-            else entry
-            for entry, resource, quantity in self._entries()
-        )
-        return ", ".join(parts) or "nothing"
+        """Returns the entries for people: "1.5 MiB and 8.0 KiB more at its peak".
+
+        That is main memory; of other devices with their names: "512.0 MiB of gpu:1".
+        """
+        parts = []
+        for entry, resource, quantity in sorted(
+            self._entries(), key=lambda each: each[1].kind == PEAK_RAM_BYTES
+        ):
+            if resource.kind not in (RAM_BYTES, PEAK_RAM_BYTES):
+                parts.append(entry)
+                continue
+            device = entry.partition("/")[0]
+            where = "" if resource.device == MAIN else f" of {device}"
+            more = " more at its peak" if resource.kind == PEAK_RAM_BYTES else ""
+            parts.append(f"{_size(quantity)}{where}{more}")
+        return " and ".join(parts) or "nothing"
 
     def __repr__(self) -> str:
         return (
@@ -163,6 +171,13 @@ class ResourceAllocation:
         ):
             instance = "" if r.instance is None else f":{r.instance}"
             yield f"{r.device}{instance}/{r.kind}={quantity}", r, quantity
+
+
+def _size(size_bytes: int) -> str:
+    for unit, name in _UNITS:
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.1f} {name}"
+    return f"{size_bytes} bytes"
 
 
 class Devices:

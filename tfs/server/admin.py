@@ -252,11 +252,22 @@ class CoreAdmin:
         done: Done[pb.ResetOverrideResponse],
     ) -> None:
         """Drops a model's override."""
-        name = request.model
+        name, served = request.model, self._core.served
+        before: list[int | None] = []
 
         def make(running: RunningConfig) -> None:
             if name not in running.kept:
                 require_configured(running, name)
+            before.append(served.primary(name))
+
+        def finish(outcome: pb.OverrideOutcome) -> pb.ResetOverrideResponse:
+            now, then = served.primary(name), before[0]
+            if now is not None and then is not None and now != then:
+                outcome.notes.append(
+                    f"version {now} answers requests that name no version; version "
+                    f"{then} did before"
+                )
+            return pb.ResetOverrideResponse(outcome=outcome)
 
         self._override(
             name,
@@ -265,7 +276,7 @@ class CoreAdmin:
             request.validate_only,
             deadline_s,
             done,
-            lambda outcome: pb.ResetOverrideResponse(outcome=outcome),
+            finish,
         )
 
     def retry_load(
