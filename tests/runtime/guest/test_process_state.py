@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import logging
 import os
@@ -62,6 +63,14 @@ def test_a_system_that_shows_nothing_is_no_reason_to_fail(
             lambda: torch.set_default_dtype(torch.float64),
             lambda: torch.set_default_dtype(torch.float32),
             "the default dtype",
+        ),
+        *(
+            (
+                functools.partial(torch.set_default_device, device),
+                lambda: torch.set_default_device(None),
+                "the default device",
+            )
+            for device in ("meta", "cpu")  # either is a mode that sees every operator
         ),
         (
             lambda: torch.set_float32_matmul_precision("medium"),
