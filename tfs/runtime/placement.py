@@ -85,7 +85,8 @@ def place(
             )
         if not options.process_available:
             raise FailedPrecondition(
-                "isolation is required, and this host has no process backend"
+                "isolation is required, and this host has no process backend; serve it on "
+                "Linux with memfd, pidfd and eventfd, or without isolation"
             )
         return Placement(Backend.PROCESS, "isolation is required")
     if options.backend is not Backend.AUTO:
@@ -117,7 +118,8 @@ def _asked_for(options: PlacementOptions) -> Placement:
         )
     if backend is Backend.PROCESS and not options.process_available:
         raise FailedPrecondition(
-            "backend 'process' is asked for, and this host does not have it"
+            "backend 'process' is asked for, and this host does not have it; serve the "
+            "model on Linux with memfd, pidfd and eventfd, or by another backend"
         )
     if backend in (Backend.FRONT, Backend.INLINE) and not options.torch_imported:
         raise FailedPrecondition(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tfs.core.errors import InvalidItems, Unavailable, forget_frames, serving_error
+from tfs.core.errors import InvalidItems, forget_frames, serving_error
 from tfs.runtime.guest.device_faults import leave_if_device_is_lost
-from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
     REPLY_WORDS,
@@ -88,7 +88,7 @@ class CallAnswerer:
             descriptor = slab.map[start : start + num_words * WORD_BYTES]
             loaded = self._models.get(model_id)
             if loaded is None:
-                raise Unavailable("the model is not loaded on this interpreter")
+                raise not_loaded()
             if loaded.source.intra_op_threads != self._num_threads:
                 self._num_threads = loaded.source.intra_op_threads
                 torch.set_num_threads(self._num_threads)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from tfs.core.errors import ServingError, Unavailable
 from tfs.runtime.guest.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
@@ -81,6 +82,11 @@ class LoadedModel:
         ended_s = self._now()
         self._due_s = ended_s + max(LOOK_S, (ended_s - begun_s) / _LOOKS_SHARE)
         return found
+
+
+def not_loaded() -> ServingError:
+    """Returns the answer to a request for a model that is not here (any more)."""
+    return Unavailable("the model is not loaded on this interpreter; retry")
 
 
 class ForkWatch:

@@ -23,11 +23,10 @@ import torch
 from tfs.core.errors import (
     Internal,
     InvalidItems,
-    Unavailable,
     serving_error,
 )
 from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
-from tfs.runtime.guest.loaded_model import LoadedModel
+from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import SealedFile
@@ -161,7 +160,7 @@ class NamespaceGuest:
         self._kept = []
         loaded = self._models.get(model_id)
         if loaded is None:
-            raise Unavailable("the model is not loaded on this interpreter")
+            raise not_loaded()
         self._set_threads(loaded.source.intra_op_threads)
         # Inputs made in inference mode keep no version counters, which every operator
         # on them would have to look after.
@@ -207,7 +206,7 @@ class NamespaceGuest:
         """Measures a model from two threads of this Python's own."""
         loaded = self._models.get(model_id)
         if loaded is None:
-            raise Unavailable("the model is not loaded on this interpreter")
+            raise not_loaded()
         return two_thread_scaling(
             loaded.guest, signature_name, pickle.loads(inputs), duration_s
         )

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from tfs.core.errors import Unavailable
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.control_channel import tell
@@ -20,7 +19,7 @@ from tfs.runtime.guest.device_weights import DeviceWeights
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import load_guest_model
 from tfs.runtime.guest.load_meter import LoadMeter
-from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
@@ -245,7 +244,7 @@ class WorkerModels:
         assert isinstance(model_id, int)
         loaded = self.by_id.get(model_id)
         if loaded is None:
-            raise Unavailable("the model is not loaded on this interpreter")
+            raise not_loaded()
         return model_id, loaded
 
     def _trial(

@@ -85,7 +85,9 @@ class ProcessInterpreter:
         self._loading = VersionLoading(
             loop, self._requests, self._residents, self._options
         )
-        self._sessions = SessionRequests(self._requests, self._life, self._options)
+        self._sessions = SessionRequests(
+            name, self._requests, self._life, self._options
+        )
         self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()

@@ -14,6 +14,7 @@ class SessionRequests:
     """Has the session guest answer requests. Thread-safe; blocks, never on the loop.
 
     Args:
+        name: The interpreter's, for messages.
         requests: To the worker.
         life: The worker's; one is started where there is none.
         options: Limits, timeouts and how workers are made.
@@ -24,8 +25,13 @@ class SessionRequests:
     """
 
     def __init__(
-        self, requests: WorkerRequests, life: WorkerLife, options: ProcessOptions
+        self,
+        name: str,
+        requests: WorkerRequests,
+        life: WorkerLife,
+        options: ProcessOptions,
     ) -> None:
+        self._name = name
         self._requests = requests
         self._life = life
         self._options = options
@@ -64,5 +70,8 @@ class SessionRequests:
             self._life.want(when_ready)
 
         timeout_s = self._options.load_timeout_s
-        late = Internal(f"no answer within {timeout_s:.0f} s")
+        late = Internal(
+            f"interpreter {self._name} did not answer a session within {timeout_s:.0f} s; "
+            "allow its calls more time (load_timeout_s), or begin a session anew"
+        )
         return self._requests.ask(begin, timeout_s, late)

@@ -292,9 +292,11 @@ def require_configured(running: RunningConfig | None, name: str) -> RunningConfi
 
     """
     if not name:
-        raise InvalidArgument("the request names no model")
+        raise InvalidArgument("the request names no model; set its name")
     if running is None:
-        raise FailedPrecondition("the server has no configuration yet")
+        raise FailedPrecondition(
+            "the server has no configuration yet; retry when it has started"
+        )
     if name not in running.effective.models:
         raise NotFound(f"no model {name} in the configuration")
     return running
