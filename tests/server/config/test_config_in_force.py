@@ -346,6 +346,26 @@ def test_a_reload_by_rpc_waits_for_new_models_alone(env: Environment) -> None:
     assert errors == [None]
 
 
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (Origin.CONFIG_FILE, "only the config file survives a restart; this configu"),
+        (Origin.CONFIG_FILE, "the next edit of the file replaces it"),
+        (Origin.COMMAND_LINE, "only what the command line says survives a restart"),
+        (Origin.MODEL_REPOSITORY, "the next model that comes or goes there replaces"),
+    ],
+)
+def test_a_config_that_does_not_last_says_what_ends_it(
+    first: Origin, words: str
+) -> None:
+    """By what the server was started with, which is what it starts with again."""
+    env = Environment()
+    env.add_version("a", 1)
+    env.start(config(model("a")), first)
+    (note,) = one(env.apply(model("a", "", "transition: RESOURCE_PRESERVING"))).notes
+    assert words in note
+
+
 def test_validation_alone_changes_nothing(env: Environment) -> None:
     """A dry run says what would change."""
     before = env.core.config.running

@@ -103,6 +103,7 @@ class ConfigInForce:
         # Written by the thread that changes configs, read by anybody.
         self._running: RunningConfig | None = None
         self._refusal: Refusal | None = None
+        self._first_origin = Origin.CONFIG_FILE  # of what survives a restart
         self._file_problem = ""
 
     @property
@@ -151,6 +152,7 @@ class ConfigInForce:
 
         """
         overrides = self.overrides_file.read()
+        self._first_origin = origin
         base = Base(config, origin, path, self._clock.wall_s())
         running = first_running(base, overrides, self._platforms)
         for name, why in running.why_inactive.items():
@@ -238,7 +240,7 @@ class ConfigInForce:
                     is_base=True,
                     changed=_moved(changed) if waits_for_all else frozenset(),
                     sought=_sought(changed) if waits_for_all else frozenset(),
-                    notes=_base_notes(new, origin),
+                    notes=_base_notes(new, origin, self._first_origin),
                 ),
                 deadline_s,
             )
@@ -412,12 +414,21 @@ _FOUND_ALREADY: Final = frozenset({"version_labels", "logging_config", "transiti
 """Fields of a model that say nothing of which versions are loaded, and how."""
 
 
-def _base_notes(new: RunningConfig, origin: Origin) -> tuple[str, ...]:
+_LASTS: Final = {
+    Origin.COMMAND_LINE: "only what the command line says survives a restart; this "
+    "configuration does not",
+    Origin.CONFIG_FILE: "only the config file survives a restart; this configuration does "
+    "not, and the next edit of the file replaces it",
+    Origin.MODEL_REPOSITORY: "only the model repository survives a restart; this "
+    "configuration does not, and the next model that comes or goes there replaces it",
+}
+"""What to know of a configuration that is not the one a server starts with, by that."""
+
+
+def _base_notes(new: RunningConfig, origin: Origin, first: Origin) -> tuple[str, ...]:
     notes = []
     if not origin.survives_restart:
-        notes.append(
-            "only the config file survives a restart; this configuration does not"
-        )
+        notes.append(_LASTS.get(first, _LASTS[Origin.CONFIG_FILE]))
     if new.resting:
         notes.append(resting_note(new))
     if new.active:
