@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Final, cast
 
 import torch
 
@@ -30,6 +31,8 @@ from tfs.runtime.guest.value_codec import Ref, decode, encode
 
 Request = Mapping[str, object]
 
+_PAUSE_FACTOR: Final = 50.0  # collections take a fiftieth of the time at most
+
 
 class SessionGuest:
     """Packages, movable objects and sessions of one interpreter. Single-threaded.
@@ -48,6 +51,7 @@ class SessionGuest:
         self._movables: dict[int, object] = {}
         self._sessions: dict[int, dict[int, object]] = {}
         self._next_ref = 0
+        self._next_collection_s = 0.0  # monotonic
 
     def handle(self, request: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
         """Answers a request; the caller closes its descriptors, and sends the reply's.
@@ -185,8 +189,21 @@ class SessionGuest:
             if package is not None:
                 close_package(package.importer)
                 del package
-        give_back()
+        self._collect_at_times()
         return None
+
+    def _collect_at_times(self) -> None:
+        """Collects garbage, unless that was just done; what is left goes the next time.
+
+        A program that has models in its own process may have millions of objects, and
+        an object to drop with each request.
+        """
+        begun_s = time.monotonic()
+        if begun_s < self._next_collection_s:
+            return
+        give_back()
+        ended_s = time.monotonic()
+        self._next_collection_s = ended_s + _PAUSE_FACTOR * (ended_s - begun_s)
 
     # -- sessions --------------------------------------------------------------------
 
