@@ -185,6 +185,12 @@ class Quantized(nn.Module):
         (Quantized(), X, r"dequantize\(\)"),
         (Unsteady(), X, "another; a signature's outputs are always the same"),
         (Detector(), ({1: X}, STATE), "not all strings"),
+        (
+            Heads(),
+            [[1.0, 2.0], [3.0, 4.0]],
+            r"example inputs .* torch\.tensor\(\.\.\.\)",
+        ),
+        (Heads(), {"x": [[1.0], [2.0]]}, r"'x' of .* lists of numbers do not say"),
         (Detector(), ({"low": X, "high": X}, torch.max(X, 1)), "plain dicts, lists"),
         (Detector(), ({"low": X, "high": 2.0}, STATE), r"the number 2\.0: leave it"),
     ],

@@ -730,6 +730,7 @@ def test_wrappers_of_training_are_left_out(tmp_path: Path) -> None:
         assert type(loaded).__name__ == "AddsOne"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 def test_compiled_parts_are_saved_as_they_were_written(tmp_path: Path) -> None:
     """Else every server would compile them; the author keeps what he compiled."""
     wrapped = cast(nn.Module, torch.compile(nn.Linear(3, 3)))
@@ -792,8 +793,13 @@ def test_array_of_strings_is_an_example_input_too() -> None:
 
 def test_what_is_no_module_is_refused_with_the_way_for_it(tmp_path: Path) -> None:
     """Anything else has a form of its own."""
-    with pytest.raises(InvalidArgument, match=r"str is no nn\.Module; .*save_python"):
-        save("net", torch.rand(2, 3), tmp_path)  # type: ignore[arg-type]
+    for what, message in (
+        ("net", r"str is no nn\.Module; .*save_python"),
+        (AddsOne, r"pass a module of it, AddsOne\(\.\.\.\)"),
+        (DigitClassifier().state_dict(), "weights alone cannot be called"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            save(what, torch.rand(2, 3), tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])

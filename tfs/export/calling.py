@@ -39,6 +39,13 @@ OF_PROGRAMS: Final = (
 """What to do with what torch.export gave, in messages."""
 
 
+_OF_NUMBERS: Final = (
+    "lists of numbers do not say of which type they are; use torch.tensor(...) or a "
+    "numpy array"
+)
+"""What to do about numbers that are no tensor yet, in messages."""
+
+
 @contextlib.contextmanager
 def evaluation(module: nn.Module) -> Iterator[None]:
     """Puts the module into evaluation mode for the block, then back as it was.
@@ -133,6 +140,8 @@ def name_inputs(
         )
         if len(values) > len(by_keyword):
             unnamed = any(p.kind is p.POSITIONAL_ONLY for p in parameters)
+            if isinstance(whole, list) and from_numbers(whole) is not None:
+                raise InvalidArgument(f"the example inputs of {where}: {_OF_NUMBERS}")
             if is_strings(whole) and by_keyword:
                 raise InvalidArgument(
                     f"{len(values)} lists of strings for {where}, which takes "
@@ -178,6 +187,8 @@ def _form(name: str, value: object, where: str, inputs: Values) -> Form:
                 for key, part in fields.items()
             },
         }
+    if isinstance(value, list) and from_numbers(value) is not None:
+        raise InvalidArgument(f"example input {name!r} of {where}: {_OF_NUMBERS}")
     if isinstance(value, dict | list | tuple) and not is_strings(value):
         if type(value) not in (dict, list, tuple):
             raise InvalidArgument(

@@ -143,6 +143,14 @@ def save(
     base = os.fspath(base_path)
     if isinstance(module, torch.export.ExportedProgram):
         raise InvalidArgument(f"an ExportedProgram {OF_PROGRAMS}")
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        name = module.__name__
+        raise InvalidArgument(f"{name} is a class: pass a module of it, {name}(...)")
+    if isinstance(module, Mapping):
+        raise InvalidArgument(
+            "weights alone cannot be called: pass the module, with "
+            "load_state_dict(weights) done, or name them weights= of save_python"
+        )
     if not isinstance(module, nn.Module):
         raise InvalidArgument(
             f"{type(module).__name__} is no nn.Module; tfs.export.save_python takes a "
