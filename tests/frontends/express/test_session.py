@@ -177,6 +177,21 @@ def test_an_answered_call_leaves_no_deadline_behind(rig: Rig) -> None:
     assert len(rig.transport._shared.deadlines) == 0
 
 
+def test_a_call_answered_in_its_round_never_has_a_deadline_to_watch(rig: Rig) -> None:
+    """Most are; one that is held is watched from the end of its round on."""
+    deadlines = rig.transport._shared.deadlines
+    client = rig.connect()
+    timeout = ("grpc-timeout", "60S")
+    client.send(head(1, PATH, timeout) + data_frame(1, prefixed(b"x")))
+    rig.step()
+    assert client.answer(1).messages == [b"x"]
+    assert deadlines._ticks == []
+    client.send(head(3, HOLD, timeout) + data_frame(3, prefixed(b"x")))
+    client.send(head(5, PATH, timeout))
+    rig.step()
+    assert len(deadlines) == 2
+
+
 def test_a_cancelled_call_counts_until_its_handler_is_done(tmp_path: Path) -> None:
     """The stream is gone at once, its work is not."""
     options = ExpressOptions(limits=ConnectionLimits(max_concurrent_streams=2))

@@ -1,9 +1,10 @@
 """Deadlines of calls, cheaper than a timer each.
 
 Nearly every call ends long before its deadline, so adding and removing must cost
-next to nothing. Deadlines are rounded up to ticks of 5 ms, more coarsely the further
-away they are (by 1/512 at most), and calls of the same tick share a bucket; the
-serving loop has one timer, for the first bucket.
+next to nothing; those that end in the round in which they began are never added.
+Deadlines are rounded up to ticks of 5 ms, more coarsely the further away they are
+(by 1/512 at most), and calls of the same tick share a bucket; the serving loop has
+one timer, for the first bucket.
 """
 
 from __future__ import annotations

@@ -254,9 +254,8 @@ class Session(SocketOutput):
             call = ExpressStreamCall(self, stream, method)
         stream.owner = call
         if head.timeout_s is not None:
-            now_s = stream.opened_s
-            call.deadline_s = deadline_s = now_s + head.timeout_s
-            call.bucket = self._shared.deadlines.add(call, deadline_s, now_s)
+            call.deadline_s = stream.opened_s + head.timeout_s
+            self._shared.opened.append(call)
 
     def on_request(self, stream: Stream, message: bytes) -> None:
         call: ExpressCall = stream.owner

@@ -116,8 +116,10 @@ class SharedState:
         backlog: Answers that clients do not take.
         buffers: Memory of large requests, used again.
         turns: How much a connection may take in a round.
-        deadlines: Of all unfinished calls.
+        deadlines: Of all unfinished calls that began in rounds before.
         counters: What happened.
+        opened: Calls that began in this round and have a deadline; see
+            :meth:`watch_deadlines`.
         arrived: Calls of one method that this round brought and that its handler takes
             together; see :meth:`hand_over`.
         dirty: Run at the end of the round, once: sessions that have output.
@@ -147,6 +149,7 @@ class SharedState:
     turns: Turns = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
+    opened: list[ExpressCall] = field(default_factory=list)
     arrived: list[ExpressCall] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
     late: list[Callable[[], None]] = field(default_factory=list)
@@ -191,3 +194,13 @@ class SharedState:
         if calls:
             self.arrived = []
             dispatch_all(calls)
+
+    def watch_deadlines(self, now_s: float) -> None:
+        """Has the calls that began in this round expire when it is time.
+
+        At its end: most are finished by then, where models answer at once.
+        """
+        calls, self.opened = self.opened, []
+        for call in calls:
+            if not call.is_finished and call.deadline_s is not None:
+                call.bucket = self.deadlines.add(call, call.deadline_s, now_s)

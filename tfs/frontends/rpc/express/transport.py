@@ -322,6 +322,8 @@ class ExpressTransport:
     def _flush(self, now_s: float) -> float | None:
         shared = self._shared
         shared.wants_round = False
+        if shared.opened:
+            shared.watch_deadlines(now_s)
         if shared.starved or shared.favoured is not None:
             self._feed_starved()
         if shared.unfinished:
