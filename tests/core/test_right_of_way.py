@@ -60,7 +60,7 @@ def test_where_requests_come_the_lock_is_offered_between_them() -> None:
     before = road.num_sleeps
     road.way.make_way()
     assert road.num_sleeps == before + 1
-    road.now_s += 1.0
+    road.now_s += 100.0
     road.way.make_way()
     assert road.num_sleeps == before + 1
 

@@ -6,8 +6,14 @@ a whole switch interval: a load of ten milliseconds makes every answer in that t
 to four milliseconds late. So a thread that loads asks, between two portions of its work,
 whether somebody is being answered, and lets that finish.
 
-There is one per process, like the lock. Where nothing answers requests (workers, library
-use), asking costs next to nothing and never waits.
+It helps one that only lacks a core, too. A loop that this thread wakes up, by giving it
+the lock, is put on the core where this thread goes on (an idle virtual core counts as
+taken), and waits there for 0.9 ms although it asked for a short slice. A thread that
+sleeps for an instant between two portions lets it in.
+
+There is one per process, like the lock. In a worker, what answers requests is its server
+(``tfs/runtime/process/load_sign.py``). Where nothing does, in library use, asking costs
+next to nothing and never waits.
 
 Rejected: a shorter switch interval (handing the lock over costs as much as it gains);
 a lower priority for threads that load (whoever waits for the lock would then wait for
@@ -26,7 +32,10 @@ LONGEST_WAIT_S: Final = 0.004
 WORK_S: Final = 0.010
 """After a wait that was in vain, nobody waits again for this long."""
 
-_TRAFFIC_S: Final = 0.050  # one request is followed by others for about this long
+# One request is followed by others for about this long. It is by chance that one is being
+# answered when a load asks: a load that sleeps between portions only after it saw one has
+# done its worst by then.
+_TRAFFIC_S: Final = 60.0
 _LOOK_S: Final = 0.0003  # each look takes the lock itself
 _BREATH_S: Final = 0.00002  # long enough for a thread that waits to get the lock
 
@@ -76,7 +85,7 @@ class RightOfWay:
         if not self._is_answering():
             if now_s < self._traffic_until_s:
                 # A thread that woke up to read the next request is not seen here until
-                # it has the lock.
+                # it has the lock, and a core.
                 self._sleep(_BREATH_S)
             return
         self._traffic_until_s = now_s + _TRAFFIC_S

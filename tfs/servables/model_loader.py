@@ -199,10 +199,12 @@ class ModelLoader:
             code_digest=digest,
             was_measured=self._known is not None,
         )
+        make_way()
         interpreter = self._context.interpreter_for(source)
         begun_s = time.perf_counter()
         model = interpreter.load(source)
         load_s = time.perf_counter() - begun_s
+        make_way()
         seen = measurable_of(model)
         self._resident_bytes = seen.load_memory.resident_bytes if seen else None
         servable = ModelServable(servable_id, description.signatures, model)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tfs.core.errors import ServingError
+from tfs.core.right_of_way import make_way
 from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.version_files import VersionFiles
@@ -122,7 +123,9 @@ class ProcessPool:
                 return SpreadModel([(first, first.load(source, None, health, share))])
             first.hold(source.platform, same_code_of(source))
             try:
+                make_way()
                 files = first.stage(source)
+                make_way()
                 try:
                     if self._may_grow is not None:
                         model = SpreadModel(
