@@ -78,6 +78,7 @@ class Interpreters:
         on_quarantine: Called on the loop when a version crashed once too often.
         zygote: Runs already; only where there are processes.
         is_urgent: Whether loads need not make way for what serves.
+        is_answering: Whether requests are in flight, for which loads pause.
 
     """
 
@@ -91,6 +92,7 @@ class Interpreters:
         on_quarantine: Callable[[ServableId, str], None],
         zygote: ZygoteProcess | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
+        is_answering: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
         self._options = options
@@ -109,6 +111,7 @@ class Interpreters:
                     keeps_spare=options.keeps_spare,
                     keeps_templates=options.keeps_templates,
                     is_urgent=is_urgent,
+                    is_answering=is_answering,
                 ),
                 zygote,
             )

@@ -58,6 +58,7 @@ class ModelFleet:
         bus: Where states of versions come by.
         stats: Where batch queues publish their numbers.
         zygote: Runs already; None starts one when it is wanted.
+        is_answering: Whether requests are in flight, for which loads pause.
 
     """
 
@@ -69,6 +70,7 @@ class ModelFleet:
         bus: EventBus[ServableState],
         stats: Stats | None = None,
         zygote: ZygoteProcess | None = None,
+        is_answering: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
         self._manager = manager
@@ -84,6 +86,7 @@ class ModelFleet:
             on_hang=self._note_hang,
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.disturbs_nobody,
+            is_answering=is_answering,
             zygote=zygote,
         )
         common = None

@@ -113,7 +113,13 @@ class ModelServer:
         )
         self._manager = make_manager(options, self.bus, self._clock, self._memory)
         self._fleet = ModelFleet(
-            options, self._loop, self._manager, self.bus, self.stats, zygote
+            options,
+            self._loop,
+            self._manager,
+            self.bus,
+            self.stats,
+            zygote,
+            lambda: self._gate.is_entered,
         )
         platforms = loader_makers(
             options,

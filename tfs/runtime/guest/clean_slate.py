@@ -40,6 +40,7 @@ from typing import Any, Final
 import torch
 from torch.package import _mangling, package_importer
 
+from tfs.core import right_of_way
 from tfs.runtime.guest import embedding_bags, slab
 from tfs.runtime.guest.all_objects import all_objects
 from tfs.runtime.guest.freed_memory import give_back
@@ -80,6 +81,7 @@ def _seen_to() -> list[object]:
     return [
         *_noted_seeds(),
         *(vars(each) for each in (_mangling, warnings, random._inst)),
+        vars(right_of_way._of_process),
         *(each for cache in _typing_caches() for each in gc.get_referents(cache)),
         *(vars(each).get("_cache") for each in [logging.root, *loggers.values()]),
         loggers,

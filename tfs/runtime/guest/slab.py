@@ -1,7 +1,8 @@
 """The memory a worker shares with its host: slots for calls, and their tensors.
 
     bytes 0..63      counters: requests (host), started and replies (worker); then the
-                     thread a worker is to bring to its core before it rings, or 0 (host)
+                     thread a worker is to bring to its core before it rings, or 0 (host);
+                     then whether the host answers requests, any worker's, or 0 (host)
     from byte 64 on  four words per slot, where calls overlap (see below)
     slot 0, slot 1   request words | reply words | input area | output area
 
@@ -47,6 +48,7 @@ REQUESTS: Final = 0
 STARTED: Final = 1
 REPLIES: Final = 2
 FOLLOWER: Final = 3
+HOST_ANSWERS: Final = 4
 
 REQUEST_WORDS: Final = 5
 REPLY_WORDS: Final = 4

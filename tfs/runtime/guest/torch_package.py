@@ -67,8 +67,10 @@ def load(
             location = weights.restorer(ARCHIVE, by_address(reader.mappings))
         model = importer.load_pickle(package, resource, map_location=location)
         if isinstance(model, torch.nn.Module):
+            make_way()
             model.eval()
             quicken(model)
+            make_way()
             if source.packs_weights:
                 quicken_convolutions(model, by_address(reader.mappings))
         find_class = functools.partial(class_in, importer.import_module)
@@ -173,6 +175,7 @@ class _Unpickler(pickle.Unpickler):
         self._importer = importer
 
     def find_class(self, module: str, name: str) -> object:
+        make_way()
         return getattr(self._importer.import_module(module), name)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tfs.core.errors import ServingError, serving_error
+from tfs.core.right_of_way import note_answerer
 from tfs.core.thread_priority import answer_later, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.brief_work import BriefWork
@@ -27,7 +28,7 @@ from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import copy
-from tfs.runtime.guest.slab import Slab
+from tfs.runtime.guest.slab import HOST_ANSWERS, Slab
 from tfs.runtime.guest.version_files import unreadable
 from tfs.runtime.guest.warm_up import warm_up
 from tfs.runtime.guest.watched_objects import WatchedObjects
@@ -86,10 +87,12 @@ class WorkerControl:
         self._sessions: SessionGuest | None = None
         self._slate: CleanSlate | None = None
         self._brief_work = BriefWork()
+        self._makes_way = False
         self._has_run_code = False  # a model's, on this thread: what it set is not seen
 
     def start(self) -> None:
         """Starts the control thread."""
+        note_answerer(self._host_answers)
         threading.Thread(target=self._run, name="worker-control", daemon=True).start()
 
     def start_warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
@@ -137,9 +140,15 @@ class WorkerControl:
         op, source, brief = request["op"], request.get("source"), self._brief_work
         if isinstance(source, ModelSource):
             brief.note_code(source.code_digest)
+        self._makes_way = True
         with brief.measured(op):
             _give_way(is_brief=brief.is_brief(op))
             self._serve(request, fds)
+        self._makes_way = False
+
+    def _host_answers(self) -> bool:
+        # What is loaded on the control thread is in a hurry: it follows a crash.
+        return self._makes_way and self._slab.words[HOST_ANSWERS] != 0
 
     def _warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
         _give_way()

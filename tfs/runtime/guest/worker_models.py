@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from tfs.core.right_of_way import make_way
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.control_channel import tell
@@ -209,6 +210,7 @@ class WorkerModels:
     ) -> dict[str, object]:
         """Calls a model on this thread: what a first call costs is the process's."""
         loaded, name, inputs = self._trial(request, fds)
+        make_way()
         # Not the wall's: in the background that says more of what else runs.
         begun_s = time.thread_time()
         try:

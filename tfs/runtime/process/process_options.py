@@ -11,7 +11,7 @@ from tfs.runtime.process.crash_policy import CrashPolicy
 
 
 def _never() -> bool:
-    """Lets every load make way."""
+    """Lets every load make way, and none pause."""
     return False
 
 
@@ -43,6 +43,8 @@ class ProcessOptions:
             version that takes long to load, for some 7 MB, to fork its next workers.
         is_urgent: Whether loads need not make way for what serves: while a server
             starts, or has nothing to serve. Called on any thread.
+        is_answering: Whether requests are in flight, for which loads pause. Called on
+            the loop, after each round while something loads.
 
     """
 
@@ -57,6 +59,7 @@ class ProcessOptions:
     keeps_spare: bool = False
     keeps_templates: bool = False
     is_urgent: Callable[[], bool] = _never
+    is_answering: Callable[[], bool] = _never
 
     def __post_init__(self) -> None:
         if self.max_queued < 1:

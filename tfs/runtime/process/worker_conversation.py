@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from tfs.core.errors import BY_CODE, Code, Internal, ServingError
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_ops import RUN_CODE
+from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.worker_link import WorkerLink
 
 
@@ -56,6 +57,8 @@ class WorkerConversation:
         on_event: Takes what the worker says unasked.
         on_broken: Called when the worker is of no use any more, with the reason if it is
             ours.
+        sign: Shown to the worker while it does something in the background; None shows
+            nothing.
 
     """
 
@@ -64,10 +67,13 @@ class WorkerConversation:
         link: WorkerLink,
         on_event: Callable[[WorkerReply], None],
         on_broken: Callable[[str | None], None],
+        sign: LoadSign | None = None,
     ) -> None:
         self._link = link
         self._on_event = on_event
         self._on_broken = on_broken
+        self._sign = sign
+        self._in_background = set[int]()
         self._awaited: dict[int, OnReply] = {}
         self._next_id = 0
         self._over = False
@@ -92,6 +98,9 @@ class WorkerConversation:
         message_id = self._next_id
         self._next_id += 1
         self._awaited[message_id] = on_reply
+        if background and self._sign is not None and not self._over:
+            self._in_background.add(message_id)
+            self._sign.begin()
         message = {"id": message_id, "op": op, "background": background, **fields}
         try:
             control_channel.send(self._link.control, pickle.dumps(message), fds)
@@ -115,6 +124,9 @@ class WorkerConversation:
     def end(self) -> list[OnReply]:
         """Returns who still waits for an answer; none will come."""
         self._over = True
+        if self._sign is not None:
+            self._sign.end(len(self._in_background))
+        self._in_background.clear()
         awaited, self._awaited = self._awaited, {}
         return list(awaited.values())
 
@@ -134,6 +146,9 @@ class WorkerConversation:
             if "event" in fields:
                 self._on_event(reply)
             elif isinstance(message_id, int) and message_id in self._awaited:
+                if self._sign is not None and message_id in self._in_background:
+                    self._in_background.remove(message_id)
+                    self._sign.end()
                 self._awaited.pop(message_id)(reply)
         finally:
             control_channel.close_all(reply.fds)

@@ -19,6 +19,7 @@ from tfs.core.serving_loop import READABLE, ServingLoop, Timer
 from tfs.core.thread_limit import thread_limits
 from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import CrashHistory, describe_status
+from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
@@ -324,9 +325,10 @@ class WorkerLife:
         self._start_failed = False
         self._num_lost_forks = 0
         link.num_uses += 1
-        conversation = WorkerConversation(link, self._user.take_event, self.end)
-        self.conversation = conversation
         loop = self._loop
+        sign = LoadSign(loop, link.calls.slab, self._options.is_answering)
+        conversation = WorkerConversation(link, self._user.take_event, self.end, sign)
+        self.conversation = conversation
         loop.watch(link.calls.reply_fd, self._user.reader_of(link))
         loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
         loop.watch(link.control.fileno(), lambda _: conversation.read())
@@ -403,6 +405,8 @@ class WorkerLife:
 
     def _drop_link(self, last_model_id: int | None = None) -> None:
         link, self.link = self.link, None
+        if self.conversation is not None:
+            self.conversation.end()  # a call that was rehearsed may hang yet
         self.conversation = None
         self._ended_for, self._ended_innocent = None, False
         if link is not None:

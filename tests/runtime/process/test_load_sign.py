@@ -1,0 +1,103 @@
+"""What a worker that loads is shown of the server's requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.answers import ask
+from tests.runtime.packaged import floats, package, signature, values
+from tests.runtime.process_host import ProcessHost
+from tests.runtime.zoo import Scale
+from tfs.core.servable_id import ServableId
+from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.slab import HOST_ANSWERS, NUM_SLOTS, Slab
+from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.load_sign import LoadSign
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.testing.fake_clock import FakeClock
+
+ASKS_FOR_THE_WAY = """\
+import time
+from tfs.core import right_of_way
+
+until_s = time.monotonic() + {patience_s}
+while not (is_shown := right_of_way._of_process._is_answering()):
+    if time.monotonic() >= until_s:
+        break
+    time.sleep(0.001)
+right_of_way.make_way()
+
+class Tells:
+    def predict(self, x):
+        return {{"y": x * 0 + float(is_shown)}}
+"""
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    """That of a worker."""
+    slab = Slab.create(1 << 20, NUM_SLOTS)
+    yield slab
+    slab.close()
+
+
+def test_the_sign_follows_the_requests_while_something_is_loaded(slab: Slab) -> None:
+    """After every round; with the last load it is taken down, and costs nothing more."""
+    loop, is_answering = ServingLoop(FakeClock()), [True]
+    sign = LoadSign(loop, slab, lambda: is_answering[0])
+    loop.step()
+    assert slab.words[HOST_ANSWERS] == 0
+    sign.begin()
+    sign.begin()
+    loop.step()
+    assert slab.words[HOST_ANSWERS] == 1
+    is_answering[0] = False
+    loop.step()
+    assert slab.words[HOST_ANSWERS] == 0
+    is_answering[0] = True
+    sign.end()
+    loop.step()
+    assert slab.words[HOST_ANSWERS] == 1
+    sign.end()
+    assert slab.words[HOST_ANSWERS] == 0
+    loop.step()
+    assert slab.words[HOST_ANSWERS] == 0
+    sign.end(0)  # a worker that died had nothing to do
+
+
+def test_a_worker_that_goes_while_it_rehearses_is_shown_nothing_more(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Its memory is gone: writing to it would fail in every round."""
+    interpreter = host.interpreter()
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.rehearse("slow", {"x": floats((600, 0))}, 0.01) == math.inf
+    model.unload()
+    host.on_loop(lambda: None)
+    num_failures: list[int] = []
+    host.on_loop(lambda: num_failures.append(host.loop.num_failures))
+    assert num_failures == [0]
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+def test_a_load_in_the_background_sees_that_others_are_answered(
+    host: ProcessHost, tmp_path: Path, is_urgent: bool
+) -> None:
+    """And goes on after a while; one that is in a hurry does not look."""
+    options = ProcessOptions(is_urgent=lambda: is_urgent, is_answering=lambda: True)
+    code = ASKS_FOR_THE_WAY.format(patience_s=0.0 if is_urgent else 30.0)
+    (tmp_path / "servable.py").write_text(code)
+    source = ModelSource(
+        ServableId("tells", 1),
+        str(tmp_path),
+        "python",
+        {},
+        {"serving_default": signature()},
+    )
+    model = host.interpreter(options).load(source)
+    outputs = ask(model, {"x": floats((1, 2))}).outputs()
+    assert values(outputs["y"]) == [[float(not is_urgent)] * 2]
