@@ -410,6 +410,58 @@ def test_closing_a_package_ends_its_use(
         model(torch.ones(1))
 
 
+MANY_KINDS = """
+import torch
+
+class Kinds(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        base = torch.arange(12.0).reshape(3, 4)
+        self.base, self.view, self.turned = base, base[1:, ::2], base.t()
+        self.wide = torch.ones(2, 1).expand(2, 3)
+        self.none, self.scalar = torch.empty(0, 3), torch.tensor(2.5)
+        self.layer = self.tied = torch.nn.Linear(2, 2)
+        self.sparse = torch.eye(3).to_sparse()
+        self.conjugated = torch.ones(2, dtype=torch.complex64).conj()
+        for name in ("uint16", "float8_e4m3fn", "bfloat16", "float16", "bool", "int8"):
+            setattr(self, name, torch.ones(3).to(getattr(torch, name)))
+
+    def facts(self):
+        self.base[1, 0] = -1.0
+        tensors = sorted(
+            (name, str(value.dtype), tuple(value.shape), value.to_dense().tolist())
+            for name, value in vars(self).items()
+            if isinstance(value, torch.Tensor)
+        )
+        strides = [each.stride() for each in (self.view, self.turned, self.wide)]
+        shared = self.view[0, 0].item(), self.turned[0, 1].item()
+        return repr((tensors, strides, shared, self.layer is self.tied))
+"""
+
+
+def test_tensors_of_every_kind_move(
+    manager: InterpreterManager, tmp_path: Path
+) -> None:
+    """As they are: dtype, layout, strides, and what shares memory with what."""
+    path = tmp_path / "kinds.pt"
+    with (
+        warnings.catch_warnings(action="ignore"),
+        PackageExporter(str(path)) as exporter,
+    ):
+        exporter.extern("**")
+        exporter.save_source_string("kinds", MANY_KINDS)
+    package = manager.load_package(path)
+    with package.acquire_session() as session:
+        made = session.global_("kinds", "Kinds")()
+        movable = session.create_movable(made)
+        expected = made.attr("facts")().value()
+    with movable.acquire_session() as session:
+        again = session.create_movable(session.self)
+        assert session.self.attr("facts")().value() == expected
+    with again.acquire_session() as session:
+        assert session.self.attr("facts")().value() == expected
+
+
 def test_tensors_of_a_moved_object_are_shared(tmp_path: Path) -> None:
     """Neither the archive's weights nor a session's exist twice."""
     num_floats = 4 << 20

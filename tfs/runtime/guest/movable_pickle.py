@@ -31,8 +31,8 @@ ARENA: Final = -1
 """Stands for the object's own memfd where others are named by a package."""
 
 
-_StorageName: TypeAlias = "tuple[str, int, int, int, torch.dtype | None]"
-"""Kind, package or ARENA, offset, bytes, and the dtype of a typed storage."""
+_StorageName: TypeAlias = "tuple[int, int, int, torch.dtype | None]"
+"""Package or ARENA, offset, bytes, and the dtype of a typed storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def unpickle_movable(
         mappings[ARENA] = arena.map()
 
     def persistent_load(reference: _StorageName) -> object:
-        kind, package_id, offset, size_bytes, dtype = reference
+        package_id, offset, size_bytes, dtype = reference
         if not size_bytes:
             storage = torch.empty(0, dtype=torch.uint8).untyped_storage()
         else:
@@ -111,10 +111,10 @@ def unpickle_movable(
                 count=size_bytes,
                 offset=offset,
             ).untyped_storage()
-        if kind == "untyped":
-            return storage
+        # Untyped ones as well, as torch.load does it: what rebuilds the tensors of newer
+        # dtypes takes no other.
         return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
-            wrap_storage=storage, dtype=dtype, _internal=True
+            wrap_storage=storage, dtype=dtype or torch.uint8, _internal=True
         )
 
     unpickler = _MovableUnpickler(
@@ -168,16 +168,10 @@ class _StorageWriter:
         """Returns a storage's name, None for everything else."""
         if isinstance(obj, torch.storage.TypedStorage):
             package_id, offset = self._place(obj._untyped_storage)
-            return (
-                "typed",
-                package_id,
-                offset,
-                obj._untyped_storage.nbytes(),
-                obj.dtype,
-            )
+            return package_id, offset, obj._untyped_storage.nbytes(), obj.dtype
         if isinstance(obj, torch.UntypedStorage):
             package_id, offset = self._place(obj)
-            return ("untyped", package_id, offset, obj.nbytes(), None)
+            return package_id, offset, obj.nbytes(), None
         return None
 
     def _place(self, storage: torch.UntypedStorage) -> tuple[int, int]:
