@@ -360,6 +360,7 @@ class AspiredVersionsManager:
         """Whether nothing loads, unloads or waits to: a time for measuring models."""
         return not (
             len(self._actions)
+            or self._basic.num_running_loads  # also what is only asked what it takes
             or self._basic.num_executing
             or self._basic.num_deferred
             or self.has_mail

@@ -150,8 +150,8 @@ class VersionEvents:
     def _publish_locked(
         self, managed: ManagedVersion, manager_state: ManagerState
     ) -> None:
-        published, is_end = managed.published, manager_state is ManagerState.END
-        published.is_over = is_end
+        published = managed.published
+        published.is_over = manager_state is ManagerState.END
         if self._bus is None or published.is_replaced:
             return
         wall_s = self._clock.wall_s()
@@ -164,7 +164,7 @@ class VersionEvents:
                         elder.published.state_beside(managed.harness, wall_s)
                     )
             return
-        if is_end and not (published.is_started or managed.harness.is_aspired):
+        if not (published.is_started or managed.harness.is_aspired):
             return  # nobody outside heard of it: it was to replace what is gone by now
         self._bus.publish(published.state(manager_state, wall_s))
 
