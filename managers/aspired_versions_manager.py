@@ -434,6 +434,12 @@ class AspiredVersionsManager:
         if pause_s is None or long_pause_s is None:
             return
         at_s = self._clock.now() + long_pause_s
+        log.info(
+            "event=load_put_off servable=%s again_in_s=%.0f why=%r",
+            version.id.slashed,
+            long_pause_s,
+            "what was unloaded for it comes back meanwhile",
+        )
         self._later.add(LaterTry(version.id, version.generation, at_s, pause_s))
         self._basic.try_later(version.id, version.generation, at_s)
 

@@ -139,8 +139,22 @@ class VersionEvents:
     def _republish_locked(self, managed: ManagedVersion) -> None:
         # LOADING: it can be requested, and its manager has not come round to READY.
         is_ready = managed.harness.state in (HarnessState.LOADING, HarnessState.READY)
-        if managed.is_serving and is_ready:
-            self._publish_locked(managed, ManagerState.AVAILABLE)
+        if not (managed.is_serving and is_ready):
+            return
+        generation = managed.harness.generation
+        heirs = [
+            m
+            for m in self._siblings(managed)
+            if m.harness.generation > generation and m.harness.is_aspired
+        ]
+        if heirs and self._bus is not None:
+            # How its new contents do is to stay known, whatever is noted of the old ones.
+            heir = heirs[-1].harness
+            self._bus.publish(
+                managed.published.state_beside(heir, self._clock.wall_s())
+            )
+            return
+        self._publish_locked(managed, ManagerState.AVAILABLE)
 
     def _replace_elders_locked(self, managed: ManagedVersion) -> None:
         for other in self._siblings(managed):

@@ -310,7 +310,8 @@ class _Look:
         if payloads:
             return (
                 f"no {MANIFEST}, and {payloads[0]} alone does not say how it is called: "
-                f"write the version with tfs.export.save, or put {SIGNATURES} beside it"
+                f"wait if it is still being copied, {MANIFEST} comes last; else write the "
+                f"version with tfs.export.save, or put {SIGNATURES} beside it"
             )
         if "saved_model.pb" in names or "saved_model.pbtxt" in names:
             return "it is a TensorFlow SavedModel; export the model from PyTorch"

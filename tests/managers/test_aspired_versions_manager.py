@@ -632,6 +632,34 @@ def test_notes_and_measured_bytes_are_part_of_the_state(env: Environment) -> Non
     )
 
 
+def test_a_note_on_old_contents_hides_nothing_of_the_new_ones() -> None:
+    """Who waits for those is told too early else, or never of what was wrong with them."""
+    env = Environment(POOLS[3])
+    env.aspire("m", 1)
+    env.settle()
+    sequencer = Sequencer()
+    bad = env.loader(
+        "m",
+        1,
+        errors=[InvalidArgument("damaged")],
+        on_load=lambda: sequencer.reach("load"),
+    )
+    env.aspire("m", bad)
+    env.manager.step()
+    sequencer.wait_reached("load", 1)
+    env.manager.annotate(ServableId("m", 1), note="left the loop")
+    state = env.monitor.state(ServableId("m", 1))
+    assert state is not None
+    assert (state.manager_state, state.is_changing) == (A, True)
+    sequencer.open("load")
+    env.settle()
+    env.manager.annotate(ServableId("m", 1), note="and came back")
+    state = env.monitor.state(ServableId("m", 1))
+    assert state is not None
+    assert (str(state.error), state.is_changing) == ("INVALID_ARGUMENT: damaged", False)
+    assert env.close()
+
+
 def test_closed_manager_ignores_sources(empty: Environment) -> None:
     """The callback stays callable for ever and does nothing after close()."""
     empty.aspire("S3", 7)

@@ -455,6 +455,7 @@ def test_file_of_another_kind_is_named_with_the_way_out() -> None:
     w.poll()
     told = " ".join(w.source.problems()["digits"])
     assert "model.pt alone does not say how it is called" in told
+    assert "wait if it is still being copied, servable.json comes last" in told
     assert "tfs.export.save" in told
     assert "but model.onnx" in told
 
