@@ -153,7 +153,8 @@ class InterpreterManager:
         if not self._lender.close():
             return
         if self._loop is None:
-            self._lender.let_go()
+            if not self._private:
+                self._lender.let_go()
             for private in self._private:
                 private.close(time.monotonic() + _CLOSE_S)
             self._lender.close_files()

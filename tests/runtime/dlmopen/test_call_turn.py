@@ -61,6 +61,21 @@ def test_who_waits_gets_the_turn_when_the_call_ends(turn: CallTurn) -> None:
     assert got.is_set()
 
 
+def test_who_ends_an_interpreter_waits_for_its_call_but_not_for_one_that_hangs(
+    turn: CallTurn, clock: FakeClock
+) -> None:
+    """What a call leaves behind can be put away only when it is over."""
+    turn.take("slow/1")
+    ender = threading.Timer(0.05, turn.end)
+    ender.start()
+    assert turn.try_take("the end", WAIT_S)
+    ender.join()
+    turn.end()
+    turn.take("slow/1")
+    clock.advance(TIMEOUT_S)
+    assert not turn.try_take("the end", WAIT_S * 1000)
+
+
 def test_a_caller_that_was_slow_has_ten_times_its_time(
     turn: CallTurn, clock: FakeClock
 ) -> None:

@@ -227,6 +227,21 @@ def test_a_namespace_is_used_again(tmp_path: Path) -> None:
     assert len(dlmopen_namespace._all) == count
 
 
+def test_closing_waits_for_a_call_and_keeps_the_namespace_for_others() -> None:
+    """One that was lost would be one of few, with its memory, until the process ends."""
+    needs_dlmopen()
+    manager = InterpreterManager(1, backend="dlmopen")
+    session = manager.acquire_session()
+    sleep = session.global_("time", "sleep")
+    (channel,) = manager._private
+    caller = threading.Thread(target=lambda: sleep(0.3))
+    caller.start()
+    until(lambda: channel.num_unanswered > 0, "the call")
+    manager.close()
+    caller.join(WAIT_S)
+    assert channel._namespace is None
+
+
 def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     """All interpreters map the same pages, and none has copies of its own."""
     needs_dlmopen()

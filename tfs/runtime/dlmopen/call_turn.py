@@ -63,9 +63,14 @@ class CallTurn:
             self._wait()
         self._running = who, self._now()
 
-    def try_take(self, who: str) -> bool:
-        """Takes the turn if nothing is called; ``end`` gives it back."""
-        if not self._lock.acquire(blocking=False):
+    def try_take(self, who: str, patience_s: float = 0.0) -> bool:
+        """Takes the turn if nothing is called, or that ends in time; ``end`` gives it back.
+
+        Not waited for is a call that hangs.
+        """
+        if not self._lock.acquire(blocking=False) and (
+            self.is_hung or not self._lock.acquire(timeout=max(0.0, patience_s))
+        ):
             return False
         self._running = who, self._now()
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 
 import torch
@@ -211,7 +212,8 @@ class DlmopenInterpreter:
         self._thread.close(deadline_s)
         with self._lock:
             self._is_closed = True
-        self.let_go()
+        patience_s = 0.0 if deadline_s is None else deadline_s - time.monotonic()
+        self._end_sessions(patience_s)
 
     # -- sessions, on the callers' threads -----------------------------------------------
 
@@ -221,11 +223,14 @@ class DlmopenInterpreter:
 
     def let_go(self) -> None:
         """Drops what sessions left, and the CPython if nothing is loaded there."""
+        self._end_sessions()
+
+    def _end_sessions(self, patience_s: float = 0.0) -> None:
         with self._lock:
             namespace = self._namespace
             if namespace is None:
                 return
-            if not self._calling.try_take("the end of sessions"):
+            if not self._calling.try_take("the end of sessions", patience_s):
                 log.warning("event=interpreter_hangs interpreter=%s", self._name)
                 return
             try:
