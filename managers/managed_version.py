@@ -97,8 +97,12 @@ class ManagedVersion:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody wants it, and what it does takes too long to wait for."""
-        return self.harness.is_late and not self.harness.is_aspired
+        """Whether nobody wants it, and what it does takes too long to wait for.
+
+        One that serves is not waited for: it came at last.
+        """
+        harness = self.harness
+        return harness.is_late and not harness.is_aspired and not self.is_serving
 
     def tell(self, error: ServingError | None) -> None:
         """Tells whoever wanted to know how its load or unload ended; once."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from managers.harness_state import HarnessState
+from managers.harness_state import END_STATES, HarnessState
 from managers.managed_version import ManagedVersion
 from managers.serving_map import Handle, ServingMap
 from tfs.core.clock import Clock
@@ -131,10 +131,12 @@ class VersionEvents:
     def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
         """Publishes the present state again, with whether it takes too long."""
         with self._publishing:
-            managed.harness.is_late = is_late
-            if managed.harness.is_over or managed.is_serving:
+            state = managed.harness.state  # once: its pool thread may move it on
+            has_come = state in END_STATES or managed.is_serving
+            managed.harness.is_late = is_late and not has_come
+            if has_come:
                 return
-            self._publish_locked(managed, _STATES[managed.harness.state])
+            self._publish_locked(managed, _STATES[state])
 
     def _republish_locked(self, managed: ManagedVersion) -> None:
         # LOADING: it can be requested, and its manager has not come round to READY.
