@@ -559,6 +559,23 @@ def test_a_rollback_works_with_the_newest_version_damaged() -> None:
     assert env.served("a") == 1
 
 
+def test_a_rollback_from_what_answers_for_a_failed_version_says_so() -> None:
+    """Who means to leave the failed one behind goes one further back than that."""
+    operator = operating(1, 2)
+    env = operator.env
+    env.broken.add(env.add_version("a", 3))
+    env.look()
+    assert env.served("a") == 2
+    reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
+    assert reply.version == 1
+    assert (
+        "version 3 had failed, and version 2 answered in its place; tfs rollback a 2 stays "
+        "with that one" in reply.outcome.notes
+    )
+    again = operator.ask("rollback", pb.RollbackRequest(model="a", version=2))
+    assert not any("had failed" in note for note in again.outcome.notes)
+
+
 def test_a_rollback_works_with_the_newest_versions_files_gone() -> None:
     """It serves from memory, and is left behind all the same."""
     operator = operating(1, 2)

@@ -27,6 +27,7 @@ from tfs.server.canary.change import (
     PROMOTE,
     ROLLBACK,
     canary_override,
+    note_on_rollback,
     promotion,
     rollback_target,
     with_traffic,
@@ -205,6 +206,7 @@ class CoreAdmin:
         """Pins an older version as the primary, until ended."""
         name, core = request.model, self._core
         chosen: list[int] = []
+        notes: list[str] = []
 
         def make(running: RunningConfig) -> Override | None:
             if request.end:
@@ -223,9 +225,12 @@ class CoreAdmin:
                 [state.id.version for state in states],
             )
             chosen.append(version)
+            if not request.HasField("version"):
+                notes.append(note_on_rollback(name, core.served.primary(name), states))
             return self._pin(running, name, version, ROLLBACK)
 
         def finish(outcome: pb.OverrideOutcome) -> pb.RollbackResponse:
+            outcome.notes.extend(filter(None, notes))
             reply = pb.RollbackResponse(outcome=outcome)
             if chosen:
                 reply.version = chosen[0]

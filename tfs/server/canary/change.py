@@ -5,10 +5,11 @@ Each returns the override to lay over the base; whoever calls them commits it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.config.overrides import ModelConfig, Override
 from tfs.server.config.running_config import RunningConfig, require_model
@@ -170,6 +171,36 @@ def rollback_target(
             f"{name} has no version before {present}; there are: {_listed(candidates)}"
         )
     return max(older)
+
+
+def note_on_rollback(
+    name: str, primary: int | None, states: Sequence[ServableState]
+) -> str:
+    """Returns what to know of a rollback that named no version; "" for nothing.
+
+    Where the newest version failed to load, the one before it answers by itself: who wants to
+    leave the newest goes one further back than was meant.
+
+    Args:
+        name: The model.
+        primary: What answered before; None if nothing did.
+        states: Of all its versions, then.
+
+    """
+    failed = [
+        state.id.version
+        for state in states
+        if state.manager_state is ManagerState.END
+        and state.error is not None
+        and primary is not None
+        and state.id.version > primary
+    ]
+    if not failed:
+        return ""
+    return (
+        f"version {max(failed)} had failed, and version {primary} answered in its place; "
+        f"tfs rollback {name} {primary} stays with that one"
+    )
 
 
 def _listed(versions: Collection[int]) -> str:
