@@ -32,6 +32,7 @@ from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
@@ -55,6 +56,7 @@ def inline() -> Iterator[InlineInterpreter]:
     interpreter.close()
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
     """Neither to save it nor to serve it, where a compiler may be missing."""
@@ -63,7 +65,8 @@ def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
     x = torch.rand(2, 3)
     path = save(Scales(), x, tmp_path)
     with process_host() as host:
-        interpreter = host.interpreter()
+        # Its imports take seconds, at the lowest priority minutes on a busy machine.
+        interpreter = host.interpreter(ProcessOptions(is_urgent=lambda: True))
         interpreter.start()
         loader = TorchPackage().loader(path, LoadContext(lambda _: interpreter))
         loader.load(ID)
