@@ -30,7 +30,9 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
+from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter_manager import InterpreterManager
+from tfs.runtime.process.process_options import ProcessOptions
 
 pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
 
@@ -492,6 +494,23 @@ def test_tensors_of_a_moved_object_are_shared(tmp_path: Path) -> None:
             privates = list(pool.map(private_bytes, range(2), timeout=WAIT_S))
         # One of the two computed ``doubled``, and may keep that memory.
         assert min(privates) < num_floats * 4
+
+
+def test_a_limit_on_memory_is_for_what_sessions_add(tmp_path: Path) -> None:
+    """Weights that are mapped move it, as those of versions do."""
+    limited = ProcessOptions(worker=WorkerOptions(memory_limit_bytes=96 << 20))
+    with InterpreterManager(1, options=limited) as manager:
+        package = manager.load_package(archive(tmp_path / "w.pt", Weighted(40 << 20)))
+        model = package.load_pickle("model", "model.pkl")  # 160 MB
+        assert model(torch.ones(1)) is not None
+        with package.acquire_session() as session:
+            other = session.self.attr("load_pickle")("model", "model.pkl")
+            moved = session.create_movable(other)
+            fill = session.global_("builtins", "bytearray")
+            fill(64 << 20)
+            with pytest.raises(Internal, match="MemoryError"):
+                fill(256 << 20)
+        assert moved(torch.ones(1)) is not None
 
 
 def test_a_crash_ends_the_session_and_no_more(tmp_path: Path) -> None:

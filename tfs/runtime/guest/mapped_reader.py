@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import weakref
 import zipfile
+from collections.abc import Callable
 
 import torch
 
@@ -20,10 +21,18 @@ class MappedReader(torch._C.PyTorchFileReader):
 
     Records that were compressed or moved off their alignment by another zip program
     are read into memory of their own instead.
+
+    Args:
+        file: The archive.
+        on_map: Told of what is mapped; see :meth:`SealedFile.map`.
+
     """
 
-    def __init__(self, file: SealedFile) -> None:
+    def __init__(
+        self, file: SealedFile, on_map: Callable[[int], None] | None = None
+    ) -> None:
         super().__init__(file.path)
+        self._on_map = on_map
         self._file = file.duplicate()
         self._mapping: mmap.mmap | None = None
         self._mappings: list[weakref.ref[mmap.mmap]] = []
@@ -55,7 +64,7 @@ class MappedReader(torch._C.PyTorchFileReader):
 
     def remap(self) -> mmap.mmap:
         """Maps the archive anew; tensors are made over this mapping from now on."""
-        mapping = self._mapping = self._file.map()
+        mapping = self._mapping = self._file.map(self._on_map)
         self._mappings = [each for each in self._mappings if each() is not None]
         self._mappings.append(weakref.ref(mapping))
         return mapping

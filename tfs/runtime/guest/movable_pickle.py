@@ -93,12 +93,23 @@ def pickle_movable(obj: object, packages: Sequence[OpenPackage]) -> Pickled:
 
 
 def unpickle_movable(
-    data: bytes, arena: SealedFile, packages: Mapping[int, OpenPackage]
+    data: bytes,
+    arena: SealedFile,
+    packages: Mapping[int, OpenPackage],
+    on_map: Callable[[int], None] | None = None,
 ) -> object:
-    """Returns the object; its tensors are views of the arena and of the archives."""
+    """Returns the object; its tensors are views of the arena and of the archives.
+
+    Args:
+        data: Its pickle.
+        arena: Has the storages that no archive has.
+        packages: What it was pickled with.
+        on_map: Told of what is mapped of the arena; see :meth:`SealedFile.map`.
+
+    """
     mappings = {each.package_id: each.new_mapping() for each in packages.values()}
     if arena.size_bytes:
-        mappings[ARENA] = arena.map()
+        mappings[ARENA] = arena.map(on_map)
 
     def persistent_load(reference: _StorageName) -> object:
         package_id, offset, size_bytes, dtype = reference

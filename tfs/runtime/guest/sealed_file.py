@@ -17,6 +17,8 @@ import fcntl
 import mmap
 import os
 import sys
+import weakref
+from collections.abc import Callable
 
 _ADD_SEALS = 1033  # fcntl.F_ADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
@@ -77,17 +79,36 @@ class SealedFile:
         """A path under which this process can open the bytes until ``close``."""
         return f"{_FD_FOLDER}/{self.fd}"
 
-    def map(self) -> mmap.mmap:
+    def map(self, on_map: Callable[[int], None] | None = None) -> mmap.mmap:
         """Maps the bytes privately, writable; they are unmapped with the last view.
 
         The mapping outlives ``close``.
+
+        Args:
+            on_map: Told how many bytes are about to be mapped, and, negative, that they
+                no longer are.
+
+        Raises:
+            OSError: There is no room for them.
+
         """
-        return mmap.mmap(
-            self.fd,
-            self.size_bytes,
-            flags=mmap.MAP_PRIVATE,
-            prot=mmap.PROT_READ | mmap.PROT_WRITE,
-        )
+        size_bytes = self.size_bytes
+        if on_map is not None:
+            on_map(size_bytes)
+        try:
+            mapping = mmap.mmap(
+                self.fd,
+                size_bytes,
+                flags=mmap.MAP_PRIVATE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+        except BaseException:
+            if on_map is not None:
+                on_map(-size_bytes)
+            raise
+        if on_map is not None:
+            weakref.finalize(mapping, on_map, -size_bytes)
+        return mapping
 
     def duplicate(self) -> SealedFile:
         """Returns the same bytes with a descriptor of its own."""

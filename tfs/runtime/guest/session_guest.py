@@ -42,11 +42,19 @@ class SessionGuest:
 
     Args:
         is_interrupted: Whether Ctrl-C comes here, and is the caller's to handle.
+        on_map: Told how many bytes of weights are mapped, and, negative, that they no
+            longer are.
 
     """
 
-    def __init__(self, *, is_interrupted: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_interrupted: bool = False,
+        on_map: Callable[[int], None] | None = None,
+    ) -> None:
         self._is_interrupted = is_interrupted
+        self._on_map = on_map
         self._packages: dict[int, OpenPackage] = {}
         self._movables: dict[int, object] = {}
         self._sessions: dict[int, dict[int, object]] = {}
@@ -129,7 +137,7 @@ class SessionGuest:
         if package_id not in self._packages:
             file = SealedFile(os.dup(fds[0]), os.fstat(fds[0]).st_size)
             try:
-                importer = open_package(file, str(form["name"]))
+                importer = open_package(file, str(form["name"]), self._on_map)
             finally:
                 file.close()
             self._packages[package_id] = OpenPackage(package_id, importer)
@@ -162,7 +170,8 @@ class SessionGuest:
         else:
             arena = SealedFile(os.dup(fds[0]), os.fstat(fds[0]).st_size)
             try:
-                obj = unpickle_movable(cast("bytes", form["data"]), arena, packages)
+                data = cast("bytes", form["data"])
+                obj = unpickle_movable(data, arena, packages, self._on_map)
             finally:
                 arena.close()
         if isinstance(obj, torch.nn.Module):

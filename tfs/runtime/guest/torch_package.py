@@ -18,6 +18,7 @@ import sys
 import types
 import warnings
 import zipfile
+from collections.abc import Callable
 
 import torch
 from torch.package._mangling import demangle
@@ -87,15 +88,22 @@ def load(
     )
 
 
-def open_package(file: SealedFile, who: str) -> PackageImporter:
+def open_package(
+    file: SealedFile, who: str, on_map: Callable[[int], None] | None = None
+) -> PackageImporter:
     """Opens an archive whose tensors are views of ``file``.
+
+    Args:
+        file: The archive.
+        who: It, for errors.
+        on_map: Told of the memory that is mapped; see :class:`MappedReader`.
 
     Raises:
         DataLoss: It is not an archive, or not one of torch.package.
 
     """
     try:
-        importer = MappedImporter(MappedReader(file))
+        importer = MappedImporter(MappedReader(file, on_map))
     except (RuntimeError, zipfile.BadZipFile) as error:
         raise DataLoss(
             f"{who} is not a torch.package archive or is damaged; write it again"

@@ -210,7 +210,8 @@ class WorkerControl:
         if self._sessions is None:
             # Only library use needs it, and its imports.
             session_guest = importlib.import_module("tfs.runtime.guest.session_guest")
-            self._sessions = session_guest.SessionGuest()
+            self._limit.count_from_here()  # there is this thread now, and its heap
+            self._sessions = session_guest.SessionGuest(on_map=self._limit.allow)
         body = request["body"]
         assert isinstance(body, bytes)
         return self._sessions.handle(body, fds)
