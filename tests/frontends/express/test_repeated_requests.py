@@ -309,3 +309,15 @@ def test_what_long_heads_begin_with_is_not_kept() -> None:
         )
         assert wire.answer(stream_id).messages == [b"ping"]
     assert not wire.connection._openings
+
+
+def test_heads_before_all_messages_are_taken_one_by_one() -> None:
+    """Some clients send so; nothing of theirs is kept, and nothing looked for."""
+    wire = Wire(echo=True)
+    ids = range(1, 40, 2)
+    heads = b"".join(headers_frame(stream_id) for stream_id in ids)
+    messages = b"".join(data_frame(stream_id, prefixed(b"ping")) for stream_id in ids)
+    wire.feed(heads + messages)
+    for stream_id in ids:
+        assert wire.answer(stream_id).messages == [b"ping"]
+    assert not wire.connection._openings

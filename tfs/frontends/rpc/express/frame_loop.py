@@ -99,7 +99,7 @@ class FrameLoop(RepeatedRequests, abc.ABC):
 
         """
         size = len(data)
-        # Some clients send many heads and then what belongs to them: both are counted.
+        # Heads and what belongs to them may be far apart: both are counted.
         num_left = num_whole_left = self.max_requests
         num_others_left = num_left * _OTHERS_PER_REQUEST
         self._num_large = 0
@@ -184,7 +184,9 @@ class FrameLoop(RepeatedRequests, abc.ABC):
                 if end <= size and flags == END_HEADERS and num_left > 0:
                     fragment = data[payload:end]
                     opening = openings.get(fragment)
-                    if opening is not None:
+                    # Some clients send many heads, and what belongs to them behind.
+                    is_followed = end + HEAD_SIZE <= size and data[end + 3] != 1
+                    if opening is not None and is_followed:
                         behind, num_taken, num_updates = self._take_repeated(
                             opening,
                             data,
@@ -220,7 +222,7 @@ class FrameLoop(RepeatedRequests, abc.ABC):
                             self._peer.initial_window,
                             self._now_s,
                         )
-                        if opening is None:
+                        if opening is None and is_followed:
                             self._cache.note_opening(
                                 read_opening(data, index, stream_id, fragment, head)
                             )

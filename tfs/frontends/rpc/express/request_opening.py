@@ -10,6 +10,7 @@ from tfs.frontends.rpc.express.frames import (
     LARGEST_WINDOW,
     FrameType,
     pack_uint32,
+    unpack_head,
 )
 from tfs.frontends.rpc.express.request_head import RequestHead
 
@@ -64,9 +65,9 @@ def read_opening(
     """
     end = index + HEAD_SIZE + len(block)
     flagged = data[index : index + _ID_PLACE]
-    if _is_data(data, end):
+    if _is_data(data, end, stream_id):
         return RequestOpening(head, block, 0, (flagged, block))
-    if not _is_data(data, end + UPDATE.size):
+    if not _is_data(data, end + UPDATE.size, stream_id):
         return None
     word, _, updated_id, increment = UPDATE.unpack_from(data, end)
     if (
@@ -81,8 +82,8 @@ def read_opening(
     )
 
 
-def _is_data(data: bytes, index: int) -> bool:
-    """Tells whether the head of a frame of DATA lies there, whole."""
-    return (
-        len(data) >= index + HEAD_SIZE and data[index + _TYPE_PLACE] == FrameType.DATA
-    )
+def _is_data(data: bytes, index: int, stream_id: int) -> bool:
+    """Tells whether the head of a stream's DATA frame lies there, whole."""
+    if len(data) < index + HEAD_SIZE or data[index + _TYPE_PLACE] != FrameType.DATA:
+        return False
+    return bool(unpack_head(data, index)[2] == stream_id)
