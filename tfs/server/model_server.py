@@ -184,6 +184,7 @@ class ModelServer:
             self._loop,
             self.stats,
             self._spare_memory.note_large_message,
+            self._spare_memory.note_scarcity,
         )
         self._let_load = note_answerer(
             lambda: self._gate.is_entered or self._loop.busy_since_s is not None

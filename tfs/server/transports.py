@@ -35,6 +35,7 @@ def make_transport(
     loop: ServingLoop,
     stats: Stats,
     on_large_message: Callable[[], None] = lambda: None,
+    on_scarcity: Callable[[], None] = lambda: None,
 ) -> Transport:
     """Returns the transport, not started.
 
@@ -44,6 +45,8 @@ def make_transport(
         stats: Where what happens is published.
         on_large_message: Called on the loop after messages that leave free memory
             behind, if the transport can tell.
+        on_scarcity: Called on the loop once a second while requests wait for memory, if
+            the transport has them wait.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
@@ -58,6 +61,7 @@ def make_transport(
             ),
             stats=stats,
             on_large_message=on_large_message,
+            on_scarcity=on_scarcity,
         )
     # Its imports take a tenth of a second that a server with express need not wait for.
     from tfs.frontends.rpc.grpcio.options import GrpcioOptions

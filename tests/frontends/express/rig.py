@@ -140,6 +140,8 @@ class Rig:
             nothing by itself.
         on_burst: Is told of each burst.
         served: Messages in the order in which handlers saw them.
+        num_large_notes: How often the transport told of memory to be returned.
+        num_scarcity_notes: How often it told of requests that wait for memory.
 
     """
 
@@ -152,8 +154,14 @@ class Rig:
     ) -> None:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock, name="rig")
+        self.num_large_notes = 0
+        self.num_scarcity_notes = 0
         self.transport = ExpressTransport(
-            self.loop, options, executor or InlineExecutor()
+            self.loop,
+            options,
+            executor or InlineExecutor(),
+            on_large_message=self._note_large,
+            on_scarcity=self._note_scarcity,
         )
         self.held: list[Call] = []
         self.streams: list[StreamCall] = []
@@ -211,6 +219,12 @@ class Rig:
             client.close()
         self.transport.close()
         self.loop.close()
+
+    def _note_large(self) -> None:
+        self.num_large_notes += 1
+
+    def _note_scarcity(self) -> None:
+        self.num_scarcity_notes += 1
 
     def _echo(self, call: Call) -> None:
         self.served.append(bytes(call.message))

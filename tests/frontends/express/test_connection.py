@@ -911,12 +911,12 @@ def test_many_connections_may_have_few_streams_each() -> None:
     others = [ReceiveWindow(budget, 1 << 20) for _ in range(999)]
     ids = [2 * n + 1 for n in range(70)]
     wire.feed_all(b"".join(headers_frame(stream_id) for stream_id in ids))
-    assert len(wire.connection.streams) == 65_536 // 1000
+    assert len(wire.connection.streams) == 32_768 // 1000
     assert wire.answer(ids[-1]).reset is ErrorCode.REFUSED_STREAM
     for window in others:
         window.close()
     wire.feed_all(b"".join(headers_frame(2 * n + 1) for n in range(100, 1000)))
-    assert len(wire.connection.streams) == 965
+    assert len(wire.connection.streams) == 32 + 900
     many = [ReceiveWindow(budget, 1 << 20) for _ in range(10_000)]
     assert budget.max_streams_each == 32
     for window in many:

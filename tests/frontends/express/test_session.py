@@ -601,12 +601,28 @@ def test_who_reads_nothing_makes_way_where_others_wait(tmp_path: Path) -> None:
         for _ in range(4):
             rig.advance(1.0)
             left = _exchange(rig, good, 3, left)
+        assert rig.num_scarcity_notes
         assert len(good.answer(3).messages[0]) == 900_000
         for client in deaf:
             client.read()
         gone = [client.goaway for client in deaf if client.is_closed]
         assert gone
         assert set(gone) == {ErrorCode.ENHANCE_YOUR_CALM}
+
+
+def test_memory_of_answers_is_told_of_when_it_is_free(tmp_path: Path) -> None:
+    """Once after the last of them, however long nobody read them."""
+    with running(tmp_path, CROWDED) as rig:
+        client = _clog(rig)
+        for _ in range(5):
+            rig.advance(1.0)
+        num_before = rig.num_large_notes
+        client.close()
+        rig.settle()
+        rig.advance(1.0)
+        assert rig.num_large_notes == num_before + 1
+        rig.advance(5.0)
+        assert rig.num_large_notes == num_before + 1
 
 
 def test_slow_readers_are_waited_for(tmp_path: Path) -> None:

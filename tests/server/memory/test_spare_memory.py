@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.server.memory.spare_memory import QUIET_S, SpareMemory
+from tfs.server.memory.spare_memory import MUCH_BYTES, QUIET_S, SpareMemory
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -16,7 +16,11 @@ class Server:
         self.loop = ServingLoop(self.clock, name="spare")
         self.executor = InlineExecutor()
         self.num_trims = 0
-        self.memory = SpareMemory(self.loop, self.executor, self._trim)
+        self.resident_bytes = 300 << 20
+        self.kept_bytes = 0  # what no trim returns
+        self.memory = SpareMemory(
+            self.loop, self.executor, self._trim, lambda: self.resident_bytes
+        )
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -24,6 +28,7 @@ class Server:
 
     def _trim(self) -> None:
         self.num_trims += 1
+        self.resident_bytes = (300 << 20) + self.kept_bytes
 
 
 def test_the_heap_is_trimmed_once_when_a_burst_is_over() -> None:
@@ -49,3 +54,21 @@ def test_a_closing_server_is_not_trimmed() -> None:
     server.executor.close()
     server.pass_time(QUIET_S)
     assert server.num_trims == 0
+
+
+def test_growth_is_returned_at_once_while_memory_is_scarce() -> None:
+    """As often as there is much of it; never for what a trim left before."""
+    server = Server()
+    server.memory.note_scarcity()
+    server.resident_bytes += MUCH_BYTES - 1
+    server.memory.note_scarcity()
+    assert server.num_trims == 0
+    for number in (1, 2):
+        server.resident_bytes += MUCH_BYTES
+        server.memory.note_scarcity()
+        assert server.num_trims == number
+    server.kept_bytes = 2 * MUCH_BYTES
+    server.resident_bytes += server.kept_bytes
+    for _ in range(3):
+        server.memory.note_scarcity()
+        assert server.num_trims == 3

@@ -3,6 +3,9 @@
 glibc is told to keep such memory (:mod:`tfs.server.memory.malloc`), because the next large
 message uses it again. After the last of them it would be kept for good: a burst of
 compressed images, or a hostile client's, would leave a server as large as its peak.
+
+While requests wait for memory, a heap that grew is trimmed at once: large blocks of many
+sizes leave holes that none of them fits into again.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from managers.memory import trim_heap
+from managers.memory import own_resident_bytes, trim_heap
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
+
+MUCH_BYTES: Final = 32 << 20
+"""So much more is worth the milliseconds in which nobody else can allocate."""
 
 QUIET_S: Final = 5.0
 """So long after the last large message the memory is returned."""
@@ -26,6 +32,7 @@ class SpareMemory:
         executor: Where the heap is trimmed: it takes as long as there is much to
             return, tens of milliseconds for a gigabyte.
         trim: Returns free memory to the system.
+        resident_bytes: What the process has in memory.
 
     """
 
@@ -34,10 +41,13 @@ class SpareMemory:
         loop: ServingLoop,
         executor: Executor,
         trim: Callable[[], None] = trim_heap,
+        resident_bytes: Callable[[], int] = own_resident_bytes,
     ) -> None:
         self._loop = loop
         self._executor = executor
         self._trim = trim
+        self._resident_bytes = resident_bytes
+        self._least_bytes = resident_bytes()  # of late, and after the last trim
         self._used_at_s = 0.0
         self._is_armed = False
 
@@ -46,6 +56,19 @@ class SpareMemory:
         self._used_at_s = self._loop.clock.now()
         if not self._is_armed:
             self._arm()
+
+    def note_scarcity(self) -> None:
+        """Trims the heap if the process grew; to be called once a second."""
+        self._submit(self._trim_growth)
+
+    def _trim_growth(self) -> None:
+        # On the executor. What cannot be returned is no reason to try again.
+        resident_bytes = self._resident_bytes()
+        if resident_bytes >= self._least_bytes + MUCH_BYTES:
+            self._trim()
+            self._least_bytes = self._resident_bytes()
+        else:
+            self._least_bytes = min(self._least_bytes, resident_bytes)
 
     def _arm(self) -> None:
         self._is_armed = True
@@ -56,7 +79,10 @@ class SpareMemory:
             self._arm()
             return
         self._is_armed = False
+        self._submit(self._trim)
+
+    def _submit(self, function: Callable[[], None]) -> None:
         try:
-            self._executor.submit(self._trim)
+            self._executor.submit(function)
         except RuntimeError:
             return  # the server is closing

@@ -40,7 +40,7 @@ from tfs.frontends.rpc.express.frames import (
 from tfs.frontends.rpc.express.headroom import Headroom
 
 _LEAST_GRANT: Final = 16_384
-_MAX_STREAMS: Final = 65_536
+_MAX_STREAMS: Final = 32_768
 _LEAST_STREAMS: Final = 32
 _LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
 
@@ -51,7 +51,7 @@ class ReceiveBudget:
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
         num_windows: Connections.
-        max_streams_each: Streams that each of them may have open. One takes half a
+        max_streams_each: Streams that each of them may have open. One takes a
             kilobyte, and thirty bytes to open: a thousand on each of a thousand
             connections were half a gigabyte.
         used_bytes: Windows granted and bytes held.

@@ -1,9 +1,9 @@
 """gRPC's length-prefixed messages, cut out of DATA payloads however they are split.
 
 A message is one flag byte, four bytes of length and the body. The buffer of an
-unfinished message is at most 64 KB or four times the bytes that arrived, unless it is
-one that a message before has left; the announced length only decides when it is whole,
-and whether it is too long.
+unfinished message is at most 256 bytes or four times the bytes that arrived, unless it
+is one that a message before has left; there is none before the first of them. The
+announced length only decides when it is whole, and whether it is too long.
 
 Those of more than a megabyte grow into pages of their own: what did not arrive of them
 takes no memory, what did is not copied as they grow, and no part of it stays in the heap.
@@ -19,7 +19,8 @@ from tfs.core.errors import Internal, ResourceExhausted, ServingError
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 
 PREFIX_SIZE: Final = 5
-_FIRST_ROOM: Final = 65_536
+_LEAST_ROOM: Final = 256
+_NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
 _MAPPED_BYTES: Final = 1 << 20  # page faults cost more than the heap's zeros below
 
@@ -118,16 +119,16 @@ class MessageAssembler:
             raise too_large(size, self._max_message_bytes)
         buffer = self._buffers.take(size) if self._buffers is not None else None
         self._is_lent = buffer is not None
-        if buffer is None:
-            buffer = bytearray(min(size, _FIRST_ROOM))
-        self._body = memoryview(buffer)[:size]
+        # Thousands of streams may each announce a message and send nothing of it.
+        self._body = _NO_ROOM if buffer is None else memoryview(buffer)[:size]
         self._filled = 0
         self._size = self.missing_bytes = size
 
     def _grow(self, body: memoryview, end: int) -> memoryview:
         # By large factors, and never within the allocator: growing two messages in
         # turn would copy each of them many times over.
-        room = min(self._size, max(end, len(body) * _GROWTH))
+        wanted = max(end, len(body) * _GROWTH) if body else end * _GROWTH
+        room = min(self._size, max(wanted, _LEAST_ROOM))
         buffer = body.obj
         if isinstance(buffer, mmap.mmap):
             body.release()
@@ -135,9 +136,9 @@ class MessageAssembler:
             self._body = memoryview(buffer)
             return self._body
         filled = self._filled
-        larger = memoryview(
-            map_pages(room) if self._size > _MAPPED_BYTES else bytearray(room)
-        )
+        # A process may have 65,530 mappings: none for what is next to nothing yet.
+        is_mapped = self._size > _MAPPED_BYTES and room >= _MAPPED_BYTES // _GROWTH
+        larger = memoryview(map_pages(room) if is_mapped else bytearray(room))
         larger[:filled] = body[:filled]
         self._body = larger
         return larger

@@ -109,8 +109,8 @@ class SharedState:
         loop: Runs everything.
         options: Limits and timeouts.
         executor: Where compression is undone.
-        on_large_message: Called after each message that was compressed, and when
-            buffers of large ones are let go.
+        on_large_message: Called after each message that was compressed, and as long as
+            large ones come or wait to be read, the last time after that.
         headroom: What requests and unread answers may take together.
         budget: The server's receive budget.
         backlog: Answers that clients do not take.

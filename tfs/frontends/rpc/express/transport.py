@@ -53,6 +53,7 @@ _ACCEPTS_PER_ROUND: Final = 64
 _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MIN_GRANT_BYTES: Final = 16_384
+_LARGE_BYTES: Final = 1 << 20
 _FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
 _MAX_PLAIN_HOSTS: Final = 1024
 _SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
@@ -74,7 +75,8 @@ class ExpressTransport:
             transport's own for each, started when first needed.
         stats: Where what happens is published; None keeps it to ``counters``.
         on_large_message: Called on the loop after each message that was compressed,
-            and when buffers of large ones are let go.
+            and as long as large ones come or wait to be read, the last time after that.
+        on_scarcity: Called on the loop once a second while requests wait for memory.
 
     """
 
@@ -85,6 +87,7 @@ class ExpressTransport:
         executor: Executor | None = None,
         stats: Stats | None = None,
         on_large_message: Callable[[], None] = lambda: None,
+        on_scarcity: Callable[[], None] = lambda: None,
     ) -> None:
         self._own_executor = executor is None
         self._shared = SharedState(
@@ -104,6 +107,8 @@ class ExpressTransport:
         self._methods: dict[Listener, MethodTable] = {}
         self._plain_hosts: set[str] = set()  # whose clients were seen to speak no TLS
         self._is_sweeping = False
+        self._on_scarcity = on_scarcity
+        self._had_unread = False  # large answers, when timeouts were last looked at
         self._is_draining = False
         self._is_closed = False
         # Guards _is_drained; leaf lock.
@@ -415,14 +420,15 @@ class ExpressTransport:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
 
     def _sweep(self) -> None:
+        # What is free is not returned yet, and should not be while more comes.
+        had_unread = self._had_unread
+        self._had_unread = self._shared.headroom.unread_bytes >= _LARGE_BYTES
+        if self._shared.buffers.sweep() or had_unread or self._had_unread:
+            self._shared.on_large_message()
         if not self._num_connections:
-            if self._shared.buffers.clear():
-                self._shared.on_large_message()
+            self._shared.buffers.clear()
             self._is_sweeping = False  # an idle server sleeps
             return
-        if self._shared.buffers.sweep():
-            # What is free is not returned yet, and should not be while more comes.
-            self._shared.on_large_message()
         now_s = self._now()
         shared = self._shared
         shared.turns.look(now_s)
@@ -430,6 +436,8 @@ class ExpressTransport:
             bool(shared.waiting) and shared.headroom.is_tight
         ) or any(each.wants_favour for each in shared.starved)
         shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
+        if shared.is_contested:
+            self._on_scarcity()
         shared.headroom.look(shared.is_contested, shared.counters.timeouts)
         self._relieve(shared.backlog)
         for handshake in list(self._handshakes):
