@@ -183,10 +183,10 @@ class FrameLoop(RepeatedRequests, abc.ABC):
             elif frame_type == 1:
                 if end <= size and flags == END_HEADERS and num_left > 0:
                     fragment = data[payload:end]
-                    opening = openings.get(fragment)
                     # Some clients send many heads, and what belongs to them behind.
                     is_followed = end + HEAD_SIZE <= size and data[end + 3] != 1
-                    if opening is not None and is_followed:
+                    opening = openings.get(fragment) if is_followed else None
+                    if opening is not None:
                         behind, num_taken, num_updates = self._take_repeated(
                             opening,
                             data,
