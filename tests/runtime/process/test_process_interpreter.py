@@ -16,14 +16,21 @@ import psutil
 import pytest
 import torch
 
-from tests.runtime.answers import ask
+from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import (
     floats,
     package,
     signature,
     values,
 )
-from tests.runtime.process_host import ProcessHost, is_gone, pid_of, process_host, until
+from tests.runtime.process_host import (
+    ProcessHost,
+    is_gone,
+    pid_of,
+    process_host,
+    until,
+    wait_for_successor,
+)
 from tests.runtime.zoo import (
     DiesWhenLoaded,
     Hoarder,
@@ -47,6 +54,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_state import WorkerState
 
@@ -162,6 +170,32 @@ def test_a_worker_killed_while_idle_is_replaced_unseen(
     assert pid_of(interpreter) != pid
 
 
+def num_begun(interpreter: ProcessInterpreter) -> int:
+    """Returns how many calls a worker says it has begun."""
+    link = interpreter._life.link
+    return 0 if link is None else link.calls.num_started()
+
+
+def test_a_call_that_meets_a_killed_worker_is_no_crash(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Whoever kills an idle worker, again and again, has it replaced each time."""
+    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=1)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    for _ in range(3):
+        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+        pid = pid_of(interpreter)
+        answers: list[Answer] = []
+
+        def kill_and_ask(pid: int = pid, answers: list[Answer] = answers) -> None:
+            os.kill(pid, signal.SIGKILL)  # before the loop can hear of it
+            answers.append(ask(loaded, X))
+
+        host.on_loop(kill_and_ask)
+        assert isinstance(answers[0].error(), Internal)
+        wait_for_successor(interpreter, pid)
+
+
 @pytest.mark.parametrize("num_calls", [0, 100])
 def test_a_kill_from_outside_is_no_crash_of_a_model_that_worked_well(
     host: ProcessHost, tmp_path: Path, num_calls: int
@@ -172,7 +206,7 @@ def test_a_kill_from_outside_is_no_crash_of_a_model_that_worked_well(
     for _ in range(num_calls):
         ask(loaded, X).outputs()
     running = ask(loaded, {"x": floats((60, 0))}, "slow")
-    until(lambda: interpreter.num_pending == 1, "the call")
+    until(lambda: num_begun(interpreter) == num_calls + 1, "the call")
     os.kill(pid_of(interpreter), signal.SIGKILL)
     assert isinstance(running.error(), Internal)
     if num_calls:

@@ -20,10 +20,11 @@ class Call:
         task: What is computed.
         signature_index: Which of the model's signatures.
         sequence: Its number among the requests written to this worker.
+        has_begun: Whether the worker said that it had begun it; known when it is gone.
 
     """
 
-    __slots__ = ("model", "sequence", "signature_index", "task")
+    __slots__ = ("has_begun", "model", "sequence", "signature_index", "task")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Call:
         self.task = task
         self.signature_index = signature_index
         self.sequence = sequence
+        self.has_begun = True
 
 
 def send_request(

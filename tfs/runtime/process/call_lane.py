@@ -126,7 +126,9 @@ class CallLane(Lane):
             # said, the next only if it said so.
             if failed and self._calls[0].sequence >= num_started:
                 break
-            failed.append(self._calls.popleft())
+            call = self._calls.popleft()
+            call.has_begun = call.sequence < num_started
+            failed.append(call)
         self._put_back(self._calls)
         self._calls.clear()
         return failed

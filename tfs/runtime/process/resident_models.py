@@ -249,11 +249,13 @@ class ResidentModels:
     def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
         """Holds a death against the model whose call or load it came in.
 
-        Not if somebody else killed a worker that had worked well: an operator, or a
-        kernel out of memory. The next one may work as well.
+        Not if somebody else killed a worker that had worked well, or had nothing to do
+        but a call it had not begun: an operator, or a kernel out of memory. The next one
+        may work as well.
         """
         num_calls = self.lanes.stats().num_calls - self._num_calls_before
-        if was_killed and num_calls >= _WORKED_WELL_CALLS:
+        was_idle = bool(self._failed) and not any(c.has_begun for c in self._failed)
+        if was_killed and (num_calls >= _WORKED_WELL_CALLS or was_idle):
             is_innocent = True
         for health in {model.health for model in self._models.values()}:
             health.note_death(how)
