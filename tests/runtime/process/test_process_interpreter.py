@@ -194,6 +194,8 @@ def test_a_call_that_meets_a_killed_worker_is_no_crash(
         host.on_loop(kill_and_ask)
         assert isinstance(answers[0].error(), Internal)
         wait_for_successor(interpreter, pid)
+    deaths, now_s = interpreter._life._deaths, host.loop.clock.now()
+    assert deaths.respawn_delay_s(now_s) == deaths.num_recent(now_s) == 0
 
 
 @pytest.mark.parametrize("num_calls", [0, 100])

@@ -246,23 +246,26 @@ class ResidentModels:
     def stop_calls(self) -> None:
         self._failed += self.lanes.close()
 
-    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
+    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
         """Holds a death against the model whose call or load it came in.
 
         Not if somebody else killed a worker that had worked well, or had nothing to do
         but a call it had not begun: an operator, or a kernel out of memory. The next one
-        may work as well.
+        may work as well. It is started without a pause then, if this one had answered:
+        a system that kills whatever is started would do so before.
         """
         num_calls = self.lanes.stats().num_calls - self._num_calls_before
-        was_idle = bool(self._failed) and not any(c.has_begun for c in self._failed)
-        if was_killed and (num_calls >= _WORKED_WELL_CALLS or was_idle):
-            is_innocent = True
+        has_begun = any(call.has_begun for call in self._failed)
+        was_idle = self._mapping is None and not has_begun
+        was_chosen = was_killed and (num_calls >= _WORKED_WELL_CALLS or was_idle)
+        is_innocent |= was_chosen
         for health in {model.health for model in self._models.values()}:
             health.note_death(how)
         mapping, self._mapping = self._mapping, None
         culprit = self._failed[-1].model if self._failed else mapping
         if culprit is not None and not is_innocent:
             self._quarantine.note_crash(culprit, how)
+        return not (was_chosen and num_calls)
 
     def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
         failed, self._failed = self._failed, []

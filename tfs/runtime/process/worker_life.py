@@ -77,8 +77,10 @@ class WorkerUser(Protocol):
         """Hands no more to a worker that is gone, while its slab can still be read."""
         ...
 
-    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> None:
+    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
         """Takes note of how the worker ended, before another one is started.
+
+        Returns whether the next one may well end the same way.
 
         Args:
             how: How it died, in words.
@@ -367,7 +369,6 @@ class WorkerLife:
         self._user.reader_of(link)(READABLE)  # what it had finished is good
         self.last_end = how
         self.num_deaths += 1
-        self._deaths.add(self._loop.clock.now())
         log.error(
             "event=interpreter_died interpreter=%s pid=%d how=%r",
             self._name,
@@ -378,7 +379,8 @@ class WorkerLife:
         awaited = self.conversation.end() if self.conversation is not None else []
         self._drop_link()
         self._move(WorkerState.DEAD)
-        self._user.blame(how, is_innocent=is_innocent, was_killed=was_killed)
+        if self._user.blame(how, is_innocent=is_innocent, was_killed=was_killed):
+            self._deaths.add(self._loop.clock.now())
         self._respawn()
         self._user.mourn(how, awaited)
 
