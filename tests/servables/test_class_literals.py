@@ -75,7 +75,11 @@ def test_the_first_class_that_says_it_counts(tmp_path: Path) -> None:
         ("class A:\n  x = = 1\n", "invalid syntax"),
         ("class A:\n  x = " + "[" * 60 + "]" * 60 + "\n", "nested too deep"),
         ("class A:\n  x = " + "-" * 20_000 + "1\n", "nested too deep"),
-        ("class A:\n  x = " + "1 if 1 else " * 3_000 + "1\n", "nested too deep"),
+        # Which of the two depends on Python's recursion limit, which test tools raise.
+        (
+            "class A:\n  x = " + "1 if 1 else " * 3_000 + "1\n",
+            "nested too deep|not a plain literal",
+        ),
         ("class A:\n  x = [" + "1," * 40_000 + "]\n", "characters"),
         ("class A:\n  x = open('/etc/passwd')\n", "A.x is not a plain literal"),
         ("class A:\n  x = {[]: 1}\n", "A.x is not a plain literal"),
