@@ -46,6 +46,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.manifest import MANIFEST, FileEntry, Manifest
+from tfs.core.replaced_file import replace_file
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
@@ -292,12 +293,8 @@ class VersionCache:
             self._known[version.path] = known
         form = {"url": version.path, "fingerprint": known.fingerprint, "key": key}
         place = self._place_of(version.path)
-        scratch = place.with_name(
-            f"{TEMPORARY_PREFIX}{threading.get_ident()}-{place.name}"
-        )
         try:
-            scratch.write_text(json.dumps(form))
-            os.replace(scratch, place)
+            replace_file(str(place), json.dumps(form))
         except OSError as error:
             log.warning("event=copy_not_remembered url=%s why=%s", version.path, error)
 

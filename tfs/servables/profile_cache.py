@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
 from tfs.core.model_profile import ModelProfile
+from tfs.core.replaced_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +57,7 @@ class ProfileCache:
             return
         try:
             os.makedirs(self._folder, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(dir=self._folder)
-            try:
-                with os.fdopen(fd, "w", encoding="utf-8") as file:
-                    file.write(profile.to_json())
-                os.replace(temporary, self._file(profile.code_digest))
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            replace_file(self._file(profile.code_digest), profile.to_json())
         except OSError as error:
             log.warning("event=profile_not_kept error=%s", error)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.replaced_file import replace_file
 from tfs.server.model_settings import CanarySettings
 
 log = logging.getLogger(__name__)
@@ -118,17 +119,10 @@ class CanaryRejections:
     def _write(self) -> None:
         with self._lock:
             text = json.dumps(self._notes, indent=1, sort_keys=True)
-        scratch = f"{self._path}.tmp"
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            with open(scratch, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, self._path)
+            replace_file(self._path, text + "\n", is_durable=True)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(scratch)
             log.warning(
                 "event=canary_rejections_not_kept path=%s error=%s", self._path, error
             )

@@ -1,0 +1,39 @@
+"""Tests of files that are replaced whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tfs.core.replaced_file import replace_file
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_file_is_made_and_replaced(tmp_path: Path, is_durable: bool) -> None:
+    """The file holds the last text, and nothing else is left in its folder."""
+    path = tmp_path / "notes.json"
+    for text in ("first, and longer", "größer"):
+        replace_file(str(path), text, is_durable=is_durable)
+        assert path.read_text(encoding="utf-8") == text
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_failure_changes_nothing(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the old text stays, and no half-written sibling takes room."""
+    path = tmp_path / "notes.json"
+    replace_file(str(path), "old")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(OSError, match="no space"):
+        replace_file(str(path), "new", is_durable=True)
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,41 @@
+"""Writes a file so that whoever reads it finds what was there before, or all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+from tfs.core.version_directory import TEMPORARY_PREFIX
+
+
+def replace_file(path: str, text: str, *, is_durable: bool = False) -> None:
+    """Replaces a file whole, or makes it, by a sibling that is renamed.
+
+    Blocks on the disk. Of several writers, threads or processes, the last wins. The
+    sibling's name begins with ``TEMPORARY_PREFIX``; only a crash leaves it behind.
+
+    Args:
+        path: In a folder that exists.
+        text: All that it is to hold, written as UTF-8.
+        is_durable: Whether it must hold that after a power failure, too, once it is
+            seen at all; takes milliseconds.
+
+    Raises:
+        OSError: It could not be written; it is as it was.
+
+    """
+    folder, name = os.path.split(path)
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    scratch = os.path.join(folder, f"{TEMPORARY_PREFIX}{writer}-{name}")
+    try:
+        with open(scratch, "w", encoding="utf-8") as file:
+            file.write(text)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        raise
