@@ -1,4 +1,4 @@
-"""tfs.cli.flags."""
+"""tfs.cli.flags and tfs.cli.serve_arguments, which reads by it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import os
 import pytest
 
 from managers.retry import RetryOptions
-from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, add_flags, read_flags
+from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING
 from tfs.cli.main import main
+from tfs.cli.serve_arguments import add_flags, read_flags
 from tfs.core.errors import InvalidArgument, Unavailable, Unimplemented
 from tfs.server.options import ServerOptions, TransportKind
 

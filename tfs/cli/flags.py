@@ -1,27 +1,21 @@
 """The flags of ``tfs serve``: TensorFlow Serving's names, and ours.
 
-One table says for each flag what it sets. A flag that TensorFlow Serving has and
-that has no meaning here is accepted with one warning line, so that existing start
-scripts work; an unknown flag is an error.
+One table says for each flag what it sets; ``serve_arguments`` reads command lines by
+it. A flag that TensorFlow Serving has and that has no meaning here is accepted with one
+warning line, so that existing start scripts work; an unknown flag is an error.
 """
 
 from __future__ import annotations
 
-import argparse
-import difflib
-import enum
-import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.core.errors import InvalidArgument
 from tfs.handlers.admin_access import AdminFrom, read_admin_from
 from tfs.runtime.placement import Backend
-from tfs.server.options import ServerOptions, TransportKind
-
-log = logging.getLogger(__name__)
+from tfs.server.options import TransportKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +24,7 @@ class Flag:
 
     Attributes:
         name: Without dashes.
-        field: The field of :class:`ServerOptions` it sets.
+        field: The field of :class:`tfs.server.options.ServerOptions` it sets.
         read: Turns the text into the field's value; ValueError refuses it.
         help: One line for people.
 
@@ -42,7 +36,8 @@ class Flag:
     help: str
 
 
-def _bool(text: str) -> bool:
+def read_bool(text: str) -> bool:
+    """Reads a boolean as TensorFlow Serving's flags do; ValueError refuses it."""
     if text.lower() in ("true", "1", "yes"):
         return True
     if text.lower() in ("false", "0", "no"):
@@ -64,7 +59,8 @@ def _poll_wait(text: str) -> float:
     return float(text) or 1.0
 
 
-def _at_least_0(text: str) -> int:
+def read_at_least_0(text: str) -> int:
+    """Reads a whole number; a negative one counts as 0, as it does upstream."""
     return max(0, int(text))
 
 
@@ -87,7 +83,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         str,
         "address to listen on, or a name: all of its addresses (default 0.0.0.0)",
     ),
-    Flag("any_port", "any_port", _bool, "listen on a free TCP port instead"),
+    Flag("any_port", "any_port", read_bool, "listen on a free TCP port instead"),
     Flag(
         "grpc_socket_path",
         "grpc_socket_path",
@@ -170,13 +166,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "enable_model_warmup",
         "enable_model_warmup",
-        _bool,
+        read_bool,
         "replay a version's recorded requests before it is available (default true)",
     ),
     Flag(
         "num_request_iterations_for_warmup",
         "num_warmup_iterations",
-        _at_least_0,
+        read_at_least_0,
         "how often each of them is replayed; 0 is once (default 0)",
     ),
     Flag(
@@ -194,19 +190,19 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "enable_serialization_as_tensor_content",
         "serialize_as_tensor_content",
-        _bool,
+        read_bool,
         "Predict outputs as tensor_content instead of typed fields",
     ),
     Flag(
         "enable_signature_method_name_check",
         "check_signature_method",
-        _bool,
+        read_bool,
         "Classify and Regress insist on a signature's method; else features will do",
     ),
     Flag(
         "unload_when_empty",
         "unload_when_empty",
-        _bool,
+        read_bool,
         "an emptied base path unloads the last version",
     ),
     Flag(
@@ -313,7 +309,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "spare_worker",
         "spare_worker",
-        _bool,
+        read_bool,
         "keep one process interpreter more than are used ready, to replace one that "
         "crashed, a second zygote to fork them, and for half a minute what ran the "
         "version before with the same code, but nothing of this beside "
@@ -323,7 +319,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "share_gpu_weights",
         "share_gpu_weights",
-        _bool,
+        read_bool,
         "have the process interpreters of a version share its parameters on a GPU; "
         "false: each has a copy of its own there (default true)",
     ),
@@ -336,7 +332,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "enable_batching",
         "enable_batching",
-        _bool,
+        read_bool,
         "join concurrent requests (default true)",
     ),
     Flag(
@@ -384,7 +380,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "allow_model_code",
         "allow_model_code",
-        _bool,
+        read_bool,
         "whether platforms that execute model code may load (default true)",
     ),
 )
@@ -428,126 +424,3 @@ WITHOUT_MEANING: Final = frozenset(
     }
 )
 """TensorFlow Serving's flags that mean nothing here: accepted with a warning."""
-
-_OFF = frozenset({"", "0", "false"})
-_BOOLEANS = frozenset(flag.name for flag in FLAGS if flag.read is _bool)
-
-
-def is_true(text: str) -> bool:
-    """Reads a boolean as TensorFlow Serving's flags do.
-
-    Raises:
-        InvalidArgument: It is none.
-
-    """
-    try:
-        return _bool(text)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from error
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds every flag, as ``--flag value`` and ``--flag=value``.
-
-    Booleans alone too, and as ``--noflag``.
-    """
-    for flag in FLAGS:
-        words = {}
-        if flag.name in _BOOLEANS:
-            words = {"nargs": "?", "const": "true"}
-            _add_opposite(parser, flag.name)
-        parser.add_argument(
-            f"--{flag.name}",
-            default=None,
-            metavar=_metavar(flag),
-            help=flag.help,
-            **words,  # type: ignore[arg-type]
-        )
-    for name in (*NOT_BUILT, *sorted(WITHOUT_MEANING)):
-        parser.add_argument(
-            f"--{name}", nargs="?", const="true", default=None, help=argparse.SUPPRESS
-        )
-        _add_opposite(parser, name)
-
-
-def _add_opposite(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(
-        f"--no{name}",
-        dest=name,
-        action="store_const",
-        const="false",
-        help=argparse.SUPPRESS,
-    )
-
-
-def _metavar(flag: Flag) -> str:
-    if flag.read is _bool:
-        return "BOOL"
-    last = flag.name.rpartition("_")[2]
-    if flag.read in (int, _at_least_0) and last not in ("port", "bytes"):
-        return "N"
-    return last.upper()
-
-
-def read_flags(arguments: argparse.Namespace) -> ServerOptions:
-    """Returns the options the flags stand for; warns of flags without meaning.
-
-    Raises:
-        InvalidArgument: A value is wrong; names the flag and says what is expected.
-        Unimplemented: A flag asks for a room that is not built yet; names it.
-
-    """
-    for name, room in NOT_BUILT.items():
-        value = getattr(arguments, name, None)
-        if value is not None and value.lower() not in _OFF:
-            raise Unimplemented(
-                f"--{name}: {room} is not built yet; leave the flag out"
-            )
-    ignored = sorted(
-        name for name in WITHOUT_MEANING if getattr(arguments, name, None) is not None
-    )
-    if ignored:
-        log.warning("event=flags_without_meaning ignored=%s", ",".join(ignored))
-    session, inter_op = (
-        getattr(arguments, f"tensorflow_{name}_parallelism") or "0"
-        for name in ("session", "inter_op")
-    )
-    if session != "0" and inter_op != "0":
-        # The one has a meaning and the other none, but a start script that names both
-        # is wrong to TensorFlow Serving too.
-        raise InvalidArgument(
-            "--tensorflow_session_parallelism and --tensorflow_inter_op_parallelism "
-            "exclude each other."
-        )
-    fields: dict[str, object] = {}
-    for flag in FLAGS:
-        text = getattr(arguments, flag.name)
-        if text is None:
-            continue
-        try:
-            fields[flag.field] = flag.read(text)
-        except ValueError as error:
-            problem = _EXPECTED.get(flag.read) or str(error)
-            if isinstance(flag.read, enum.EnumType):
-                kinds: Iterable[enum.Enum] = flag.read
-                choices = ", ".join(str(kind.value) for kind in kinds)
-                problem = f"expected one of {choices}"
-            raise InvalidArgument(f"--{flag.name}={text}: {problem}") from error
-    return ServerOptions(**fields)  # type: ignore[arg-type]  # the table's types
-
-
-_EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
-    int: "expected a whole number",
-    float: "expected a number",
-}
-"""What a type of Python's refuses without saying what it wants."""
-
-
-def flag_meant_by(word: str) -> str | None:
-    """Returns the flag that an unknown argument is most like, if it is like any."""
-    name = word.lstrip("-").partition("=")[0].replace("-", "_").lower()
-    if not word.startswith("-") or not name:
-        return None
-    known = [*(flag.name for flag in FLAGS), *NOT_BUILT, *sorted(WITHOUT_MEANING)]
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"--{found[0]}" if found else None

@@ -27,7 +27,7 @@ from tfs.cli import (
     tune,
     warmup,
 )
-from tfs.cli.flags import flag_meant_by
+from tfs.cli.serve_arguments import flag_meant_by
 from tfs.core.errors import ServingError
 
 COMMANDS: Final = (
@@ -61,20 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem:
         print(f"tfs: {problem}", file=sys.stderr)
         return 1
-    parser = argparse.ArgumentParser(
-        prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
-    )
-    parser.add_argument(
-        "--version",
-        action="store_true",
-        dest="wants_versions",
-        help="print versions and exit",
-    )
-    subparsers = parser.add_subparsers(
-        title="commands", metavar="COMMAND", dest="command"
-    )
-    for command in COMMANDS:
-        command.add_parser(subparsers)
+    parser = _make_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         # argparse would put the usage of every flag in front of this line.
@@ -91,12 +78,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print("\n".join(version_lines()))
         return 0
-    run = getattr(arguments, "run", None)
-    if run is None:
+    if arguments.run is None:
         parser.print_help()
         return 2
+    return _run(arguments)
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
+    )
+    parser.set_defaults(run=None)
+    parser.add_argument(
+        "--version",
+        action="store_true",
+        dest="wants_versions",
+        help="print versions and exit",
+    )
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command"
+    )
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Runs the chosen command; what it cannot do becomes one line on stderr."""
     try:
-        return int(run(arguments))
+        return int(arguments.run(arguments))
     except ServingError as error:
         print(f"tfs: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.flags import add_flags, is_true, read_flags
+from tfs.cli.serve_arguments import add_flags, is_true, read_flags
 from tfs.core.errors import ResourceExhausted
 from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
 from tfs.runtime.placement import Backend
