@@ -18,7 +18,7 @@ from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.export.dependency_report import DependencyReport
-from tfs.export.derive import Derived
+from tfs.export.derived import Derived
 from tfs.export.foreign_operators import operators_of, refuse_foreign
 from tfs.export.package import (
     RESOURCE,

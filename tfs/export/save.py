@@ -18,7 +18,8 @@ from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.calling import OF_PROGRAMS, evaluation
 from tfs.export.dependency_report import DependencyReport
-from tfs.export.derive import Derived, derive
+from tfs.export.derive import derive
+from tfs.export.derived import Derived
 from tfs.export.examples import place_examples
 from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import outputs_of

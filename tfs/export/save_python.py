@@ -21,7 +21,7 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.derive import Derived
+from tfs.export.derived import Derived
 from tfs.export.examples import place_examples
 from tfs.export.opened_files import watched_files
 from tfs.export.own_code import own_code_out_of_reach

@@ -15,7 +15,7 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.export.derive import Derived
+from tfs.export.derived import Derived
 from tfs.export.gradient_advice import gradient_advice
 from tfs.export.opened_files import OpenedFiles, watched_files
 from tfs.export.own_code import own_code_out_of_reach
