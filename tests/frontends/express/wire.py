@@ -11,6 +11,7 @@ from hpack import Decoder, Encoder
 from tfs.core.errors import ServingError
 from tfs.frontends.rpc.express import frames
 from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.frames import ErrorCode, FrameType
@@ -207,7 +208,9 @@ class Wire:
         self.recorder = Recorder()
         self.budget = budget or ReceiveBudget(256 << 20)
         self.connection = Connection(
-            self.recorder, self.budget, limits or ConnectionLimits(), self.now_s
+            ConnectionContext(
+                self.recorder, self.budget, limits or ConnectionLimits(), self.now_s
+            )
         )
         self.recorder.connection = self.connection
         if echo:

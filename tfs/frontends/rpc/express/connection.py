@@ -31,9 +31,8 @@ from typing import Final, NoReturn
 
 from tfs.core.errors import forget_frames
 from tfs.frontends.rpc.express import frames, response
-from tfs.frontends.rpc.express.connection_events import NOBODY, ConnectionEvents
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
+from tfs.frontends.rpc.express.connection_events import NOBODY
 from tfs.frontends.rpc.express.frame_loop import TINY_UPDATES_AT_ONCE, FrameLoop
 from tfs.frontends.rpc.express.frames import (
     LARGEST_WINDOW,
@@ -43,7 +42,6 @@ from tfs.frontends.rpc.express.frames import (
     Setting,
 )
 from tfs.frontends.rpc.express.patience import Annoyance
-from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.stream_state import StreamState
 
 _DRAIN_PING: Final = b"tfsdrain"
@@ -61,11 +59,7 @@ class Connection(FrameLoop):
         num_begun: Requests begun in the last ``receive``.
 
     Args:
-        events: Is told what the peer does.
-        budget: The server's receive budget.
-        limits: What the peer may ask.
-        now_s: The time.
-        buffers: Where large messages get their memory, if it has some.
+        context: What it is made with.
 
     """
 
@@ -79,19 +73,12 @@ class Connection(FrameLoop):
         "num_begun",
     )
 
-    def __init__(
-        self,
-        events: ConnectionEvents,
-        budget: ReceiveBudget,
-        limits: ConnectionLimits,
-        now_s: float,
-        buffers: ReceiveBuffers | None = None,
-    ) -> None:
-        super().__init__(events, budget, limits, now_s, buffers)
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context)
         self.fault: ConnectionFault | None = None
         self.num_begun = 0
         self._rest = b""  # received, not parsed
-        self._rest_since_s = now_s
+        self._rest_since_s = context.begun_s
         self._saw_preface = False
         # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.
         self._has_greeted = False

@@ -10,9 +10,7 @@ import abc
 from typing import Final
 
 from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.connection_events import ConnectionEvents
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.frames import (
     ACK,
     END_HEADERS,
@@ -33,7 +31,6 @@ from tfs.frontends.rpc.express.header_block import (
 from tfs.frontends.rpc.express.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.patience import Annoyance
-from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.request_head import MalformedHead
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_intake import StreamIntake
@@ -70,11 +67,7 @@ class FrameIntake(StreamIntake, abc.ABC):
         num_resets: Streams that the peer reset.
 
     Args:
-        events: Is told what the peer does.
-        budget: The server's receive budget.
-        limits: What the peer may ask.
-        now_s: The time.
-        buffers: Where large messages get their memory, if it has some.
+        context: What it is made with.
 
     """
 
@@ -88,18 +81,12 @@ class FrameIntake(StreamIntake, abc.ABC):
         "num_resets",
     )
 
-    def __init__(
-        self,
-        events: ConnectionEvents,
-        budget: ReceiveBudget,
-        limits: ConnectionLimits,
-        now_s: float,
-        buffers: ReceiveBuffers | None,
-    ) -> None:
-        super().__init__(events, budget, limits, now_s, buffers)
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context)
         self.num_cut_off = 0
         self.num_resets = 0
-        self._block = HeaderBlock(limits, now_s)
+        limits = context.limits
+        self._block = HeaderBlock(limits, context.begun_s)
         self._cache = HeadCache(
             HpackDecoder(max_list_bytes=limits.max_header_list_bytes)
         )

@@ -21,9 +21,7 @@ import abc
 from struct import Struct
 from typing import Final
 
-from tfs.frontends.rpc.express.connection_events import ConnectionEvents
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.frame_intake import TINY_INCREMENT
 from tfs.frontends.rpc.express.frames import (
     END_HEADERS,
@@ -37,7 +35,6 @@ from tfs.frontends.rpc.express.frames import (
 )
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.patience import Annoyance
-from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.repeated_requests import RepeatedRequests
 from tfs.frontends.rpc.express.request_opening import read_opening
 from tfs.frontends.rpc.express.stream import Stream
@@ -67,26 +64,15 @@ class FrameLoop(RepeatedRequests, abc.ABC):
         max_large: Of these, how many may be large.
 
     Args:
-        events: Is told what the peer does.
-        budget: The server's receive budget.
-        limits: What the peer may ask.
-        now_s: The time.
-        buffers: Where large messages get their memory, if it has some.
+        context: What it is made with.
 
     """
 
     __slots__ = ("max_large", "max_requests")
 
-    def __init__(
-        self,
-        events: ConnectionEvents,
-        budget: ReceiveBudget,
-        limits: ConnectionLimits,
-        now_s: float,
-        buffers: ReceiveBuffers | None,
-    ) -> None:
-        super().__init__(events, budget, limits, now_s, buffers)
-        self.max_requests = self.max_large = limits.max_requests_per_round
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context)
+        self.max_requests = self.max_large = context.limits.max_requests_per_round
 
     def _take_frames(self, data: bytes, index: int) -> tuple[int, bool]:
         """Takes frames until no whole one is left, or the bound of requests is reached.

@@ -17,9 +17,7 @@ import abc
 from struct import Struct
 from typing import Final
 
-from tfs.frontends.rpc.express.connection_events import ConnectionEvents
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.frame_intake import TINY_INCREMENT, FrameIntake
 from tfs.frontends.rpc.express.frames import (
     END_STREAM,
@@ -27,7 +25,6 @@ from tfs.frontends.rpc.express.frames import (
     pack_uint32,
 )
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
-from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.request_opening import (
     UPDATE,
     UPDATE_WORD,
@@ -51,25 +48,14 @@ class RepeatedRequests(FrameIntake, abc.ABC):
         is_closed: Nothing more is taken in.
 
     Args:
-        events: Is told what the peer does.
-        budget: The server's receive budget.
-        limits: What the peer may ask.
-        now_s: The time.
-        buffers: Where large messages get their memory, if it has some.
+        context: What it is made with.
 
     """
 
     __slots__ = ("_num_tiny_updates", "_opening", "_openings", "is_closed")
 
-    def __init__(
-        self,
-        events: ConnectionEvents,
-        budget: ReceiveBudget,
-        limits: ConnectionLimits,
-        now_s: float,
-        buffers: ReceiveBuffers | None,
-    ) -> None:
-        super().__init__(events, budget, limits, now_s, buffers)
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context)
         self.is_closed = False
         self._num_tiny_updates = 0
         self._openings = self._cache.openings

@@ -26,6 +26,7 @@ from tfs.core.errors import (
 )
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
 from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.inbox import Inbox
@@ -90,7 +91,9 @@ class Session(SocketOutput):
         self.post = shared.loop.post
         self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
         self.connection = Connection(
-            self, shared.budget, shared.options.limits, now_s, shared.buffers
+            ConnectionContext(
+                self, shared.budget, shared.options.limits, now_s, shared.buffers
+            )
         )
         self.opened_s = now_s
         self._silence = Silence(shared, now_s)

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from tfs.core.errors import Internal, ServingError
-from tfs.frontends.rpc.express.connection_events import ConnectionEvents
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
+from tfs.frontends.rpc.express.connection_context import ConnectionContext
+from tfs.frontends.rpc.express.flow_control import ReceiveWindow
 from tfs.frontends.rpc.express.frames import (
     END_STREAM,
     HEAD_SIZE,
@@ -26,7 +25,6 @@ from tfs.frontends.rpc.express.frames import (
 )
 from tfs.frontends.rpc.express.messages import MessageAssembler
 from tfs.frontends.rpc.express.patience import Annoyance, Patience
-from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.sending_half import SendingHalf
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import (
@@ -53,11 +51,7 @@ class StreamIntake(SendingHalf):
         num_uploads: Large requests that arrived whole in several parts.
 
     Args:
-        events: Is told what the peer does.
-        budget: The server's receive budget.
-        limits: What the peer may ask.
-        now_s: The time.
-        buffers: Where large messages get their memory, if it has some.
+        context: What it is made with.
 
     """
 
@@ -78,24 +72,18 @@ class StreamIntake(SendingHalf):
         "num_uploads",
     )
 
-    def __init__(
-        self,
-        events: ConnectionEvents,
-        budget: ReceiveBudget,
-        limits: ConnectionLimits,
-        now_s: float,
-        buffers: ReceiveBuffers | None,
-    ) -> None:
-        super().__init__(limits.max_message_bytes, now_s)
-        self._events = events
+    def __init__(self, context: ConnectionContext) -> None:
+        limits, budget = context.limits, context.budget
+        super().__init__(limits.max_message_bytes, context.begun_s)
+        self._events = context.events
         self._budget = budget
         self._limits = limits
-        self._buffers = buffers
+        self._buffers = context.buffers
         self._max_request_bytes = min(
             limits.max_message_bytes, budget.largest_request_bytes
         )
         self._window = ReceiveWindow(budget, limits.preferred_window)
-        self._patience = Patience(now_s)
+        self._patience = Patience(context.begun_s)
         self._num_large = 0  # made whole in this ``receive``
         self.is_choked = False
         self.num_uploads = 0
