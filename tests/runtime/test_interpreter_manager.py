@@ -396,7 +396,7 @@ def test_layers_run_as_a_chain_wherever_they_were_moved(
         with each.acquire_session() as session:
             method = session.self.attr("forward").attr("__func__")
             module = method.attr("__module__").value()
-            assert module == "tfs.runtime.guest.layer_chains"
+            assert module == "tfs.runtime.guest.fast_layers.layer_chains"
 
 
 def test_closing_a_package_ends_its_use(

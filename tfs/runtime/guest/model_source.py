@@ -33,7 +33,7 @@ class ModelSource:
         was_measured: Whether a version of the same code was measured before, so that
             nobody asks what loading this one changes of its process.
         packs_weights: Whether the interpreter may keep a second copy of weights, as
-            kernels want them (:mod:`tfs.runtime.guest.packed_convolutions`).
+            kernels want them (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`).
 
     """
 

@@ -17,6 +17,7 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.runtime.guest.fast_layers.quickening import quicken
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.movable_pickle import (
@@ -24,7 +25,6 @@ from tfs.runtime.guest.movable_pickle import (
     pickle_movable,
     unpickle_movable,
 )
-from tfs.runtime.guest.quickening import quicken
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_package import close_package, open_package
 from tfs.runtime.guest.value_codec import Ref, decode, encode

@@ -13,11 +13,11 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.current_device import current_device
+from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.module_call import module_call
 from tfs.runtime.guest.nested_values import FindClass, called_by_name
 from tfs.runtime.guest.torch_tensor import (
     TORCH_DTYPES,

@@ -28,12 +28,12 @@ from torch.utils import _pytree as pytree
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.fast_layers.packed_nodes import pack_nodes
+from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.packed_nodes import pack_nodes
-from tfs.runtime.guest.quickening import quicken_program
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_callable import TorchCallable
 from tfs.runtime.guest.weight_places import by_address

@@ -27,12 +27,12 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.fast_layers.packed_convolutions import quicken_convolutions
+from tfs.runtime.guest.fast_layers.quickening import quicken
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.mapped_reader import MappedReader
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.nested_values import class_in
-from tfs.runtime.guest.packed_convolutions import quicken_convolutions
-from tfs.runtime.guest.quickening import quicken
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.torch_callable import TorchCallable, methods_of
 from tfs.runtime.guest.version_files import VersionFiles

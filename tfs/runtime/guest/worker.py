@@ -21,7 +21,6 @@ from tfs.runtime.guest.errands import Errands
 from tfs.runtime.guest.loaded_model import ForkWatch
 from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.preloaded_model import PreloadedModel
-from tfs.runtime.guest.process_surface import WatchedSurface
 from tfs.runtime.guest.slab import (
     FOLLOWER,
     NUM_SLOTS,
@@ -30,7 +29,8 @@ from tfs.runtime.guest.slab import (
     STARTED,
     Slab,
 )
-from tfs.runtime.guest.watched_objects import WatchedObjects
+from tfs.runtime.guest.traces.process_surface import WatchedSurface
+from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.worker_control import WorkerControl
 from tfs.runtime.guest.worker_models import WorkerModels
 from tfs.runtime.guest.worker_options import WorkerOptions

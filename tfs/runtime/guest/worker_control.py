@@ -19,7 +19,6 @@ from tfs.core.right_of_way import note_answerer
 from tfs.core.thread_priority import answer_later, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.brief_work import BriefWork
-from tfs.runtime.guest.clean_slate import CleanSlate
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.errands import Errands
 from tfs.runtime.guest.guest_model import one_line
@@ -29,9 +28,10 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import copy
 from tfs.runtime.guest.slab import HOST_ANSWERS, Slab
+from tfs.runtime.guest.traces.clean_slate import CleanSlate
+from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.version_files import unreadable
 from tfs.runtime.guest.warm_up import warm_up
-from tfs.runtime.guest.watched_objects import WatchedObjects
 from tfs.runtime.guest.worker_models import WorkerModels
 from tfs.runtime.guest.worker_ops import RUN_CODE
 

@@ -25,10 +25,10 @@ from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
 from tfs.runtime.guest.preloaded_model import PreloadedModel
-from tfs.runtime.guest.process_state import ProcessState
-from tfs.runtime.guest.process_surface import WatchedSurface
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.traces.process_state import ProcessState
+from tfs.runtime.guest.traces.process_surface import WatchedSurface
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights_lease import WeightsLease

@@ -3,7 +3,7 @@
 A swap costs a fork and the end of a process, each of them milliseconds in the kernel
 during which nothing else runs on that core. Where the next version of a servable runs
 the same code with other weights, the worker of the one before will do: it drops its
-model and looks whether it is as it was before it had one (``guest/clean_slate.py``). Only
+model and looks whether it is as it was before it had one (``guest/traces/clean_slate.py``). Only
 if it is, it waits here; whatever it finds changed, it ends as ever.
 
     waiting   for another that cleans up             -> cleaning, ended

@@ -8,10 +8,10 @@ from typing import Final
 
 import torch
 
-from tfs.runtime.guest.builtin_operators import call_builtins
-from tfs.runtime.guest.embedding_bags import quicken_bag_nodes, quicken_bags
-from tfs.runtime.guest.layer_chains import quicken_chains
-from tfs.runtime.guest.max_pooling import quicken_graph, quicken_modules
+from tfs.runtime.guest.fast_layers.builtin_operators import call_builtins
+from tfs.runtime.guest.fast_layers.embedding_bags import quicken_bag_nodes, quicken_bags
+from tfs.runtime.guest.fast_layers.layer_chains import quicken_chains
+from tfs.runtime.guest.fast_layers.max_pooling import quicken_graph, quicken_modules
 
 _CONTAINERS: Final = (dict, list, tuple)
 _MOST_ITEMS: Final = 256

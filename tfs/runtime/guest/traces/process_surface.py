@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from tfs.runtime.guest.object_words import (
+from tfs.runtime.guest.traces.object_words import (
     SET_MASK,
     SET_TABLE,
     SET_USED,

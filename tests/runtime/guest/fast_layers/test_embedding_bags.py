@@ -18,10 +18,10 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
-from tfs.runtime.guest import embedding_bags
-from tfs.runtime.guest.embedding_bags import quicken_bag_nodes, quicken_bags
+from tfs.runtime.guest.fast_layers import embedding_bags
+from tfs.runtime.guest.fast_layers.embedding_bags import quicken_bag_nodes, quicken_bags
+from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.guest_model import load_guest_model
-from tfs.runtime.guest.quickening import quicken_program
 from tfs.runtime.guest.torch_tensor import to_view
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource

@@ -21,7 +21,7 @@ import torch
 from torch._jit_internal import is_scripting
 from torch.nn import functional
 
-from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
+from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 
 # Not bfloat16, where a NaN comes out as another NaN.
 _DTYPES: Final = frozenset({torch.float32, torch.float64, torch.float16})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tfs.runtime.guest import process_surface
-from tfs.runtime.guest.process_surface import WatchedSurface
+from tfs.runtime.guest.traces import process_surface
+from tfs.runtime.guest.traces.process_surface import WatchedSurface
 
 
 def _unknown() -> int:

@@ -31,7 +31,7 @@ from torch import nn
 from torch._jit_internal import is_scripting
 from torch.nn import functional
 
-from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
+from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 from tfs.runtime.guest.sealed_file import num_written_pages_at
 from tfs.runtime.guest.weight_places import FindOffset
 

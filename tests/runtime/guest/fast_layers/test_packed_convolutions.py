@@ -19,9 +19,9 @@ from tests.runtime.guest.module_copies import copies_of
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
-from tfs.runtime.guest import packed_convolutions
-from tfs.runtime.guest.layer_chains import quicken_chains
-from tfs.runtime.guest.packed_convolutions import (
+from tfs.runtime.guest.fast_layers import packed_convolutions
+from tfs.runtime.guest.fast_layers.layer_chains import quicken_chains
+from tfs.runtime.guest.fast_layers.packed_convolutions import (
     KEPT,
     PackedWeight,
     quicken_convolutions,

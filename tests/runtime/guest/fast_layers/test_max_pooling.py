@@ -18,10 +18,10 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
-from tfs.runtime.guest import max_pooling
+from tfs.runtime.guest.fast_layers import max_pooling
+from tfs.runtime.guest.fast_layers.max_pooling import max_pool2d, quicken_modules
+from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.guest_model import load_guest_model
-from tfs.runtime.guest.max_pooling import max_pool2d, quicken_modules
-from tfs.runtime.guest.quickening import quicken_program
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 

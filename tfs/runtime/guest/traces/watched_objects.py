@@ -26,9 +26,9 @@ from typing import Final
 
 import torch
 
-from tfs.runtime.guest.object_layouts import WATCHED, WITH_ITEMS, layouts
-from tfs.runtime.guest.object_names import names_of
-from tfs.runtime.guest.object_words import SET_ENTRY_WORDS, WORD_BYTES
+from tfs.runtime.guest.traces.object_layouts import WATCHED, WITH_ITEMS, layouts
+from tfs.runtime.guest.traces.object_names import names_of
+from tfs.runtime.guest.traces.object_words import SET_ENTRY_WORDS, WORD_BYTES
 
 _FIRST_WORD: Final = 512  # of memory that may be read: nothing lies at its very start
 _ADDRESSES: Final = 1 << 47  # bytes, of a process

@@ -24,8 +24,8 @@ from torch._jit_internal import is_scripting
 from torch.nn import functional
 from torch.nn.modules import module as _module
 
-from tfs.runtime.guest import packed_convolutions
-from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
+from tfs.runtime.guest.fast_layers import packed_convolutions
+from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 
 _State = Mapping[str, Any]
 """What a module has in its ``__dict__``."""

@@ -11,8 +11,8 @@ from torch import nn
 
 from tests.runtime.guest.bits import bits, images
 from tests.runtime.guest.module_copies import copies_of
-from tfs.runtime.guest.layer_chains import quicken_chains
-from tfs.runtime.guest.plain_call import is_plain_call
+from tfs.runtime.guest.fast_layers.layer_chains import quicken_chains
+from tfs.runtime.guest.fast_layers.plain_call import is_plain_call
 
 ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (
     nn.ReLU,
@@ -78,7 +78,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         taken.append(is_plain_call(tensor))
         return taken[-1]
 
-    monkeypatch.setattr("tfs.runtime.guest.layer_chains.is_plain_call", noted)
+    monkeypatch.setattr(
+        "tfs.runtime.guest.fast_layers.layer_chains.is_plain_call", noted
+    )
     return taken
 
 

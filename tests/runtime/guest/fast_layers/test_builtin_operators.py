@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.runtime.guest.bits import bits
-from tfs.runtime.guest import builtin_operators
-from tfs.runtime.guest.builtin_operators import call_builtins
-from tfs.runtime.guest.quickening import quicken_program
+from tfs.runtime.guest.fast_layers import builtin_operators
+from tfs.runtime.guest.fast_layers.builtin_operators import call_builtins
+from tfs.runtime.guest.fast_layers.quickening import quicken_program
 
 aten = torch.ops.aten
 

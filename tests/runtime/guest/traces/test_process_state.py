@@ -23,13 +23,13 @@ from tests.runtime.packaged import package, signature
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
-from tfs.runtime.guest import process_state
-from tfs.runtime.guest.process_state import ProcessState
+from tfs.runtime.guest.traces import process_state
+from tfs.runtime.guest.traces.process_state import ProcessState
 from tfs.runtime.model_source import ModelSource
 
 _SORTED = sorted
 _MATMUL = attrgetter("matmul")(torch.backends.mkldnn)
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_nothing_changed_is_nothing() -> None:
@@ -156,7 +156,7 @@ def test_what_parts_of_torch_register_is_no_change() -> None:
     """Imported by a model, they are there for all others as well."""
     program = (
         "import torch\n"
-        "from tfs.runtime.guest.process_state import ProcessState\n"
+        "from tfs.runtime.guest.traces.process_state import ProcessState\n"
         "state = ProcessState()\n"
         "import torch._dynamo, torch._inductor.compile_fx\n"
         "print(repr(state.changes()))\n"

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from tfs.runtime.guest.all_objects import all_objects
-from tfs.runtime.guest.watched_objects import WatchedObjects
+from tfs.runtime.guest.traces.all_objects import all_objects
+from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 
 
 class _Base:

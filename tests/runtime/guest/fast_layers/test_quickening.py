@@ -17,7 +17,7 @@ from tests.runtime.process_host import ProcessHost
 from tfs.core.dtype import BOOL, FLOAT32
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
-from tfs.runtime.guest.quickening import quicken_held
+from tfs.runtime.guest.fast_layers.quickening import quicken_held
 from tfs.runtime.guest.torch_tensor import to_view
 from tfs.runtime.model_source import ModelSource
 

@@ -1,6 +1,6 @@
 """Convolutions of exported programs that keep their weights in blocks.
 
-As those of modules do (:mod:`tfs.runtime.guest.packed_convolutions`): the operator's node
+As those of modules do (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`): the operator's node
 becomes a call of a small module, which holds what is kept and nothing else.
 """
 
@@ -13,12 +13,12 @@ from typing import Final
 import torch
 from torch import nn
 
-from tfs.runtime.guest.packed_convolutions import (
+from tfs.runtime.guest.fast_layers.packed_convolutions import (
     LEAST_BYTES,
     PackedWeight,
     is_available,
 )
-from tfs.runtime.guest.plain_call import is_plain_call
+from tfs.runtime.guest.fast_layers.plain_call import is_plain_call
 from tfs.runtime.guest.weight_places import FindOffset
 
 _OPERATOR: Final = torch.ops.aten.conv2d.default

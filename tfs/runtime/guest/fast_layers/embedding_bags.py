@@ -18,7 +18,7 @@ import torch
 from torch._jit_internal import is_scripting
 from torch.nn import functional
 
-from tfs.runtime.guest.plain_call import has_own_forward, is_plain_call
+from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 
 _MODES: Final = {"sum": 0, "mean": 1, "max": 2}
 _INDEX_DTYPES: Final = frozenset({torch.int64, torch.int32})

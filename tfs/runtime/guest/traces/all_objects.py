@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from tfs.runtime.guest.object_layouts import WATCHED
+from tfs.runtime.guest.traces.object_layouts import WATCHED
 
 _MANAGED_DICT: Final = 1 << 4  # of a type's flags: its instances' dicts are made late
 _BOOKKEEPERS: Final = (

@@ -41,14 +41,18 @@ import torch
 from torch.package import _mangling, package_importer
 
 from tfs.core import right_of_way
-from tfs.runtime.guest import embedding_bags, slab
-from tfs.runtime.guest.all_objects import all_objects
+from tfs.runtime.guest import slab
+from tfs.runtime.guest.fast_layers import embedding_bags
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.kept_memory import KeptMemory
-from tfs.runtime.guest.object_names import name_of_code
-from tfs.runtime.guest.process_settings import settings_of_process, settings_of_thread
 from tfs.runtime.guest.random_numbers import seed_random
-from tfs.runtime.guest.watched_objects import WatchedObjects
+from tfs.runtime.guest.traces.all_objects import all_objects
+from tfs.runtime.guest.traces.object_names import name_of_code
+from tfs.runtime.guest.traces.process_settings import (
+    settings_of_process,
+    settings_of_thread,
+)
+from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 
 _MOST_KEPT_BYTES: Final = 16 << 20
 """What a worker may hold more than before, once it gave back what is free. Of the memory

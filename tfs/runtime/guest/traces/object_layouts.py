@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import Final
 
-from tfs.runtime.guest.object_words import (
+from tfs.runtime.guest.traces.object_words import (
     LIST_ITEMS,
     LIST_LENGTH,
     SET_MASK,

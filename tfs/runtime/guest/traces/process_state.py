@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from tfs.runtime.guest.process_settings import settings_of_process
-from tfs.runtime.guest.process_surface import WatchedSurface
+from tfs.runtime.guest.traces.process_settings import settings_of_process
+from tfs.runtime.guest.traces.process_surface import WatchedSurface
 
 _EVERY_LOADS: Final = frozenset(
     {

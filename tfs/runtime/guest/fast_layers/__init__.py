@@ -1,0 +1,1 @@
+"""What runs quicker of a loaded model, to the same bits: torch's own layers and operators."""
