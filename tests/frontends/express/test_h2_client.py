@@ -13,8 +13,11 @@ import h2.settings
 import pytest
 
 from tests.frontends.express.wire import PATH, Wire, grpc_headers, prefixed
+from tfs.core.errors import InvalidArgument
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import ErrorCode
+from tfs.frontends.rpc.express.request_head import HttpRefusal
+from tfs.frontends.rpc.express.response import OK_TRAILERS_BLOCK
 
 
 class H2Client:
@@ -166,6 +169,46 @@ def test_a_window_closed_and_reopened_by_settings_is_respected() -> None:
     client.h2.increment_flow_control_window(1_000_000)
     client.exchange()
     assert client.bodies[stream_id] == prefixed(b"y" * 200_000)
+
+
+@pytest.mark.parametrize("table_sizes", [[0], [100], [4096, 0, 4096, 10], [8192, 0]])
+@pytest.mark.parametrize("size", [4, 20_000, 100_000])
+def test_a_smaller_header_table_is_acknowledged_in_the_next_block(
+    table_sizes: list[int], size: int
+) -> None:
+    """h2 ends the connection unless that begins with an update of the table's size."""
+    client = H2Client()
+    for table_size in table_sizes:
+        code = h2.settings.SettingCodes.HEADER_TABLE_SIZE
+        client.h2.update_settings({code: table_size})
+        client.exchange()
+        for _ in range(2):
+            stream_id = client.request(b"x" * size)
+            assert client.bodies[stream_id] == prefixed(b"x" * size)
+            assert client.trailers[stream_id]["grpc-status"] == "0"
+
+
+@pytest.mark.parametrize("how", ["error", "refusal", "messages", "burst"])
+def test_whatever_block_is_next_acknowledges_a_smaller_header_table(how: str) -> None:
+    """Errors, plain HTTP and streams begin with header blocks as well."""
+    client = H2Client(echo=False)
+    client.h2.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
+    client.exchange()
+    connection = client.wire.connection
+    stream_ids = [client.request() for _ in range(2)]
+    streams = [client.wire.recorder.opened[stream_id] for stream_id in stream_ids]
+    if how == "burst":
+        connection.send_replies(streams, [b"a", b"b"])
+    for stream in streams if how != "burst" else ():
+        if how == "error":
+            connection.send_error(stream, InvalidArgument("no"))
+        elif how == "refusal":
+            connection.send_refusal(stream, HttpRefusal(415, "no"))
+        else:
+            connection.send_message(stream, b"a")
+            connection.send_end(stream, OK_TRAILERS_BLOCK)
+    client.exchange()
+    assert client.ended == set(stream_ids)
 
 
 def test_window_updates_of_one_byte_do_not_buy_a_frame_each_forever() -> None:

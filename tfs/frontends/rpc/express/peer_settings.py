@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfs.frontends.rpc.express.frames import (
     DEFAULT_FRAME_SIZE,
+    DEFAULT_TABLE_SIZE,
     DEFAULT_WINDOW,
     LARGEST_FRAME_SIZE,
     LARGEST_WINDOW,
@@ -17,21 +18,34 @@ from tfs.frontends.rpc.express.frames import (
 class PeerSettings:
     """The settings that concern a server that pushes nothing. Loop-confined.
 
-    HEADER_TABLE_SIZE needs no answer from an encoder that never indexes;
+    A HEADER_TABLE_SIZE below the default must be answered even by an encoder that
+    never indexes: its next block begins with an update of the table's size (RFC 9113
+    section 4.3.1), or the client closes the connection. It says 0, so that once is enough.
     MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing; MAX_HEADER_LIST_SIZE
     is advice, and our header lists are short.
 
     Attributes:
         initial_window: Send window of a new stream, bytes.
         max_frame_size: Largest payload the peer takes.
+        max_whole_size: Largest payload that may be sent in one go with the header blocks
+            around it: as above, but nothing while the next block must begin otherwise.
+        needs_table_update: Whether it must.
 
     """
 
-    __slots__ = ("initial_window", "max_frame_size")
+    __slots__ = (
+        "_has_updated_table",
+        "initial_window",
+        "max_frame_size",
+        "max_whole_size",
+        "needs_table_update",
+    )
 
     def __init__(self) -> None:
         self.initial_window = DEFAULT_WINDOW
-        self.max_frame_size = DEFAULT_FRAME_SIZE
+        self.max_frame_size = self.max_whole_size = DEFAULT_FRAME_SIZE
+        self.needs_table_update = False
+        self._has_updated_table = False
 
     def update(self, payload: bytes) -> int:
         """Applies a SETTINGS payload in order.
@@ -57,8 +71,17 @@ class PeerSettings:
                         ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range"
                     )
                 self.max_frame_size = value
+            elif key == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_SIZE:
+                self.needs_table_update = not self._has_updated_table
             elif key == Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(
                     ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1"
                 )
+        self.max_whole_size = 0 if self.needs_table_update else self.max_frame_size
         return self.initial_window - before
+
+    def on_table_update(self) -> None:
+        """Takes note that the table's size was set to 0."""
+        self.needs_table_update = False
+        self._has_updated_table = True
+        self.max_whole_size = self.max_frame_size

@@ -29,6 +29,9 @@ from tfs.frontends.rpc.status_details import (
     wire_message,
 )
 
+NO_TABLE: Final = b"\x20"
+"""Before a block: the dynamic table, of which nothing is used, has size 0 from here on."""
+
 _STATUS_200 = b"\x88"  # static table, index 8
 _CONTENT_TYPE = encode_literal(b"content-type", b"application/grpc")
 _ACCEPT_ENCODING = encode_literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
@@ -91,9 +94,9 @@ def ok_trailers(stream_id: int) -> bytes:
     return _pack_after(_TRAILERS_FIELD, stream_id, OK_TRAILERS_BLOCK)
 
 
-def headers(stream_id: int) -> bytes:
+def headers(stream_id: int, block: bytes = HEAD_BLOCK) -> bytes:
     """Returns the HEADERS frame that opens a response."""
-    return frame(FrameType.HEADERS, END_HEADERS, stream_id, HEAD_BLOCK)
+    return frame(FrameType.HEADERS, END_HEADERS, stream_id, block)
 
 
 def trailers(stream_id: int, block: bytes) -> bytes:

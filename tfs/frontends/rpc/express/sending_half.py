@@ -131,7 +131,7 @@ class SendingHalf:
         elif (
             total <= self._send_window
             and total <= stream.send_window
-            and total <= self._peer.max_frame_size
+            and total <= self._peer.max_whole_size
             and not self.blocked
         ):
             self._send_window -= total
@@ -161,7 +161,7 @@ class SendingHalf:
         max_size = min(
             response.SMALL_BYTES,
             self._max_message_bytes,
-            self._peer.max_frame_size - PREFIX_SIZE,
+            self._peer.max_whole_size - PREFIX_SIZE,
         )
         live = self.streams
         out = self.out
@@ -220,7 +220,9 @@ class SendingHalf:
         self.num_answered += 1
         if not stream.has_sent_headers:
             stream.has_sent_headers = True
-            self.out.append(response.headers(stream.id))
+            self.out.append(
+                response.headers(stream.id, self._next(response.HEAD_BLOCK))
+            )
         outbox = stream.outbox
         if outbox is None:
             outbox = stream.outbox = Outbox()
@@ -239,7 +241,7 @@ class SendingHalf:
             return
         if not stream.has_sent_headers and block is response.OK_TRAILERS_BLOCK:
             block = response.HEAD_BLOCK + block
-        self.out.append(response.trailers(stream.id, block))
+        self.out.append(response.trailers(stream.id, self._next(block)))
         self._ended(stream)
 
     def send_error(self, stream: Stream, error: ServingError) -> None:
@@ -253,6 +255,7 @@ class SendingHalf:
         head, body = response.http_refusal(
             refusal, min(self._send_window, stream.send_window)
         )
+        head = self._next(head)
         if body:
             self._send_window -= len(body)
             self.out.append(
@@ -300,7 +303,8 @@ class SendingHalf:
                 if not outbox:
                     del blocked[stream.id]
                     if stream.end_block is not None:
-                        self.out.append(response.trailers(stream.id, stream.end_block))
+                        block = self._next(stream.end_block)
+                        self.out.append(response.trailers(stream.id, block))
                         self._ended(stream)
                 elif len(blocked) > 1:
                     blocked[stream.id] = blocked.pop(stream.id)  # to the end
@@ -308,6 +312,13 @@ class SendingHalf:
                     break
             if not progressed:
                 break
+
+    def _next(self, block: bytes) -> bytes:
+        """Returns a header block as it is to be sent now, before any other."""
+        if not self._peer.needs_table_update:
+            return block
+        self._peer.on_table_update()
+        return response.NO_TABLE + block
 
     # -- the end of streams -----------------------------------------------------------
 
