@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem:
         print(f"tfs: {problem}", file=sys.stderr)
         return 1
-    parser = _make_parser()
+    parser = make_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         # argparse would put the usage of every flag in front of this line.
@@ -84,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(arguments)
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns what reads the command line, every command's flags included."""
     parser = argparse.ArgumentParser(
         prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
     )
