@@ -514,6 +514,46 @@ def test_a_mask_left_out_is_made() -> None:
     at.close()
 
 
+def test_a_default_mask_gives_way_to_the_one_that_padding_asks_for() -> None:
+    """Handlers fill in defaults: callers that send no mask must not get the neighbours'
+    padding into their answers. What was not padded keeps the default.
+    """
+    ones = TensorView(INT64, (1, 1), (1).to_bytes(8, "little"))
+    signature = signature_of(RAGGED, defaults={"mask": ones})
+    at = Fixture(Sums(signature))
+    for lengths in ((1, 2), (2, 2)):
+        for length in lengths:
+            row = {"x": floats((1, length), *range(1, length + 1))}
+            at.submit(signature.with_defaults(row), 1)
+        at.step()
+    padded, even = at.inner.seen
+    assert padded.inputs["mask"] == TensorView(
+        INT64, (2, 2), array("q", [1, 0, 1, 1]).tobytes()
+    )
+    assert even.inputs["mask"] is ones
+    at.close()
+
+
+def test_a_mask_that_was_sent_is_filled_up_with_zeros() -> None:
+    """Whether callers may leave it out or not: what they say of their own rows holds."""
+    zeros = TensorView(INT64, (1, 1), bytes(8))
+    for signature in (
+        signature_of(RAGGED),
+        signature_of(RAGGED, defaults={"mask": zeros}),
+    ):
+        at = Fixture(Sums(signature))
+        for numbers, marks in (((1, 2), (1, 0)), ((1, 2, 3), (1, 1, 0))):
+            shape = (1, len(marks))
+            mask = TensorView(INT64, shape, array("q", marks).tobytes())
+            at.submit({"x": floats(shape, *numbers), "mask": mask})
+        at.step()
+        (seen,) = at.inner.seen
+        assert seen.inputs["mask"] == TensorView(
+            INT64, (2, 3), array("q", [1, 0, 0, 1, 1, 0]).tobytes()
+        )
+        at.close()
+
+
 def test_variable_lengths_are_padded_as_tensorflow_serving_does_if_asked_to() -> None:
     """pad_variable_length_inputs pads with each tensor's first element."""
     options = BatchingOptions(pads_variable_length=True, batches_unproven=True)
@@ -556,6 +596,56 @@ def test_inputs_that_are_no_rows_must_be_equal_to_be_joined() -> None:
     assert sorted(task.num_rows for task in at.inner.seen) == [1, 1, 2]
     joined = next(task for task in at.inner.seen if task.num_rows == 2)
     assert joined.inputs["scale"] == two
+    at.close()
+
+
+SCALED = {"x": TensorSpec(FLOAT32, (-1, 2)), "scale": TensorSpec(FLOAT32, (-1, 1))}
+SCALE_1 = floats((1, 1), 1)
+
+
+def test_an_optional_input_that_was_sent_has_a_row_for_each() -> None:
+    """Joined and padded like other rows, among requests that say the same in each; one
+    row stands for all, as the default does.
+    """
+    signature = signature_of(SCALED, defaults={"scale": SCALE_1})
+    at = Fixture(Sums(signature), options_of(allowed_rows=(4, 8), max_batch_rows=8))
+
+    def request(*scales: float) -> Tensors:
+        num = len(scales)
+        x = floats((num, 2), *range(2 * num))
+        return {"x": x, "scale": floats((num, 1), *scales)}
+
+    def joined(*requests: Tensors) -> list[TensorView]:
+        at.inner.seen.clear()
+        for inputs in requests:
+            at.submit(inputs, inputs["x"].num_rows)
+        at.step()
+        return [task.inputs["scale"] for task in at.inner.seen]
+
+    assert joined(request(7, 7, 7)) == [floats((4, 1), 7, 7, 7, 7)]
+    assert joined(request(7, 7), request(7, 7, 7)) == [floats((8, 1), *[7] * 8)]
+    assert joined(request(8, 9), request(8, 9)) == [floats((4, 1), 8, 9, 8, 9)]
+    assert joined(request(7), request(7)) == [floats((1, 1), 7)]
+    left_out = signature.with_defaults({"x": floats((2, 2), 1, 2, 3, 4)})
+    assert joined(left_out, left_out) == [SCALE_1]
+    assert len(joined(left_out, request(1), request(1, 1), request(1, 2))) == 4
+    at.close()
+
+
+def test_a_large_request_takes_its_optional_rows_apart_too() -> None:
+    """Every portion has as many of them as of the others."""
+    at = Fixture(
+        Sums(signature_of(SCALED, defaults={"scale": SCALE_1})),
+        options_of(splits=True),
+    )
+    at.submit({"x": floats((6, 2), *range(12)), "scale": floats((6, 1), *range(6))})
+    at.step()
+    while len(at.inner.seen) < 2:
+        at.step()
+    assert [floats_of(task.inputs["scale"]) for task in at.inner.seen] == [
+        [0, 1, 2, 3],
+        [4, 5],
+    ]
     at.close()
 
 

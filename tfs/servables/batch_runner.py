@@ -17,7 +17,13 @@ from tfs.core.servable import (
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView, join_elements
 from tfs.servables.batching_loop import BatchingLoop
-from tfs.servables.tensor_join import fill_inner, join_rows, largest_inner, mask_of
+from tfs.servables.tensor_join import (
+    fill_inner,
+    is_shared,
+    join_rows,
+    largest_inner,
+    mask_of,
+)
 
 
 class BatchRunner:
@@ -98,9 +104,9 @@ class BatchRunner:
     def _join(self, tasks: Sequence[InferenceTask], num_rows: int) -> Tensors:
         joined: dict[str, TensorView] = {}
         masks: dict[str, TensorView] = {}
-        shared = self._signature.defaults
+        signature = self._signature
         for name, view in tasks[0].inputs.items():
-            if name in shared:
+            if is_shared(signature, name, view):
                 joined[name] = view
                 continue
             views = [task.inputs[name] for task in tasks]
@@ -108,7 +114,8 @@ class BatchRunner:
                 views = self._fill(name, views, masks)
             joined[name] = join_rows(views, num_rows)
         for name, mask in masks.items():
-            if name not in joined:
+            # A default mask knows nothing of what was filled up here.
+            if name not in joined or joined[name] is signature.defaults.get(name):
                 joined[name] = join_rows([mask], num_rows)
         return joined
 

@@ -19,12 +19,13 @@ from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.model_profile import SignatureProfile
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import FREE, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
 from tfs.servables.batch_runner import BatchRunner
 from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.batching_report import QueueReport, report_queue
 from tfs.servables.bypass_count import BypassCount
 from tfs.servables.large_request import LargeRequest, PortionSize, join_parts
-from tfs.servables.tensor_join import element
+from tfs.servables.tensor_join import element, is_shared
 
 _MAX_SHAPES = 64
 """Queues per signature; a client that invents shapes gets no more of them."""
@@ -282,21 +283,27 @@ class SignatureQueues:
     def _key(self, task: InferenceTask) -> object:
         """Returns what must be equal for requests to be joined; False: nothing is."""
         key: list[object] = []
-        defaults = self._signature.defaults
+        signature = self._signature
         for name, view in task.inputs.items():
             if name not in self._names:
                 return False
-            if name in defaults:
+            if view is signature.defaults.get(name):
+                key.append((name, None))
+            elif is_shared(signature, name, view):
                 if view.size_bytes > _MAX_SHARED_BYTES:
                     return False
-                data = view.data if isinstance(view.data, tuple) else bytes(view.data)
-                key.append((name, view.shape, data))
+                key.append((name, view.shape, _bytes_of(view)))
             elif not view.shape or view.shape[0] != task.num_rows:
                 return False
             elif name in self._fillers:
                 key.append((name, self._buckets(name, view.shape)))
-            else:
+            elif name not in signature.defaults:
                 key.append((name, view.shape[1:]))
+            elif view.size_bytes > _MAX_SHARED_BYTES:
+                return False
+            else:
+                # Nothing has shown that its rows may differ: examples leave it out.
+                key.append((name, view.shape[1:], _row_of(view) or _bytes_of(view)))
         return frozenset(key)
 
     def _buckets(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -360,9 +367,9 @@ class SignatureQueues:
         stop: int,
         on_done: Callable[[Outcome], None],
     ) -> InferenceTask:
-        shared = self._signature.defaults
+        signature = self._signature
         inputs = {
-            name: view if name in shared else view.rows(start, stop)
+            name: view if is_shared(signature, name, view) else view.rows(start, stop)
             for name, view in task.inputs.items()
         }
         return InferenceTask(
@@ -388,7 +395,9 @@ def _fillers_of(
     masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
     fillers: dict[str, bytes | None] = {}
     for name, spec in signature.inputs.items():
-        if not _has_free_inner(spec):
+        if not _has_free_inner(spec) or (
+            name in signature.defaults and name not in masks
+        ):
             continue
         if measured.why_padding and (spec.pad is not None or name in masks):
             continue  # then only equal lengths are joined
@@ -399,6 +408,19 @@ def _fillers_of(
         elif pads_variable_length:
             fillers[name] = None
     return fillers
+
+
+def _bytes_of(view: TensorView) -> bytes | tuple[bytes, ...]:
+    """Returns the elements of a small tensor, to be compared."""
+    return view.data if isinstance(view.data, tuple) else bytes(view.data)
+
+
+def _row_of(view: TensorView) -> bytes | tuple[bytes, ...] | None:
+    """Returns the elements of one row of a small tensor; None if its rows differ."""
+    num_rows = view.shape[0]
+    data = _bytes_of(view)
+    row = data[: len(data) // num_rows]
+    return row if row * num_rows == data else None
 
 
 def _has_free_inner(spec: TensorSpec) -> bool:

@@ -74,6 +74,24 @@ def join_rows(views: Sequence[TensorView], num_rows: int) -> TensorView:
     return concatenate(views)
 
 
+def is_shared(signature: Signature, name: str, view: TensorView) -> bool:
+    """Tells whether an input stands for every row of a batch, however many they are.
+
+    So does a default where the input was left out, and one row that was sent in its
+    place: models are told to broadcast it. More rows are rows like any other, and a mask
+    belongs to the rows that it came with.
+    """
+    default = signature.defaults.get(name)
+    if default is None:
+        return False
+    if view is default:
+        return True
+    shape = signature.inputs[name].shape
+    if shape and shape[0] == FREE and view.shape[0] != 1:
+        return False
+    return all(spec.mask != name for spec in signature.inputs.values())
+
+
 def joined_row_bytes(signature: Signature) -> int:
     """Returns what joining copies for a row; inputs of no fixed size do not count."""
     return sum(
