@@ -53,6 +53,21 @@ def test_garbage_around_the_examples_is_refused(message: bytes) -> None:
         read_example_request(message)
 
 
+def test_a_part_that_is_cut_off_is_not_completed_by_the_next() -> None:
+    """Specs and contexts that come twice are merged, each well-formed by itself."""
+    cut, rest = b"\x0a\x05m", b"\x0a\x02xy"
+    assert len(b"m" + rest) == 5  # together they would be a field
+    twice = wire.delimited(1, cut) + wire.delimited(1, rest)
+    with pytest.raises(InvalidArgument, match="cannot parse"):
+        read_example_request(twice)
+    contexts = wire.delimited(2, cut) + wire.delimited(2, rest)
+    with pytest.raises(InvalidArgument, match="cannot parse"):
+        read_input([wire.delimited(2, contexts)])
+    assert read_input([wire.delimited(2, wire.delimited(2, rest) * 2)]).context == (
+        rest * 2
+    )
+
+
 EXAMPLES = st.sampled_from(
     [b"", an_example({"f": [1.0]}).SerializeToString(), b"\x0a\x00"]
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.codec import model_spec
+from tfs.codec import model_spec, wire
+from tfs.codec.example_input import read_example_request
 from tfs.codec.model_spec import (
     ModelSpec,
     fill_model_spec,
@@ -12,6 +13,7 @@ from tfs.codec.model_spec import (
     read_model_spec,
     write_model_spec,
 )
+from tfs.codec.predict_request import parse, read_predict_request
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow_serving.apis import model_pb2
 
@@ -57,3 +59,29 @@ def test_remembered_specs_are_bounded() -> None:
     long = write_model_spec(ModelSpec("m" * 10_000))
     read_model_spec(long)
     assert long not in model_spec._recent
+
+
+NESTED_97: bytes = b"\x4b" * 97 + b"\x4c" * 97
+"""Unknown groups within each other, as deep as a field of ModelSpec may be at least."""
+
+
+@pytest.mark.parametrize("deeper", range(6))
+def test_what_is_nested_deep_is_read_as_within_the_request(deeper: int) -> None:
+    """A spec read by itself has no more room for depth than upb gives it in a request."""
+    spec = b"\x0a\x01m" + b"\x4b" * deeper + NESTED_97 + b"\x4c" * deeper
+    try:
+        parse(wire.delimited(1, spec), 1 << 20)
+        expected = True
+    except InvalidArgument:
+        expected = False
+    for read in (
+        lambda: read_model_spec(spec),
+        lambda: read_predict_request(wire.delimited(1, spec)),
+        lambda: read_example_request(wire.delimited(1, spec)),
+    ):
+        try:
+            read()
+            accepted = True
+        except InvalidArgument:
+            accepted = False
+        assert accepted == expected

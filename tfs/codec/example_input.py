@@ -12,7 +12,7 @@ from typing import Final
 
 from tfs.codec import wire
 from tfs.codec.decode_options import DEFAULT_OPTIONS
-from tfs.codec.model_spec import ModelSpec, read_model_spec
+from tfs.codec.model_spec import ModelSpec, merged_model_spec, read_model_spec
 from tfs.core.errors import InvalidArgument, ResourceExhausted
 from tfs.core.tensor_view import Buffer
 
@@ -57,7 +57,11 @@ def read_example_request(message: Buffer) -> ExampleRequest:
 
     """
     specs, parts = read_fields(message)
-    spec = read_model_spec(b"".join(specs)) if specs else None
+    spec: ModelSpec | None = None
+    if specs:
+        spec = (
+            read_model_spec(specs[0]) if len(specs) == 1 else merged_model_spec(specs)
+        )
     return ExampleRequest(spec, read_input(parts))
 
 
@@ -117,7 +121,21 @@ def read_input(parts: Iterable[bytes]) -> ExampleInput:
                                 "nothing; send them in several requests"
                             )
                     elif inner == 2 and form == _LIST_WITH_CONTEXT:
-                        context += part[low:high]
+                        context = _merged(context, part[low:high])
     except wire.MalformedError as error:
         raise InvalidArgument(f"cannot parse the request's input: {error}") from error
     return ExampleInput(tuple(examples), context)
+
+
+def _merged(context: bytes, more: bytes) -> bytes:
+    """Returns both parts of a context as one.
+
+    Raises:
+        MalformedError: One of them is cut off; the other must not complete it.
+
+    """
+    if context and more:
+        for part in (context, more):
+            for _ in wire.fields(part, 0, len(part)):
+                pass
+    return context + more

@@ -7,13 +7,15 @@ private descriptor pool, so ``Int64Value`` objects of the default pool do not fi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from tfs.codec import wire
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE
-from tfs.proto.tensorflow_serving.apis import model_pb2
+from tfs.proto.tensorflow_serving.apis import classification_pb2, model_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ def fill_model_spec(proto: model_pb2.ModelSpec, spec: ModelSpec) -> None:
 
 
 def read_model_spec(message: bytes) -> ModelSpec:
-    """Parses a serialized ``ModelSpec``. Thread-safe; recent ones are remembered.
+    """Parses a request's serialized ``ModelSpec``, as protobuf would within the request.
+
+    Thread-safe; recent ones are remembered.
 
     Raises:
         InvalidArgument: It is not one.
@@ -71,15 +75,29 @@ def read_model_spec(message: bytes) -> ModelSpec:
     """
     spec = _recent.get(message)
     if spec is None:
-        try:
-            spec = model_spec_of(model_pb2.ModelSpec.FromString(message))
-        except DecodeError as error:
-            raise InvalidArgument(f"cannot parse the model_spec: {error}") from error
+        spec = merged_model_spec((message,))
         if len(message) <= _MAX_REMEMBERED_BYTES:
             if len(_recent) >= _MAX_REMEMBERED:
                 _recent.clear()
             _recent[message] = spec
     return spec
+
+
+def merged_model_spec(parts: Sequence[bytes]) -> ModelSpec:
+    """Parses a ``ModelSpec`` that came in parts, by protobuf's rules for merging them.
+
+    Raises:
+        InvalidArgument: A part is not one, whatever the next begins with.
+
+    """
+    # As the field of a request: there what is nested may be one level less deep.
+    request = b"".join([wire.delimited(1, part) for part in parts])
+    try:
+        return model_spec_of(
+            classification_pb2.ClassificationRequest.FromString(request).model_spec
+        )
+    except DecodeError as error:
+        raise InvalidArgument(f"cannot parse the model_spec: {error}") from error
 
 
 def write_model_spec(spec: ModelSpec) -> bytes:
