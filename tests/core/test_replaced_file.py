@@ -37,3 +37,12 @@ def test_failure_changes_nothing(
         replace_file(str(path), "new", is_durable=True)
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_old_file_is_kept_where_it_is_wanted(tmp_path: Path) -> None:
+    """Whoever could not read a file may still look at it after it was replaced."""
+    path, kept = tmp_path / "notes.json", tmp_path / "notes.json.unreadable"
+    replace_file(str(path), "old")
+    replace_file(str(path), "new", old_path=str(kept))
+    assert path.read_text(encoding="utf-8") == "new"
+    assert kept.read_text(encoding="utf-8") == "old"

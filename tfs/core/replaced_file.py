@@ -9,7 +9,9 @@ import threading
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
 
-def replace_file(path: str, text: str, *, is_durable: bool = False) -> None:
+def replace_file(
+    path: str, text: str, *, is_durable: bool = False, old_path: str = ""
+) -> None:
     """Replaces a file whole, or makes it, by a sibling that is renamed.
 
     Blocks on the disk. Of several writers, threads or processes, the last wins. The
@@ -20,6 +22,8 @@ def replace_file(path: str, text: str, *, is_durable: bool = False) -> None:
         text: All that it is to hold, written as UTF-8.
         is_durable: Whether it must hold that after a power failure, too, once it is
             seen at all; takes milliseconds.
+        old_path: Where the file that is there is moved to, once the new one is
+            written; "" replaces it.
 
     Raises:
         OSError: It could not be written; it is as it was.
@@ -34,6 +38,8 @@ def replace_file(path: str, text: str, *, is_durable: bool = False) -> None:
             if is_durable:
                 file.flush()
                 os.fsync(file.fileno())
+        if old_path:
+            os.replace(path, old_path)
         os.replace(scratch, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import tempfile
 
 from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.replaced_file import replace_file
 from tfs.server.config.config_file import read_config_file
 from tfs.server.config.overrides import (
     Override,
@@ -92,21 +92,17 @@ class OverridesFile:
         """
         if not self.path:
             return
-        scratch = f"{self.path}.tmp"
         try:
             os.makedirs(self._state_dir, exist_ok=True)
             self._claim()
-            with open(scratch, "w", encoding="utf-8") as file:
-                file.write(overrides_text(overrides))
-                file.flush()
-                os.fsync(file.fileno())
-            if self.problem:
-                os.replace(self.path, f"{self.path}.unreadable")
-            os.replace(scratch, self.path)
+            replace_file(
+                self.path,
+                overrides_text(overrides),
+                is_durable=True,
+                old_path=f"{self.path}.unreadable" if self.problem else "",
+            )
             self._sync_directory()
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(scratch)
             self.obstacle = self._cannot_keep(error)
             raise FailedPrecondition(
                 f"cannot keep overrides in {self.path}: {error.strerror}; nothing "
