@@ -57,6 +57,36 @@ def test_the_map_names_modules_that_exist() -> None:
     assert missing == []
 
 
+def test_every_room_has_a_row_in_the_architecture() -> None:
+    """A package that the page does not name is one that nobody decided about."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE))
+    packages = {f"tfs/{path.parts[1]}" for path in tracked_files("tfs/*/*.py")}
+    assert rows == packages | {"sources", "managers", "batching"}
+
+
+def test_every_room_within_a_room_is_named() -> None:
+    """By the architecture or the code map; else it is found by chance alone."""
+    text = "".join(
+        (ROOT / page).read_text(encoding="utf-8")
+        for page in ("ARCHITECTURE.md", "docs/code-map.md")
+    )
+    inner = {
+        path.parent
+        for package in ("tfs", "managers", "sources", "batching")
+        for path in tracked_files(f"{package}/*/__init__.py")
+        if path.parts[:2] != ("tfs", "proto")
+    }
+    assert (
+        sorted(
+            each
+            for each in inner
+            if f"{each.name}/" not in text and f"`{each}`" not in text
+        )
+        == []
+    )
+
+
 def test_the_readme_leads_to_every_page() -> None:
     """Nobody looks for a page in a folder."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
