@@ -60,7 +60,9 @@ def test_no_batch_is_larger_than_what_can_be_counted_by_its_rows() -> None:
 
 
 def test_no_enqueued_batch_means_one() -> None:
-    """shared_batch_scheduler_test: ZeroQueueRewrittenToOneQueue."""
+    """A queue of no batches would take nothing: 0 counts as 1
+    (shared_batch_scheduler_test: ZeroQueueRewrittenToOneQueue).
+    """
     options = options_from_parameters(max_batch_size=8, max_enqueued_batches=0)
     assert options.queue.rows_limit == 8
 

@@ -57,7 +57,7 @@ def test_the_example_in_the_readme_works(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_example_in_the_documentation_works() -> None:
-    """docs/batching.md shows what happens."""
+    """What docs/batching.md shows as library use runs as it stands there."""
     page = Path(__file__).parents[2] / "docs/batching.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert (result.failed, result.attempted > 0) == (0, True)

@@ -22,7 +22,9 @@ from tfs.testing.fake_clock import FakeClock
 
 
 def test_the_scheduler_obeys_the_limit() -> None:
-    """adaptive_shared_batch_scheduler_test: InFlightBatchesLimit."""
+    """No more batches are in flight than the limit says
+    (adaptive_shared_batch_scheduler_test: InFlightBatchesLimit).
+    """
     limit = AdaptiveLimit(AdaptiveOptions(initial=2.0))
     scheduler = SharedBatchScheduler(
         SchedulerOptions(num_batch_threads=8), FakeClock(), limit
@@ -37,7 +39,9 @@ def test_the_scheduler_obeys_the_limit() -> None:
 
 @pytest.mark.parametrize("best", [2.0, 20.0])
 def test_the_limit_climbs_to_where_latency_is_least(best: float) -> None:
-    """adaptive_shared_batch_scheduler_test: InFlightBatchesLimitTuning."""
+    """The limit moves to where tasks wait least (adaptive_shared_batch_scheduler_test:
+    InFlightBatchesLimitTuning).
+    """
     limit = AdaptiveLimit(AdaptiveOptions(initial=8.0, num_batches=10))
     for _ in range(4000):
         limit.note_done(1.0 + abs(limit.limit - best) / 40)
@@ -70,7 +74,10 @@ def test_a_fraction_is_applied_by_chance() -> None:
 
 
 def test_a_serial_device_is_kept_just_busy() -> None:
-    """serial_device_batch_scheduler_test: PendingOnSerialDevice, InFlightBatchesLimit."""
+    """A serial device gets as many batches as keep it busy, and no more
+    (serial_device_batch_scheduler_test: PendingOnSerialDevice,
+    InFlightBatchesLimit).
+    """
     pending = [0]
     options = SerialDeviceOptions(
         pending=lambda: pending[0], target_pending=2, initial=1, num_batches=1
@@ -112,7 +119,9 @@ def test_a_serial_device_without_work_gets_no_more_slots() -> None:
     ],
 )
 def test_adaptive_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    """adaptive_shared_batch_scheduler_test: BadOptions."""
+    """Options that contradict each other are refused when they are made
+    (adaptive_shared_batch_scheduler_test: BadOptions).
+    """
     with pytest.raises(InvalidArgument):
         AdaptiveOptions(**options)
 
@@ -122,6 +131,8 @@ def test_adaptive_options_that_cannot_work_are_refused(options: dict[str, Any]) 
     [{"initial": 0}, {"target_pending": -1.0}, {"initial": 65}, {"num_batches": 0}],
 )
 def test_serial_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    """serial_device_batch_scheduler_test: BadOptions."""
+    """Options that contradict each other are refused when they are made
+    (serial_device_batch_scheduler_test: BadOptions).
+    """
     with pytest.raises(InvalidArgument):
         SerialDeviceOptions(pending=lambda: 0, **options)

@@ -98,7 +98,9 @@ def test_merged_classes_go_at_the_earliest_timeout_of_either() -> None:
 
 
 def test_merged_classes_fill_a_batch_together() -> None:
-    """PriorityMerged: MixedPriorityCompleteBatch."""
+    """Where classes are merged, tasks of both make up a batch (PriorityMerged:
+    MixedPriorityCompleteBatch).
+    """
     at = Fixture()
     at.low(2, 3)
     at.high(5)
@@ -119,8 +121,8 @@ def test_under_high_load_high_priority_goes_first() -> None:
 
 
 def test_a_queue_limit_counts_rows_of_both_classes() -> None:
-    """PriorityAware: QueueSizeLimit, TaskLargerThanQueueDepth,
-    NumEnqueuedTasksAndSchedulingCapacity.
+    """Rows of low priority take room in the queue like any other (PriorityAware:
+    QueueSizeLimit, TaskLargerThanQueueDepth, NumEnqueuedTasksAndSchedulingCapacity).
     """
     at = Fixture(max_rows=12, timeout_s=100.0, max_batch_rows=12)
     at.low(4)

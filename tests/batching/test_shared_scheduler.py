@@ -178,7 +178,9 @@ def test_a_timer_left_by_a_gone_batch_wakes_nobody() -> None:
 
 
 def test_a_light_queue_goes_before_one_that_just_ran() -> None:
-    """shared_batch_scheduler_test: Fairness."""
+    """A queue that has used less of the device is served first
+    (shared_batch_scheduler_test: Fairness).
+    """
     at = Fixture()
     heavy, heavy_runner = at.add()
     light, light_runner = at.add()
@@ -260,7 +262,9 @@ def test_rounds_pass_over_queues_that_have_nothing_due() -> None:
 
 
 def test_a_full_queue_does_not_block_others() -> None:
-    """shared_batch_scheduler_test: OneFullQueueDoesntBlockOtherQueues."""
+    """A queue that refuses tasks keeps no other from taking them
+    (shared_batch_scheduler_test: OneFullQueueDoesntBlockOtherQueues).
+    """
     at = Fixture(num_batch_threads=2)
     full, full_runner = at.add(max_rows=10, policy=QueuePolicy(max_in_flight=1))
     other, other_runner = at.add()
@@ -325,7 +329,9 @@ def test_removal_drains() -> None:
 
 
 def test_an_empty_queue_is_removed_at_once() -> None:
-    """adaptive_shared_batch_scheduler_test: DeleteQueue, empty."""
+    """A queue in which nothing waits or runs is drained when it is removed
+    (adaptive_shared_batch_scheduler_test: DeleteQueue, empty).
+    """
     at = Fixture()
     queue, _ = at.add()
     drained: list[bool] = []
@@ -550,7 +556,9 @@ def test_per_task_errors_fail_their_task_only() -> None:
 
 
 def test_a_runner_that_miscounts_fails_its_batch() -> None:
-    """Nobody gets another's outcome."""
+    """Where outcomes cannot be told apart, every task fails: nobody gets another's
+    outcome.
+    """
     at = Fixture()
     queue, runner = at.add()
     tasks = at.submit(queue, 1, 1)
@@ -618,7 +626,9 @@ def test_a_step_ends_even_if_callers_always_come_back() -> None:
 
 
 def test_batches_are_padded_to_the_next_allowed_size() -> None:
-    """batching_session_test: AllowedBatchSizesNoPaddingNeeded, ...RequirePadding."""
+    """A batch is padded to the least allowed size that holds it (batching_session_test:
+    AllowedBatchSizesNoPaddingNeeded, ...RequirePadding).
+    """
     at = Fixture()
     queue, runner = at.add(PuppetRunner(inline=True), allowed_rows=(2, 4, 10))
     for rows in (1, 2, 3, 5):
@@ -663,7 +673,9 @@ def test_cheapest_goes_down_or_up_by_measured_cost() -> None:
 
 
 def test_split_tasks_run_on_several_batches() -> None:
-    """batching_session_test: BatchingWithLargeBatch."""
+    """A task larger than a batch is spread over several and answered once
+    (batching_session_test: BatchingWithLargeBatch).
+    """
     at = Fixture(num_batch_threads=2)
     queue, runner = at.add(splits=True, max_batch_rows=4)
     tasks = at.submit(queue, 3, 3)
@@ -695,7 +707,9 @@ def test_a_size_that_looked_dear_by_mistake_is_tried_again() -> None:
 
 
 def test_the_oldest_first_order_counts_fullness() -> None:
-    """adaptive_shared_batch_scheduler_test: FullBatchSchedulingBoostMicros, FIFO."""
+    """In the order of age, a full batch counts as older by the boost
+    (adaptive_shared_batch_scheduler_test: FullBatchSchedulingBoostMicros, FIFO).
+    """
     for boost_s, order in ((0.0, [2, 9, 10, 5]), (3.0, [9, 10, 2, 5])):
         at = Fixture(order=Order.OLDEST, full_batch_boost_s=boost_s)
         blocker, blocker_runner = at.add()
@@ -778,7 +792,9 @@ def test_a_window_and_splitting_exclude_each_other() -> None:
 def test_scheduler_options_that_cannot_work_are_refused(
     options: dict[str, Any], message: str
 ) -> None:
-    """adaptive_shared_batch_scheduler_test: BadOptions."""
+    """Options that no scheduler could follow are refused when they are made
+    (adaptive_shared_batch_scheduler_test: BadOptions).
+    """
     with pytest.raises(InvalidArgument, match=message):
         SchedulerOptions(**options)
 

@@ -89,7 +89,7 @@ def test_a_failure_is_one_line(
 def test_a_file_is_checked_without_a_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For editors and pipelines."""
+    """Editors and pipelines can check a configuration where no server runs."""
     path = tmp_path / "models.config"
     path.write_text("model_config_list { config { name: 'a' base_path: '/m' } }")
     assert main(["config", "validate", str(path)]) == 0

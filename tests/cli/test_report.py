@@ -202,7 +202,7 @@ def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
 
 
 def test_a_trial_shows_figures_and_limits() -> None:
-    """With the verdict."""
+    """Whoever watches a trial sees each figure beside its limit, and the verdict."""
     text = "\n".join(canary_lines(report()))
     assert "REJECTED: guard: mean_abs_diff 0.6 > 0.5" in text
     assert "exceeded" in text
@@ -235,7 +235,7 @@ def test_a_configs_outcome_is_one_line_a_model() -> None:
 
 
 def test_json_has_the_names_of_the_proto_files() -> None:
-    """For scripts."""
+    """Scripts find the fields by the names that the proto files give them."""
     data = json.loads(as_json(report()))
     assert data["canary"]["guards"][0]["name"] == "max_mean_abs_diff"
     assert data["overridden"] is True

@@ -43,7 +43,7 @@ def test_zeros_at_the_end_of_strings_are_kept(value: object) -> None:
 
 @pytest.mark.parametrize("value", [[2**63], [2**70], [1 + 2j], [None], ["a", 1]])
 def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
-    """Before anything is sent."""
+    """A value that fits no tf.Example is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'ids'"):
         regress(Target("m"), [{"ids": value}])
 

@@ -41,12 +41,12 @@ def test_classes_and_scores_are_paired() -> None:
 
 
 def test_classes_alone_have_no_scores() -> None:
-    """Labels without scores."""
+    """A signature without scores answers labels alone."""
     assert written({"classes": CLASSES})[0] == [("a", 0.0), ("b", 0.0), ("", 0.0)]
 
 
 def test_scores_alone_have_no_labels() -> None:
-    """Scores without labels."""
+    """A signature without classes answers scores alone."""
     assert written({"scores": SCORES})[1] == [("", 2.0), ("", 3.0), ("", 4.0)]
 
 

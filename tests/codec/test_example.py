@@ -61,13 +61,13 @@ def test_fixed_features_become_rows() -> None:
 
 
 def test_a_scalar_feature_has_no_inner_dimension() -> None:
-    """Shape [] gives [rows]."""
+    """A feature of shape [] becomes an input of shape [rows]."""
     tensors = tensors_of_examples(rows({"f": [7]}, {"f": [8]}), fixed(INT64))
     assert tensors == {"x": TensorView(INT64, (2,), struct.pack("<2q", 7, 8))}
 
 
 def test_strings_become_strings() -> None:
-    """bytes_list, any bytes."""
+    """Values of a bytes_list become strings, whatever bytes they hold."""
     tensors = tensors_of_examples(
         rows({"f": [b"a", b"\xff"]}, {"f": [b"", b"d"]}), fixed(STRING, (2,))
     )
@@ -123,7 +123,7 @@ def test_an_absent_feature_takes_the_default() -> None:
 
 
 def test_an_absent_feature_without_a_default_names_its_example() -> None:
-    """Required means required."""
+    """A required feature that is absent is an error that says in which Example."""
     with pytest.raises(InvalidArgument, match=r"example 1: feature 'f' is required"):
         tensors_of_examples(rows({"f": [1.0]}, {}), fixed(FLOAT32, (1,)))
 
@@ -213,7 +213,7 @@ def test_a_malformed_example_is_named_by_its_index() -> None:
 
 
 def test_no_examples_are_refused() -> None:
-    """TensorFlow Serving's message."""
+    """An empty list of Examples is refused, with TensorFlow Serving's message."""
     with pytest.raises(InvalidArgument, match=r"^INVALID_ARGUMENT: Input is empty\.$"):
         tensors_of_examples(ExampleInput(()), fixed(FLOAT32, (1,)))
 

@@ -139,7 +139,7 @@ def test_an_empty_tensor_is_written_with_its_shape(view: TensorView) -> None:
 
 
 def test_a_scalar_has_a_shape_without_dimensions() -> None:
-    """tensor_shape is always present."""
+    """A written scalar has a tensor_shape too, an empty one."""
     view = TensorView(FLOAT32, (), struct.pack("<f", 1.5))
     proto = parsed(view, as_tensor_content=False)
     assert proto.HasField("tensor_shape")

@@ -402,8 +402,9 @@ def test_low_priority_has_a_limit_of_its_own() -> None:
 
 
 def test_without_a_low_class_priorities_are_ignored() -> None:
-    """SharedBatchSchedulerPriorityTest: CallbackWithTaskVectorOkWithPriorityQueue
-    DisabledWithPrioritySet.
+    """A queue without a low class treats all tasks alike
+    (SharedBatchSchedulerPriorityTest: CallbackWithTaskVectorOkWithPriorityQueue
+    DisabledWithPrioritySet).
     """
     queue = queue_of(low=None)
     put_all(queue, 1, 3, low=True)
@@ -495,8 +496,9 @@ def test_ranked_tasks_are_taken_by_deadline() -> None:
 def test_options_that_cannot_work_are_refused(
     options: dict[str, Any], message: str
 ) -> None:
-    """batching_session_test: UnsortedAllowedBatchSizesRejected,
-    FinalAllowedBatchSizeLargerThanMaxBatchSizeRejected.
+    """Options that no batch could satisfy are refused when they are made
+    (batching_session_test: UnsortedAllowedBatchSizesRejected,
+    FinalAllowedBatchSizeLargerThanMaxBatchSizeRejected).
     """
     with pytest.raises(InvalidArgument, match=message):
         BatchQueueOptions(**{"max_batch_rows": 10, **options})

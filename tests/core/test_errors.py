@@ -81,7 +81,7 @@ def test_an_error_without_a_kind_is_unknown() -> None:
 
 
 def test_the_table_of_situations_names_known_errors() -> None:
-    """What docs/errors.md prints exists."""
+    """Every error that docs/errors.md prints is one that exists."""
     assert all(BY_CODE[kind.code] is kind for _, kind, _ in WHEN)
     assert len({situation for situation, _, _ in WHEN}) == len(WHEN)
 

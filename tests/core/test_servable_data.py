@@ -39,7 +39,7 @@ def test_data_carries_exactly_one_of_the_two() -> None:
 
 
 def test_an_empty_payload_is_a_payload() -> None:
-    """Only None means absent."""
+    """Only None means that there is no payload; "" and 0 are payloads."""
     assert ServableData(ID, "").payload == ""
 
 

@@ -454,7 +454,7 @@ def test_a_hook_may_set_a_timer(loop: ServingLoop, clock: FakeClock) -> None:
 
 
 def test_a_removed_hook_does_not_run(loop: ServingLoop) -> None:
-    """Removing works twice."""
+    """A hook does not run once it is removed, and may be removed twice."""
     ran: list[str] = []
 
     def hook(_: float) -> None:

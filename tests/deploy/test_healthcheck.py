@@ -43,7 +43,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_serving_server_is_healthy() -> None:
-    """SERVING means healthy."""
+    """A server that answers SERVING has no fault."""
     with health_server(lambda request, context: b"\x08\x01") as target:
         result = check(target)
     assert (result.returncode, result.stderr) == (0, "")

@@ -45,7 +45,7 @@ def test_grpcio_is_a_transport(check: TransportCheck) -> None:
     "check", TRANSPORT_CHECKS + STREAM_CHECKS, ids=lambda check: check.__name__
 )
 def test_grpcio_is_a_transport_over_tls(check: TransportCheck) -> None:
-    """Encryption changes no promise."""
+    """Encryption changes no promise of a transport."""
     check(over_tls(make))
 
 

@@ -57,7 +57,9 @@ def test_a_request_without_a_model_fails() -> None:
 
 @pytest.mark.parametrize(("name", "version"), [("x", None), ("m", 7)])
 def test_what_is_not_there_is_not_found(name: str, version: int | None) -> None:
-    """InvalidModelNameFailure, InvalidModelVersionFailure."""
+    """An unknown model or version is NOT_FOUND (InvalidModelNameFailure,
+    InvalidModelVersionFailure).
+    """
     request = pb.GetModelStatusRequest()
     request.model_spec.name = name
     if version is not None:
@@ -73,7 +75,7 @@ def test_all_versions_are_told() -> None:
 
 
 def test_one_version_is_told() -> None:
-    """With it (SingleVersionSuccess)."""
+    """A request that names a version is told of that one alone (SingleVersionSuccess)."""
     request = pb.GetModelStatusRequest()
     request.model_spec.name = "m"
     request.model_spec.version.value = 1

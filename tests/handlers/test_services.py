@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
-from unittest.mock import MagicMock
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -38,6 +37,16 @@ from tfs.proto.tensorflow_serving.apis import (
 )
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.testing.fake_call import FakeCall
+
+
+class UnaskedAdmin:
+    """Has every method of an operator's interface; none of them may be called."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def refuse(*_: object) -> None:
+            raise AssertionError(f"{name} was called")
+
+        return refuse
 
 
 class FakeBackend:
@@ -313,7 +322,7 @@ def test_reflection_answers_unknown_symbols_in_the_stream() -> None:
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_reflection_lists_what_is_answered(version: str) -> None:
     """The service that operates the server too, where there is one; SessionRun not."""
-    backend, admin = FakeBackend(), cast(Admin, MagicMock())
+    backend, admin = FakeBackend(), cast(Admin, UnaskedAdmin())
     health = HealthHandler(backend)
     for listed, operator in ((5, None), (6, admin)):
         table = method_table(OneModel(), backend, backend, health, admin=operator)

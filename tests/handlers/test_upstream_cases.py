@@ -625,7 +625,9 @@ SPEC = model_pb2.ModelSpec(name="m")
 
 
 def test_metadata_of_no_or_unknown_fields() -> None:
-    """get_model_metadata EmptyOrInvalidMetadataFieldList: both messages."""
+    """Asking for no field, or for one that is unknown, is refused in upstream's words
+    (get_model_metadata EmptyOrInvalidMetadataFieldList: both messages).
+    """
     assert metadata(SPEC).error().message == (
         "GetModelMetadataRequest must specify at least one metadata_field"
     )

@@ -91,7 +91,7 @@ def test_every_kind_of_request_is_replayed_on_the_version(tmp_path: Path) -> Non
 
 
 def test_every_record_is_replayed_as_often_as_asked(tmp_path: Path) -> None:
-    """RunSuccess: iterations times records."""
+    """The model is called iterations times records (RunSuccess)."""
     servable = EchoServable()
     path = write(tmp_path, predict_log(), predict_log())
     replay(servable, path, WarmupOptions(num_iterations=3))
@@ -112,7 +112,9 @@ def test_a_record_without_a_request_is_skipped(tmp_path: Path) -> None:
 def test_what_is_not_offered_cannot_be_replayed(
     tmp_path: Path, kind: str, number: int
 ) -> None:
-    """UnsupportedLogType_SessionRun, UnsupportedLogType_PredictStreamed."""
+    """A record of a method that is not served fails the warm-up
+    (UnsupportedLogType_SessionRun, UnsupportedLogType_PredictStreamed).
+    """
     log = prediction_log_pb2.PredictionLog()
     getattr(log, kind).SetInParent()
     path = write(tmp_path, log.SerializeToString())

@@ -220,7 +220,7 @@ def test_requests_choose_among_the_loaded(world: World) -> None:
 
 
 def test_latest_version_may_be_zero(world: World) -> None:
-    """Zero counts (ServableHandleLatestVersionIsZero)."""
+    """Version 0 is a version like any other (ServableHandleLatestVersionIsZero)."""
     world.load(world.loader("S3", 0))
     world.settle()
     with world.manager.acquire(ServableRequest.latest("S3")) as servable:
@@ -386,7 +386,7 @@ def test_second_unload_is_refused(world: World) -> None:
 
 
 def test_version_that_is_not_loaded_cannot_be_unloaded(world: World) -> None:
-    """Load comes first (UnloadWithoutLoad)."""
+    """An unload needs a load before it (UnloadWithoutLoad)."""
     world.manage(world.loader("S3", 1))
     outcome = world.begin_unload(S3_1)
     assert outcome.code is Code.FAILED_PRECONDITION
@@ -452,7 +452,7 @@ def test_events_of_a_whole_life_are_in_order(world: World) -> None:
 
 
 def test_error_of_a_load_is_published(world: World) -> None:
-    """END carries it (EventBusErrorOnLoad)."""
+    """The END of a failed load carries its error (EventBusErrorOnLoad)."""
     outcome = world.load(world.loader("S3", 1, errors=[InvalidArgument("On load.")]))
     assert str(outcome.error) == "INVALID_ARGUMENT: On load."
     assert world.events(S3_1) == ["START", "LOADING", "END"]
@@ -463,7 +463,7 @@ def test_error_of_a_load_is_published(world: World) -> None:
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
 def test_manager_works_without_a_bus(pools: Pools) -> None:
-    """Events are optional (NoEventBus)."""
+    """Nothing but events is missing where there is no bus (NoEventBus)."""
     world = World(pools, has_bus=False)
     assert world.load(world.loader("S3", 1)).error is None
     world.close()
@@ -479,7 +479,9 @@ def test_unload_that_raises_ends_with_its_error(world: World) -> None:
 
 
 def test_many_loads_and_unloads_do_not_lock_each_other_up(world: World) -> None:
-    """Twenty servables (LoadsThenUnloads, InterleavedLoadsAndUnloads)."""
+    """Twenty servables come and go at the same time, and all end (LoadsThenUnloads,
+    InterleavedLoadsAndUnloads).
+    """
     ids = [ServableId(f"M{index}", 1) for index in range(20)]
     loads = [world.load(world.loader(i.name, 1)) for i in ids]
     assert all(outcome.error is None for outcome in loads)
@@ -492,7 +494,9 @@ def test_many_loads_and_unloads_do_not_lock_each_other_up(world: World) -> None:
 
 @pytest.mark.parametrize("is_load", [True, False])
 def test_one_of_concurrent_requests_succeeds(threaded: World, is_load: bool) -> None:
-    """ConcurrentLoadsOnlyOneSucceeds and ConcurrentUnloadsOnlyOneSucceeds."""
+    """Of many that ask for the same load or unload, one gets it
+    (ConcurrentLoadsOnlyOneSucceeds and ConcurrentUnloadsOnlyOneSucceeds).
+    """
     threaded.manage(threaded.loader("S3", 1))
     if not is_load:
         assert threaded.begin_load(S3_1).error is None
@@ -530,7 +534,9 @@ def test_load_that_keeps_failing_ends(world: World) -> None:
 
 
 def test_cancelled_load_ends_with_its_error_and_never_again(threaded: World) -> None:
-    """RetryOnLoadErrorCancelledLoad, and LoadAfterCancelledLoad's refusal."""
+    """A load that was given up keeps its error and is not begun anew
+    (RetryOnLoadErrorCancelledLoad, and LoadAfterCancelledLoad's refusal).
+    """
     sequencer = Sequencer()
     loader = threaded.loader(
         "S3",

@@ -199,7 +199,9 @@ def test_available_is_published(world: World) -> None:
 
 @pytest.mark.parametrize("num_ids", [8, 2])
 def test_concurrent_requests_load_each_version_once(world: World, num_ids: int) -> None:
-    """ConcurrentDisjointRequests and ConcurrentIntersectingRequests."""
+    """Requests for a version that is being loaded wait for that load
+    (ConcurrentDisjointRequests and ConcurrentIntersectingRequests).
+    """
     barrier = threading.Barrier(8)
     values: list[object] = []
 

@@ -163,7 +163,9 @@ def test_batching_parameters_are_written_with_wrappers() -> None:
 
 
 def test_the_small_config_files_parse() -> None:
-    """--ssl_config_file and --monitoring_config_file."""
+    """The files of --ssl_config_file and --monitoring_config_file are messages of ours
+    too.
+    """
     ssl = text_format.Parse(
         'server_key: "-----BEGIN" server_cert: "-----BEGIN" client_verify: true',
         ssl_config_pb2.SSLConfig(),

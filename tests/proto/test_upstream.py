@@ -183,7 +183,7 @@ def test_files_of_ours_have_upstreams_package() -> None:
 
 
 def test_reflection_v1_differs_from_v1alpha_by_its_package_only() -> None:
-    """One implementation serves both."""
+    """One implementation serves both, so that both must have the same messages."""
     v1, v1alpha = "grpc.reflection.v1.", "grpc.reflection.v1alpha."
 
     def facts_of(prefix: str) -> dict[str, str]:

@@ -309,7 +309,7 @@ def test_calls_that_cannot_be_batched_are_refused(
 
 @pytest.mark.parametrize("result", [torch.zeros(()), torch.zeros(9, 1), "text", None])
 def test_results_that_are_no_rows_are_refused(result: object) -> None:
-    """Nobody gets another's rows."""
+    """Results that cannot be taken apart fail the batch: nobody gets another's rows."""
     part = batched(lambda x: result, max_batch_size=4, allowed_batch_sizes=(4,))
     with pytest.raises(InvalidArgument, match="a batched part returned"):
         part(torch.zeros(1, 1))

@@ -254,7 +254,9 @@ def test_a_lone_request_goes_through_as_it_came(at: Fixture) -> None:
 
 
 def test_batches_are_padded_with_rows_of_their_own() -> None:
-    """batching_session_test: AllowedBatchSizesRequirePadding."""
+    """Padding repeats rows of the batch, so that no model meets values it never saw
+    (batching_session_test: AllowedBatchSizesRequirePadding).
+    """
     at = Fixture(options=options_of(allowed_rows=(2, 4)))
     _, told = at.submit({"x": floats((3, 2), 1, 2, 3, 4, 5, 6)})
     at.step()
@@ -293,7 +295,9 @@ def test_each_request_gets_the_outputs_it_asked_for(at: Fixture) -> None:
 
 
 def test_inputs_may_come_in_any_order() -> None:
-    """batching_session_test: DifferentOrderForInputAndOutputTensors."""
+    """Requests that name their inputs in another order are joined all the same
+    (batching_session_test: DifferentOrderForInputAndOutputTensors).
+    """
     spec = TensorSpec(FLOAT32, (-1,))
     at = Fixture(Sums(signature_of({"a": spec, "b": spec})))
     _, first = at.submit({"a": floats((1,), 1), "b": floats((1,), 10)})
@@ -307,7 +311,9 @@ def test_inputs_may_come_in_any_order() -> None:
 
 
 def test_a_large_request_is_split_and_joined() -> None:
-    """batching_session_test: BatchingWithLargeBatch."""
+    """A request larger than a batch is computed in parts and answered whole
+    (batching_session_test: BatchingWithLargeBatch).
+    """
     at = Fixture(options=options_of(splits=True))
     _, first = at.submit({"x": floats((3, 2), *range(6))})
     _, large = at.submit({"x": floats((7, 2), *range(14))})
@@ -368,7 +374,9 @@ def test_rows_that_a_model_refuses_fail_their_requests_in_one_more_run() -> None
 
 
 def test_a_split_request_fails_when_a_part_does() -> None:
-    """tfrt_saved_model_with_batching_test: PartialTaskFails, SplitInputBasic."""
+    """A request whose part fails is answered with that error, once
+    (tfrt_saved_model_with_batching_test: PartialTaskFails, SplitInputBasic).
+    """
     at = Fixture(options=options_of(splits=True))
     _, other = at.submit({"x": floats((2, 2), 1, 2, 3, 4)})
     _, split = at.submit({"x": floats((4, 2), 1, 1, 1, 1, 1, 1, -1, 1)})

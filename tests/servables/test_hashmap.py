@@ -78,7 +78,7 @@ def test_what_a_number_would_change_stays_a_string(
 
 
 def test_a_fraction_among_large_numbers_makes_them_floats(tmp_path: Path) -> None:
-    """They are no ids."""
+    """Numbers beside a fraction are no ids, and may be rounded."""
     (tmp_path / "table.csv").write_text("id,v\na,1.5\nb,18446744073709551615\n")
     (column,) = read_table(str(tmp_path / "table.csv")).columns
     assert column.dtype is FLOAT32

@@ -49,19 +49,23 @@ def test_a_view_that_is_the_batch_is_not_copied() -> None:
 
 
 def test_strings_are_joined_like_numbers() -> None:
-    """Rows of strings too."""
+    """Rows of strings are joined in the order of their requests, too."""
     joined = join_rows([strings((1,), b"a"), strings((1,), b"b")], 3)
     assert joined == strings((3,), b"a", b"b", b"a")
 
 
 def test_the_largest_inner_sizes_are_taken_per_dimension() -> None:
-    """batching_util_test: CalculateMaxDimSizes."""
+    """Each dimension of the joined tensor is as long as the longest
+    (batching_util_test: CalculateMaxDimSizes).
+    """
     views = [TensorView(UINT8, shape, bytes(60)) for shape in ((1, 2, 5), (9, 4, 3))]
     assert largest_inner(views) == (4, 5)
 
 
 def test_inner_dimensions_are_filled_at_their_ends() -> None:
-    """batching_util_test: AddPadding."""
+    """The filler comes after the elements, in each dimension (batching_util_test:
+    AddPadding).
+    """
     view = floats((2, 2), 1, 2, 3, 4)
     filler = element(FLOAT32, 9)
     assert fill_inner(view, (3,), filler) == floats((2, 3), 1, 2, 9, 3, 4, 9)
@@ -154,7 +158,7 @@ def test_an_element_is_little_endian(dtype: DType, value: float, form: bytes) ->
 
 
 def test_every_type_has_a_zero() -> None:
-    """The usual filler."""
+    """Every dtype can be padded with the usual filler."""
     for dtype in DTYPES.values():
         assert element(dtype, 0) == bytes(dtype.item_bytes)
 

@@ -262,7 +262,7 @@ def test_the_server_says_what_it_counts_when_asked() -> None:
 
 
 def test_the_server_reports_itself() -> None:
-    """State, versions and memory."""
+    """A status without a model tells state, versions and memory of the server."""
     reply = operating(1).ask("list_models", pb.ListModelsRequest())
     assert reply.server.state == pb.ServerReport.SERVING
     assert reply.server.tfs_version == "0.1"
@@ -435,7 +435,7 @@ def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
 
 
 def test_what_was_refused_last_is_shown() -> None:
-    """Until something is accepted."""
+    """A refused config is told until another one is accepted."""
     operator = operating(1)
     bad = pb.ApplyConfigRequest(text=config(model("a", "relative")))
     operator.ask("apply_config", bad)

@@ -184,7 +184,7 @@ def test_what_was_measured_is_told() -> None:
 
 
 def test_an_unbatched_version_says_so() -> None:
-    """For every signature."""
+    """A version that joins no requests says so for every signature."""
     report = pb.VersionReport()
     report.signatures.add(name="serving_default")
     describe_batching(report, SERVABLE, False)

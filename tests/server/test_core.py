@@ -23,7 +23,7 @@ def test_the_first_config_loads_its_models(env: Environment) -> None:
 
 
 def test_a_model_left_out_is_unloaded(env: Environment) -> None:
-    """Omission means unload (ReloadConfigUnloadsModels)."""
+    """A config that omits a model has it unloaded (ReloadConfigUnloadsModels)."""
     env.apply(model("b"))
     with pytest.raises(NotFound):
         env.served("a")

@@ -162,7 +162,7 @@ def test_a_trial_of_what_answers_keeps_it_answering() -> None:
 
 
 def test_a_canary_alone_answers_nothing() -> None:
-    """The error says why."""
+    """A canary without a primary is not asked, and the error says why."""
     env = serving(2, extra="traffic { canary { version: 2 } }")
     with pytest.raises(NotFound, match="canary, version 2, answers nothing"):
         env.served("a")
@@ -198,7 +198,7 @@ def test_widening_keeps_every_caller_that_moved() -> None:
 
 
 def test_a_call_without_a_key_is_drawn_by_lot() -> None:
-    """Somebody must go somewhere."""
+    """A request that has nothing to be split by is sent somewhere by lot."""
     env = serving(1, 2)
     numbers = iter([0.2, 0.8])
     env.core.served._rng = lambda: next(numbers, 0.99)
@@ -209,7 +209,7 @@ def test_a_call_without_a_key_is_drawn_by_lot() -> None:
 
 
 def test_questions_about_a_model_are_about_its_primary() -> None:
-    """Only inference is split."""
+    """Only inference is split: metadata is always that of the primary."""
     env = serving(1, 2)
     env.apply(canary("split_fraction: 1"))
     assert env.served("a") == 1
@@ -227,7 +227,7 @@ def test_a_canary_that_is_not_loaded_gets_nothing() -> None:
 
 
 def test_ending_a_trial_gives_everything_back() -> None:
-    """No route, no record."""
+    """A trial that has ended leaves no route and no record."""
     env = serving(1, 2)
     env.apply(canary("split_fraction: 1"))
     env.apply(model("a", "", f"{ALL} traffic {{ primary: 1 }}"))

@@ -74,7 +74,7 @@ def test_the_source_is_closed_first_and_the_target_never() -> None:
 
 
 def test_a_link_without_close_is_left_alone() -> None:
-    """Not everything needs closing."""
+    """A chain closes what can be closed, and no other link."""
 
     class Plain:
         def set_aspired_versions_callback(

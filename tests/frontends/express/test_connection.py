@@ -84,14 +84,14 @@ def test_an_http_1_client_gets_an_http_1_answer(data: bytes) -> None:
     "data", [b"\x16\x03\x01\x02\x00", b"PRI * HTTP/3.0\r\n", b"\0" * 24]
 )
 def test_anything_else_before_the_preface_closes(data: bytes) -> None:
-    """TLS hellos and noise."""
+    """Whoever opens with a TLS hello or noise is cut off."""
     wire = Wire(hello=False)
     wire.feed(data)
     assert wire.goaway() is ErrorCode.PROTOCOL_ERROR
 
 
 def test_the_first_frame_must_be_settings() -> None:
-    """RFC 9113 section 3.4."""
+    """Another first frame than SETTINGS is a connection error (RFC 9113 section 3.4)."""
     wire = Wire(hello=False)
     wire.feed(PREFACE + request(1))
     assert wire.goaway() is ErrorCode.PROTOCOL_ERROR
@@ -234,7 +234,7 @@ def test_malformed_trailers_reset_their_stream_only(name: str) -> None:
 
 
 def test_a_request_without_a_message_ends_without_one() -> None:
-    """END_STREAM on HEADERS."""
+    """END_STREAM on HEADERS ends a request that brings no message."""
     wire = Wire()
     wire.feed(headers_frame(1, flags=END_HEADERS | END_STREAM))
     assert wire.events == [("open", 1, "/tfs.test.Echo/Say"), ("end", 1)]
@@ -497,7 +497,7 @@ def test_a_broken_rule_closes_the_connection_with_its_code(
 
 
 def test_a_reserved_bit_is_ignored() -> None:
-    """RFC 9113 section 4.1."""
+    """The reserved bit of a stream id means nothing (RFC 9113 section 4.1)."""
     wire = Wire(echo=True)
     data = bytearray(request(1))
     size = frames.HEAD_SIZE + len(BLOCK)
@@ -516,7 +516,7 @@ def test_a_window_update_of_zero_resets_its_stream() -> None:
 
 
 def test_a_stream_window_that_overflows_resets_its_stream() -> None:
-    """Also a stream error."""
+    """A stream's window beyond the largest is an error of that stream alone."""
     wire = Wire()
     wire.feed(headers_frame(1) + frames.window_update(1, LARGEST_WINDOW))
     assert wire.answer(1).reset is ErrorCode.FLOW_CONTROL_ERROR
@@ -584,7 +584,9 @@ def test_settings_move_the_windows_of_open_streams() -> None:
 
 
 def test_settings_that_overflow_a_window_close_the_connection() -> None:
-    """RFC 9113 section 6.9.2."""
+    """An initial window that makes a stream's overflow is a connection error (RFC 9113
+    section 6.9.2).
+    """
     wire = Wire()
     wire.feed(
         headers_frame(1) + frames.window_update(1, LARGEST_WINDOW - DEFAULT_WINDOW)

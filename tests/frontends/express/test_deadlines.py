@@ -30,7 +30,7 @@ class Rig:
 
 
 def test_an_entry_expires_within_a_tick_after_its_deadline() -> None:
-    """Never before."""
+    """A call is never ended before its deadline, and at most a tick after it."""
     rig = Rig()
     rig.add("a", 0.1)
     rig.advance(0.0999)
@@ -51,7 +51,7 @@ def test_a_removed_entry_does_not_expire() -> None:
 
 
 def test_an_earlier_deadline_moves_the_timer() -> None:
-    """Whatever was added first."""
+    """The earliest deadline decides when to look, whichever was added first."""
     rig = Rig()
     rig.add("late", 10)
     rig.add("early", 0.5)
@@ -62,7 +62,7 @@ def test_an_earlier_deadline_moves_the_timer() -> None:
 
 
 def test_a_deadline_in_the_past_expires_in_the_next_round() -> None:
-    """grpc-timeout may be zero."""
+    """A grpc-timeout of zero ends its call in the next round."""
     rig = Rig()
     rig.add("a", 0.0)
     rig.advance(0.005)
@@ -122,7 +122,7 @@ def test_the_same_deadline_again_expires_again() -> None:
 
 
 def test_closing_forgets_everything() -> None:
-    """Nothing expires any more."""
+    """After closing, no entry expires any more."""
     rig = Rig()
     rig.add("a", 0.1)
     rig.deadlines.close()

@@ -147,7 +147,7 @@ def test_callers_that_take_turns_are_not_lone(rig: Rig, looks: Looks) -> None:
 def test_nothing_is_looked_for_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0 is never."""
+    """With a spin time of 0 the loop never looks for the next request."""
     with running(tmp_path) as rig:
         looks = Looks(rig, monkeypatch)
         ask_one_by_one(rig, rig.connect(), 2 * NUM_BEFORE)

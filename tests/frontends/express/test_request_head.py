@@ -154,7 +154,7 @@ def test_a_path_without_service_and_method_is_unimplemented(path: str) -> None:
 
 
 def test_the_answer_to_head_has_no_body() -> None:
-    """RFC 9110 section 9.3.2."""
+    """A refusal of HEAD is headers alone (RFC 9110 section 9.3.2)."""
     for method, has_body in (("HEAD", False), ("GET", True)):
         refusal = parse(grpc_headers(method=method)).refusal
         assert isinstance(refusal, HttpRefusal)

@@ -101,7 +101,7 @@ def test_a_handler_that_raises_costs_one_call(rig: Rig) -> None:
 
 
 def test_the_first_finish_wins_and_the_others_are_counted(rig: Rig) -> None:
-    """Whatever kind they are."""
+    """A call ends by its first reply or failure, whatever comes later."""
     client = rig.connect()
     client.send(hold(1))
     rig.step()

@@ -32,7 +32,7 @@ def answer(
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Link namespaces are Linux's."""
+    """Private Pythons need link namespaces, which only Linux has."""
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "needs Linux" in dlmopen_probe.refusal(1)
 
@@ -86,7 +86,7 @@ def test_what_the_trial_found_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_trial_without_an_answer_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is not success."""
+    """A trial that says nothing counts as one that failed."""
     answer(monkeypatch, 0)
     assert "exited with 0" in dlmopen_probe.refusal(2)
 

@@ -80,7 +80,7 @@ def test_a_device_that_there_is_not_is_said_before_anything_is_loaded(
 def test_a_device_that_there_is_may_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    """However it is written."""
+    """A device that exists is accepted, however it is written."""
     has_devices(monkeypatch, 2)
     check_device(device, "scale/1")
 

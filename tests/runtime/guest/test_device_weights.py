@@ -85,7 +85,7 @@ def test_small_tensors_are_copied() -> None:
 
 
 def test_a_tensor_read_twice_is_opened_once() -> None:
-    """Tied weights stay tied."""
+    """Tied weights stay tied when they come from the keeper."""
     loading = Loading()
     weight, tied = (torch.nn.Parameter(loading.tensor(0)) for _ in range(2))
     loading.weights.settle()

@@ -67,7 +67,7 @@ def test_who_has_been_reaped_was_noted(ended: tuple[Child, int]) -> None:
 
 
 def test_who_runs_has_no_status() -> None:
-    """Asking does not wait."""
+    """Asking for the status of a process that runs does not wait for its end."""
     child = Child("import time; time.sleep(1000)")
     try:
         assert ExitStatuses().of(child.pid, child.pidfd) is None

@@ -270,7 +270,7 @@ def test_a_worker_has_imported_what_model_authors_do(
 
 
 def test_a_pool_needs_an_interpreter(backend: ProcessBackend) -> None:
-    """None would answer nothing."""
+    """A pool of none is refused: it would answer nothing."""
     with pytest.raises(ValueError, match="interpreter"):
         backend.pool(0)
     assert backend.is_available()

@@ -27,7 +27,7 @@ ON_TRIAL = "traffic { primary: 1 canary { version: 2 } }"
 
 
 def test_a_trial_leaves_the_primary_alone() -> None:
-    """Explicit or by default."""
+    """The primary stays the same, whether it was named or followed by default."""
     override = canary_override(running("traffic { primary: 1 }"), "a", CANARY, 5.0)
     assert (override.config.traffic.primary, override.made_by) == (1, "canary")
     override = canary_override(running(), "a", CANARY, 5.0)

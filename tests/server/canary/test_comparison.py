@@ -119,7 +119,7 @@ def test_not_a_number_is_far_from_any(
     "kind", ["float16", "float64", "int8", "uint64", "bool", "complex64"]
 )
 def test_every_dtype_is_compared(kind: str) -> None:
-    """In double precision."""
+    """Differences are computed in double precision, whatever the dtype."""
     found = difference({"y": tensor([0, 1], kind)}, {"y": tensor([1, 1], kind)})
     assert found is not None
     assert found.max_abs_diff == 1.0

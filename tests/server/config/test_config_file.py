@@ -201,7 +201,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
 
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
-    """A config is text."""
+    """A config is text: a file that is not is refused by name."""
     file = tmp_path / "binary"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidArgument, match="UTF-8"):

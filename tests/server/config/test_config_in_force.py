@@ -98,7 +98,9 @@ def test_every_wrong_model_is_told(env: Environment) -> None:
     "extra", ["", 'model_platform: "tensorflow"', "model_type: TENSORFLOW"]
 )
 def test_a_platform_may_be_left_to_detection(env: Environment, extra: str) -> None:
-    """Unchanged configs start (DeprecatedModelTypeConfig)."""
+    """Configs without a platform, or with a deprecated type, start unchanged
+    (DeprecatedModelTypeConfig).
+    """
     assert one(env.apply(model("a", "", extra))).error is None
 
 

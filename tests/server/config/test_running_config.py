@@ -125,7 +125,7 @@ def test_a_repository_is_served_without_an_override_that_does_not_fit() -> None:
 
 
 def test_an_invalid_override_is_refused() -> None:
-    """Nothing changes."""
+    """An override that does not hold changes nothing."""
     with pytest.raises(InvalidArgument):
         with_override(
             running(model("a")),
@@ -195,5 +195,5 @@ def test_a_model_that_is_asked_for_must_be_there() -> None:
 def test_only_what_the_server_reads_at_its_start_survives(
     origin: Origin, survives: bool
 ) -> None:
-    """The replies tell operators."""
+    """Replies tell operators whether a change outlives a restart."""
     assert origin.survives_restart is survives

@@ -129,7 +129,9 @@ TASKS = LoggingSettings(
 def test_the_first_rate_that_fits_the_server_counts(
     dc: str, task_index: int | None, expected: int
 ) -> None:
-    """DcEnforcedWhenSet, TaskIndexEnforcedWhenSet, FirstMatchingConfigIsPicked."""
+    """Of several rates, the first whose server matches is used (DcEnforcedWhenSet,
+    TaskIndexEnforcedWhenSet, FirstMatchingConfigIsPicked).
+    """
     assert Logged(dc=dc, task_index=task_index).num_logged(TASKS) == expected
 
 
@@ -140,14 +142,18 @@ def test_without_a_rate_of_its_own_a_server_takes_the_common_one() -> None:
 
 
 def test_nothing_is_logged_without_settings() -> None:
-    """ServerRequestLogger Empty, AbsentModel."""
+    """A model without a logging config writes no log (ServerRequestLogger Empty,
+    AbsentModel).
+    """
     logged = Logged()
     assert logged.num_logged() == 0
     assert "other" not in logged.logs.update({"m": [ALL]})
 
 
 def test_models_log_apart() -> None:
-    """MultipleModels, CreateUpdateRequestMultipleConfigsOk."""
+    """Each model's requests go to its own log alone (MultipleModels,
+    CreateUpdateRequestMultipleConfigsOk).
+    """
     logged = Logged()
     logs = logged.logs.update({"a": [ALL], "b": [SOME]})
     logs["a"][0].log("Predict", "a", 1, "s", b"", b"")
@@ -181,7 +187,9 @@ def test_models_with_equal_settings_share_a_logger() -> None:
 
 
 def test_a_model_may_have_several_loggers() -> None:
-    """MultipleConfigForOneModel, MultipleLoggersForOneModel."""
+    """A request goes to every log that its model has (MultipleConfigForOneModel,
+    MultipleLoggersForOneModel).
+    """
     assert Logged().num_logged(ALL, SOME) == 2
 
 
