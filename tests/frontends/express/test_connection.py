@@ -1005,6 +1005,45 @@ def test_requests_given_up_when_their_time_is_up_cost_nothing(
     assert wire.connection.is_closed is is_flood
 
 
+def test_all_calls_that_a_client_may_have_can_be_given_up_at_once() -> None:
+    """Others share its connection: those that cancel 1,000 calls have not attacked it."""
+    wire = Wire()
+    num = ConnectionLimits().max_concurrent_streams
+    stream_ids = range(1, 2 * num, 2)
+    wire.feed_all(b"".join(map(request, stream_ids)))
+    resets = [frames.rst_stream(each, ErrorCode.CANCEL) for each in stream_ids]
+    wire.feed_all(b"".join(resets))
+    assert not wire.connection.is_closed
+
+
+@pytest.mark.parametrize(("after_s", "is_flood"), [(1.0, False), (0.1, True)])
+def test_calls_given_up_after_a_second_cost_nothing(
+    after_s: float, is_flood: bool
+) -> None:
+    """Not every client that has waited enough had named a deadline."""
+    wire = Wire()
+    for first_id in range(1, 20_000, 400):
+        stream_ids = range(first_id, first_id + 400, 2)
+        wire.feed_all(b"".join(map(request, stream_ids)))
+        wire.now_s += after_s
+        resets = [frames.rst_stream(each, ErrorCode.CANCEL) for each in stream_ids]
+        wire.feed_all(b"".join(resets))
+        if wire.connection.is_closed:
+            break
+    assert wire.connection.is_closed is is_flood
+
+
+def test_who_keeps_to_what_was_announced_may_be_refused_often() -> None:
+    """With many connections there is room for fewer streams than each was told."""
+    budget = ReceiveBudget(256 << 20)
+    budget.count_windows(500)
+    wire = Wire(budget=budget)
+    num = ConnectionLimits().max_concurrent_streams
+    wire.feed_all(b"".join(map(request, range(1, 2 * num, 2))))
+    assert 0 < len(wire.connection.streams) < num
+    assert not wire.connection.is_closed
+
+
 @pytest.mark.parametrize("size", [0, 1, 600])
 def test_a_continuation_flood_is_told_to_calm_down(size: int) -> None:
     """CVE-2024-27316: a header block without end, of empty or full frames."""

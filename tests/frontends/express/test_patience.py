@@ -14,9 +14,9 @@ def test_a_flood_runs_out_of_patience() -> None:
     """The bucket's worth of frames, then ENHANCE_YOUR_CALM."""
     patience = Patience(0.0)
     for _ in range(400):
-        patience.spend(Annoyance.RST_STREAM, 0.0, 0)
+        patience.spend(Annoyance.PING, 0.0, 0)
     with pytest.raises(ConnectionFault) as caught:
-        patience.spend(Annoyance.RST_STREAM, 0.0, 0)
+        patience.spend(Annoyance.PING, 0.0, 0)
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
@@ -25,7 +25,7 @@ def test_a_client_that_gets_answers_may_cancel_as_often() -> None:
     patience = Patience(0.0)
     for num_answered in range(1, 20_000):
         patience.spend(Annoyance.RST_STREAM, 0.0, num_answered)
-    assert _num_left(patience, Annoyance.RST_STREAM, 0.0, 19_999) == 399
+    assert _num_left(patience, Annoyance.RST_STREAM, 0.0, 19_999) == 1051
 
 
 def test_time_restores_patience() -> None:
@@ -58,7 +58,8 @@ def test_long_silence_earns_no_more_than_the_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["PING", "RST_STREAM", "EMPTY_DATA", "PRIORITY", "REFUSED_STREAM"]
+    "name",
+    ["PING", "RST_STREAM", "EMPTY_DATA", "PRIORITY", "REFUSED_STREAM", "NO_ROOM"],
 )
 def test_the_reason_names_what_there_was_too_much_of(name: str) -> None:
     """Also where two things cost the same."""

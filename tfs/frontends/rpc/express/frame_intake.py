@@ -49,6 +49,9 @@ _ABOUT_S: Final = 0.1
 """By which a client's clock may be ahead of ours: a busy one writes a request, and that
 it gave it up, in one go."""
 
+_LONG_S: Final = 1.0
+"""Whoever waits that long for an answer has not come to reset streams."""
+
 # Longer heads count against the receive budget, unless they are shared: HPACK makes one
 # of a few bytes, and a thousand streams may each have their own.
 _LONG_HEAD_BYTES: Final = 1024
@@ -210,7 +213,9 @@ class FrameIntake(StreamIntake, abc.ABC):
             or num_bytes > self._budget.free_to_all_bytes
         ):
             self._refuse(stream_id, ErrorCode.REFUSED_STREAM, ends)
-            self._annoyed(Annoyance.REFUSED_STREAM)
+            # Of our other limits than the announced one it cannot know.
+            is_excess = len(self.streams) >= self._limits.max_concurrent_streams
+            self._annoyed(Annoyance.REFUSED_STREAM if is_excess else Annoyance.NO_ROOM)
         else:
             stream = self.streams[stream_id] = Stream(
                 stream_id,
@@ -268,12 +273,11 @@ class FrameIntake(StreamIntake, abc.ABC):
             stream = self.streams[stream_id]
             self._drop(stream, verdict.next_state)
             self._events.on_reset(stream)
-            timeout_s = stream.head.timeout_s
-            if (
-                timeout_s is not None
-                and stream.opened_s + timeout_s <= self._now_s + _ABOUT_S
-            ):
-                return  # its time is up, and the stream would have ended by itself
+            allowed_s = stream.head.timeout_s
+            if allowed_s is None or allowed_s > _LONG_S:
+                allowed_s = _LONG_S
+            if stream.opened_s + allowed_s <= self._now_s + _ABOUT_S:
+                return  # its time is up, or it took up a place for long: no flood
         self._annoyed(Annoyance.RST_STREAM)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:

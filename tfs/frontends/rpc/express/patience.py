@@ -5,7 +5,11 @@ PING, SETTINGS, empty frames) all make the server work without asking it for
 anything. Each such frame costs points; points come back with time and with every
 message the client is sent: real clients follow answers with small window updates and
 PINGs, and hedging ones cancel often. One that only annoys is closed after a few
-hundred frames. Who gives a request up when its deadline passes pays nothing.
+hundred frames.
+
+What clients that mean well do all at once is affordable: to give up every call that they
+may have open, 1,024 of them, and to open as many where there is room for fewer. Who gives
+a call up when its deadline passes, or after a second, pays nothing: no flood is that slow.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ class Annoyance(enum.Enum):
 
     PING = "PING", 5
     SETTINGS = "SETTINGS", 20
-    RST_STREAM = "RST_STREAM", 5
+    RST_STREAM = "RST_STREAM", 1.9
     STREAM_ERROR = "stream errors", 10
     EMPTY_DATA = "empty DATA", 5
     SMALL_CONTINUATION = "small CONTINUATION", 20
@@ -39,9 +43,10 @@ class Annoyance(enum.Enum):
     PRIORITY = "PRIORITY", 2
     IGNORED_FRAME = "ignored frames", 1
     REFUSED_STREAM = "refused streams", 5
+    NO_ROOM = "streams that there is no room for", 1
 
     # The words are part of the value: members of equal values would be one member.
-    def __init__(self, words: str, points: int) -> None:
+    def __init__(self, words: str, points: float) -> None:
         self.words = words
         self.points = points
 
