@@ -28,6 +28,16 @@ def test_a_client_that_gets_answers_may_cancel_as_often() -> None:
     assert _num_left(patience, Annoyance.RST_STREAM, 0.0, 19_999) == 1051
 
 
+def test_messages_are_followed_by_window_updates() -> None:
+    """However many were sent before: they leave patience for whatever comes next."""
+    patience = Patience(0.0)
+    patience.spend(Annoyance.PING, 0.0, 1000)
+    patience.spend(Annoyance.TINY_WINDOW_UPDATE, 0.0, 1000, 2000)
+    assert _num_left(patience, Annoyance.PING, 0.0, 1000) == 399
+    with pytest.raises(ConnectionFault):
+        patience.spend(Annoyance.TINY_WINDOW_UPDATE, 0.0, 1000, 1001)
+
+
 def test_time_restores_patience() -> None:
     """A slow trickle of pings never closes a connection."""
     patience = Patience(0.0)

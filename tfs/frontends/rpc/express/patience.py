@@ -22,6 +22,10 @@ from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
 _MAX_POINTS: Final = 2000.0
 _POINTS_PER_S: Final = 100.0
 _POINTS_PER_MESSAGE: Final = 20.0  # that the client is sent
+# Clients give back the window that a small message took. Those of a thousand streams come
+# all at once, perhaps with what resets these.
+_UPDATES_PER_MESSAGE: Final = 2
+_MAX_UPDATES: Final = 4096
 
 
 class Annoyance(enum.Enum):
@@ -54,12 +58,13 @@ class Annoyance(enum.Enum):
 class Patience:
     """A leaky bucket of points for one connection. Loop-confined."""
 
-    __slots__ = ("_at_s", "_left", "_seen")
+    __slots__ = ("_at_s", "_free_updates", "_left", "_seen")
 
     def __init__(self, now_s: float) -> None:
         self._left = _MAX_POINTS
         self._at_s = now_s
         self._seen = 0
+        self._free_updates = 0  # WINDOW_UPDATEs that the messages sent may bring
 
     def spend(
         self, what: Annoyance, now_s: float, num_sent: int, times: int = 1
@@ -70,8 +75,16 @@ class Patience:
             ConnectionFault: ENHANCE_YOUR_CALM; the points are used up.
 
         """
+        num_messages = num_sent - self._seen
         earned = (now_s - self._at_s) * _POINTS_PER_S
-        earned += (num_sent - self._seen) * _POINTS_PER_MESSAGE
+        earned += num_messages * _POINTS_PER_MESSAGE
+        if num_messages:
+            free_updates = self._free_updates + num_messages * _UPDATES_PER_MESSAGE
+            self._free_updates = min(_MAX_UPDATES, free_updates)
+        if what is Annoyance.TINY_WINDOW_UPDATE:
+            num_free = min(times, self._free_updates)
+            self._free_updates -= num_free
+            times -= num_free
         self._at_s = now_s
         self._seen = num_sent
         self._left = min(_MAX_POINTS, self._left + earned) - what.points * times
