@@ -10,13 +10,14 @@ from tfs.core.stats import HistogramSnapshot
 
 SHORT_S: Final = 100e-6
 SAMPLE: Final = 32
-"""Of batches shorter than SHORT_S the times of one in SAMPLE of a size stand for all,
-or counting would take as long as computing."""
+"""Counting would take as long as computing a batch shorter than SHORT_S: of those of
+one size, the times of every SAMPLE-th stand for all."""
 EARLY: Final = tuple(
     0 if num & (num - 1) else num - num // 2 for num in range(SAMPLE + 1)
 )
-"""For how many the n-th of a size stands while there are few: the first, the second,
-the fourth and so on each for those since the one before, so that ten requests show."""
+"""Until SAMPLE batches of a size were seen, the first, second, fourth and so on are
+counted. Entry n says for how many batches the n-th stands: all since the one counted
+before."""
 
 
 def num_batches_meant(device_s: float, num_alike: int) -> int:

@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 LoaderData: TypeAlias = ServableData[Loader[object]]
 
 PATIENCE_S: Final = 60.0
-"""Longer than loads take that nothing is wrong with, as a rule; they may all the same."""
+"""Seconds that healthy loads rarely exceed; a load that does is not ended."""
 
 
 class BasicManager:

@@ -98,10 +98,11 @@ class PathPrefixLoaderFactory:
 
 
 ON_DEMAND_RETRY: Final = RetryOptions(max_num_retries=2, interval_s=0.1)
-"""A hiccup is bridged; of anything longer the requester hears within the second.
+"""A short failure is bridged by retries; of a longer one the requester is told within a
+second.
 
-Somebody waits for each load, and the next request tries anew: pauses of a server's
-background loads would keep the first caller for half a minute, to learn nothing.
+Somebody waits for each load, and the next request tries anew: pauses as long as those of
+a server's background loads would keep the first caller for half a minute in vain.
 """
 
 

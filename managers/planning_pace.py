@@ -13,7 +13,7 @@ from typing import Final
 
 _UNRESTED: Final = 64
 _REST_PER_VERSION_S: Final = 20e-6
-"""About ten times what deciding takes."""
+"""Pause per version after a decision: about ten times what deciding takes."""
 
 
 class PlanningPace:

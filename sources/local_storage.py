@@ -30,7 +30,8 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
 
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
 MAX_ENTRIES: Final = 100_000
-"""Of one version directory: a year's folder of a data set is none, whatever its name."""
+"""Most entries of one version directory. More is no version, whatever its name: a
+folder of a data set by year, say."""
 
 _BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 _MOUNTS_KEPT_S: Final = 1.0

@@ -25,7 +25,8 @@ _SLOW_DRIVERS: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "http", "https"}
 )
 WEAK: Final = "weak "
-"""Begins fingerprints of files that may be others though they look the same."""
+"""Prefix of fingerprints that different files may share: their size and time are the
+same."""
 
 # Also of fsspec's chains (simplecache::s3://). Not urlsplit, which raises for "s3://[".
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")

@@ -32,7 +32,7 @@ from tfs.core.version_directory import PLATFORM_BY_FILE, SIGNATURES
 SELF_DESCRIBING: Final = frozenset(
     {"model.pt2", "servable.py", "table.csv", "table.json"}
 )
-"""Payloads whose platform can tell the signatures itself."""
+"""Payload files from which their platform reads the signatures itself."""
 
 KNOWN_PLATFORMS: Final = frozenset(
     {"tensorflow", *(name for names in PLATFORM_BY_FILE.values() for name in names)}

@@ -16,7 +16,8 @@ from managers.harness_state import HarnessState
 from managers.version_policy.action import Action, TransitionPolicy
 
 Awaited: TypeAlias = Callable[[], Mapping[int, Collection[int]]]
-"""Returns by version which ones are to take its place; quick, from any thread."""
+"""Returns, for each version, the versions that are to take its place; quick, from any
+thread."""
 
 
 def handing_over(

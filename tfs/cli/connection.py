@@ -80,7 +80,7 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
 
 
 _NOBODY: Final = "failed to connect"
-"""In grpcio's messages about connections that were not made."""
+"""Part of grpcio's messages about connections that could not be made."""
 
 
 def _read(path: str) -> bytes:

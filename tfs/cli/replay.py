@@ -13,7 +13,7 @@ from tfs.core.errors import ServingError, Unavailable
 
 _MAX_SHOWN: Final = 10
 _MAX_UNREACHED: Final = 3
-"""Requests in a row that nobody answered; the rest is not tried then."""
+"""So many requests in a row without an answer end the replay."""
 
 _EPILOG = """\
 examples

@@ -17,7 +17,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 _LONGEST_S: Final = 1e9
-"""grpcio's clock overflows beyond some ten times this, and a call ends at once."""
+"""Longest timeout that is passed on: at some ten times as much grpcio's clock
+overflows, and the call ends at once."""
 
 
 def checked_address(address: str) -> str:

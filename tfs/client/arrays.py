@@ -34,11 +34,11 @@ _NUMPY: Final[dict[int, np.dtype[Any]]] = {
 _NARROW: Final = {
     types_pb2.DataType.Value(f"DT_{name.upper()}"): name for name in NARROW_FLOATS
 }
-"""Types that numpy has from the package ml_dtypes only."""
+"""Types for which numpy needs the package ml_dtypes."""
 _WIRE_BY_NAME: Final = {name: number for number, name in _NARROW.items()}
 
 _UINT64_ONLY: Final = 2.0**63
-"""What int64 does not have."""
+"""Numbers from here on do not fit into int64."""
 _WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
 _TYPED_FIELD: Final = {
     types_pb2.DT_FLOAT: "float_val",

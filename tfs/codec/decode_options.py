@@ -8,8 +8,9 @@ from typing import Final
 from tfs.core.errors import ResourceExhausted
 
 MAX_FIELDS: Final = 65_536
-"""Nobody means more inputs and outputs, or features of one Example. Objects of them would
-take many times what they take on the wire, and their parser stops all threads."""
+"""Most inputs and outputs of a request, and most features of an Example. No honest
+request has more; as message objects they would take many times their size on the
+wire, and parsing them would hold up every thread."""
 
 
 @dataclass(frozen=True, slots=True)

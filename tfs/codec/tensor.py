@@ -29,16 +29,16 @@ from tfs.core.tensor_view import Buffer, TensorView
 from tfs.proto.tensorflow.core.framework import tensor_pb2
 
 MAX_DIMENSIONS: Final = 254
-"""TensorFlow's limit."""
+"""Most dimensions of a tensor: TensorFlow's limit."""
 
 _MAX_ELEMENTS: Final = (1 << 63) - 1
 _PORTION: Final = 16_384
 
 MANY_STRINGS: Final = 16_384
-"""Of no more than these it does not matter what they take."""
+"""Up to so many strings, what their objects take in memory does not matter."""
 
 STRING_BYTES: Final = 48
-"""What a short one takes at least."""
+"""Bytes that the object of a short string takes at least."""
 
 
 def count_elements(shape: Sequence[int]) -> int:

@@ -27,10 +27,11 @@ from collections.abc import Callable
 from typing import Final
 
 LONGEST_WAIT_S: Final = 0.004
-"""A server that is never idle must not keep versions from coming up."""
+"""Longest pause for requests: a server that is never idle must still be able to load
+versions."""
 
 WORK_S: Final = 0.010
-"""After a wait that was in vain, nobody waits again for this long."""
+"""After a pause in vain (requests went on), no thread pauses again for so long."""
 
 # One request is followed by others for about this long. It is by chance that one is being
 # answered when a load asks: a load that sleeps between portions only after it saw one has

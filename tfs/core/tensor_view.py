@@ -15,7 +15,7 @@ from tfs.core.dtype import STRING, DType
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LARGE_BYTES: Final = 65_536
-"""Elements of so many bytes are worth some thought on how not to copy them."""
+"""From this size on it pays to think about how not to copy elements."""
 
 _SMALL_BYTES = 512  # are copied in less time than a memoryview is made
 

@@ -33,10 +33,10 @@ from collections.abc import Callable
 from typing import Final
 
 SHORT_SLICE_S: Final = 0.0001
-"""The shortest that Linux takes."""
+"""The shortest time slice that Linux accepts."""
 
 LONG_SLICE_S: Final = 0.1
-"""The longest that Linux takes."""
+"""The longest time slice that Linux accepts."""
 
 LOWEST: Final = 19
 
@@ -44,7 +44,8 @@ LOWEST: Final = 19
 _current_core: Callable[[], int] = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)
 
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-"""The system call's number, by machine; glibc has had no function until lately."""
+"""Number of the system call sched_setattr by machine; older versions of glibc have no
+function for it."""
 
 # Not empty in a process that let others finish, and in what it forked; forks copy it.
 _waiting: list[bool] = []

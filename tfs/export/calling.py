@@ -36,14 +36,14 @@ OF_PROGRAMS: Final = (
     "version of it; or save the module that it was made from, with "
     "platform='torch_export'"
 )
-"""What to do with what torch.export gave, in messages."""
+"""For messages: what to do with a program that torch.export made."""
 
 
 _OF_NUMBERS: Final = (
     "lists of numbers do not say of which type they are; use torch.tensor(...) or a "
     "numpy array"
 )
-"""What to do about numbers that are no tensor yet, in messages."""
+"""For messages: what to do about lists of numbers, which are no tensor yet."""
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from tfs.export.derived import Derived
 from tfs.export.values import view_of
 
 _ALIGNMENT_BYTES: Final = 64
-"""So that a mapped example can be used as a tensor of any type."""
+"""Alignment of tensors in the file: a mapped example can be used as a tensor of any
+type."""
 
 
 def place_examples(

@@ -21,7 +21,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.runtime.process.zygote_process import import_path
 
 _TORCHS_OWN: Final = frozenset({"aten", "prim", "prims"})
-"""Namespaces that torch fills by itself, whoever adds to others."""
+"""Namespaces of operators that torch itself defines."""
 
 _TIMEOUT_S: Final = 120.0
 

@@ -46,10 +46,12 @@ from tfs.export.script_source import needed_source
 from tfs.export.wrappers import unwrapped, without_compiled_parts
 
 PACKAGE: Final = "model"
-"""Where the model is pickled in an archive, and resources lie that name no folder."""
+"""Package of an archive in which the model is pickled, and resources lie that name no
+folder."""
 
 BESIDE: Final = "packaged_model"
-"""In its place, where the author has a module called model: a file is no package."""
+"""The package in place of PACKAGE where the author has a module called "model": one
+name cannot be both."""
 
 RESOURCE: Final = "model.pkl"
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 log = logging.getLogger(__name__)
 
 _OWN_CODE: Final = ("<torch_package_", "tfs_servable_")
-"""What the names of modules begin with that were loaded from a version."""
+"""Prefixes of the names of modules that were loaded from a version."""
 
 _ON_THE_WAY: Final = frozenset({"os", "collections.abc", "_collections_abc", __name__})
 

@@ -63,7 +63,8 @@ _DTYPE_OF_KIND: Final[dict[type, torch.dtype]] = {
     int: torch.int64,
     bool: torch.bool,
 }
-"""Of the widest kind among several, which comes first."""
+"""The dtype of Python numbers; of several kinds, the one that comes first here decides.
+"""
 
 
 def is_strings(value: object) -> bool:

@@ -47,7 +47,7 @@ _REGISTRATION_HINT: Final = (
 _HALF_MADE: Final = re.compile(
     r"has no attribute '_(modules|parameters|buffers)'|before Module.__init__\(\) call"
 )
-"""Of a module that is restored without having been made."""
+"""Error of a module that was restored without its constructor having run."""
 
 _HALF_MADE_HINT: Final = (
     "A part of it restores itself by a __setstate__ that takes the module for made "

@@ -18,7 +18,7 @@ from torch import nn
 log = logging.getLogger(__name__)
 
 _WRAPPERS: Final = ("DataParallel", "DistributedDataParallel", "AveragedModel")
-"""Classes that call their ``module``. Of an average, that is the averaged one."""
+"""Classes that call their ``module``; that of an averaged model is the average."""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

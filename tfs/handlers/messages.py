@@ -19,7 +19,8 @@ class _MessageType(Protocol[M]):
 
 
 QUESTION_BYTES: Final = 1 << 20
-"""The longest request of those that only ask; they are parsed on the serving loop."""
+"""Longest request of methods that only ask for information; they are parsed on the
+serving loop."""
 
 
 def parse(

@@ -14,13 +14,16 @@ from tfs.core.errors import FailedPrecondition
 from tfs.core.model_profile import ModelProfile
 
 FRONT_P99_S: Final = 200e-6
-"""A full batch this quick may run on the serving loop itself."""
+"""A model may run on the serving loop if the 99th percentile of a full batch is no
+longer."""
 INLINE_SCALING: Final = 1.7
-"""Two threads this much faster than one: the kernels run without the GIL."""
+"""Two threads that are so much faster than one show that the kernels run without the
+GIL."""
 IN_PROCESS_IMPORT_S: Final = 0.030
-"""Importing holds the GIL: what takes longer stays out of the server process."""
+"""Importing holds the GIL: a model that takes longer to import stays out of the server
+process."""
 FRONT_LIMIT_S: Final = 0.010
-"""A call on the loop that takes longer takes its model off the loop."""
+"""A call on the serving loop that takes longer moves its model off the loop."""
 
 
 class Backend(enum.Enum):

@@ -88,7 +88,8 @@ def inspect_archive(path: str) -> ArchiveContents:
 
 
 CODE_FACTOR: Final = 8
-"""Bytes that code and its objects take per byte in the archive, generously."""
+"""Generous estimate of the bytes that code and its objects take per byte in the
+archive."""
 
 
 def archive_resources(contents: ArchiveContents) -> ResourceAllocation:

@@ -17,7 +17,8 @@ from typing import Final
 from tfs.core.errors import InvalidArgument
 
 MAX_SOURCE_BYTES: Final = 1 << 20
-"""Cutting up a file of this size takes seconds of one thread, nobody else's."""
+"""Largest source file that is parsed: this takes seconds of one thread, and holds up no
+other."""
 
 _MAX_STATEMENT_CHARS: Final = 64 << 10  # parsed in tens of milliseconds
 _MAX_DEPTH: Final = 50

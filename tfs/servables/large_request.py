@@ -17,7 +17,8 @@ from tfs.core.tensor_view import concatenate
 from tfs.servables.batching_loop import BatchingLoop
 
 CALL_S: Final = 1e-3
-"""What the call of a portion should take: others wait this long for their turn."""
+"""Seconds that the call of one portion should take: others wait this long for their
+turn."""
 
 _MOST_BATCHES: Final = 32  # in the first portion, while only small calls were measured
 _MAX_ROWS: Final = 1 << 20

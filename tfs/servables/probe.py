@@ -37,7 +37,7 @@ from tfs.servables.row_independence import (
 log = logging.getLogger(__name__)
 
 MAX_FOREIGN_SHARE: Final = 0.15
-"""Above this part of all processors used by others, times are not worth keeping."""
+"""Share of all processors used by others above which measured times are not kept."""
 
 _LARGEST_SHARE: Final = 0.4
 _SCALING_SHARE: Final = 0.3

@@ -27,7 +27,8 @@ FREE_SIZE: Final = 32
 """Size of a free inner dimension that nobody gave an example of."""
 
 _HUGE: Final = 1024.0
-"""Far from what models are fed, and no more than a half holds, times a few."""
+"""A value far from what models are fed, small enough for a few times it to fit a half-
+precision float."""
 
 _NUM_NORMALS: Final = 997
 """A prime, so that rows of any size start at different places of the series."""

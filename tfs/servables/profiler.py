@@ -34,8 +34,8 @@ from tfs.servables.row_independence import (
 log = logging.getLogger(__name__)
 
 _WARM: Final = 4.0
-"""Times what was measured: a first call of cold code takes nine times and more, one of
-code that is warm, of weights that are not, up to three."""
+"""Factor over the measured time that a first call may take. Cold code takes nine times
+as long and more; warm code with cold weights up to three."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from tfs.servables.platform import LoadContext, VersionDescription, describe
 
 FILE: Final = "servable.py"
 _ASSUMED_BYTES: Final = 16 << 20
-"""What the code and its objects may take: nothing in the version tells."""
+"""Bytes that the code and its objects are assumed to take: nothing in the version
+tells."""
 
 
 class PythonModel:

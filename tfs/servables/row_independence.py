@@ -24,8 +24,8 @@ from tfs.servables.tensor_join import cut_inner
 
 _TOLERANCE: Final = 1e-3
 _HALF_TOLERANCE: Final = 2e-2
-"""Of the row's largest value: another batch size may sum in another order, on some
-devices with ten bits (TF32)."""
+"""Tolerance, as a share of the row's largest value: another batch size may sum in
+another order, on some devices with ten bits (TF32)."""
 
 _TINY: Final = 1e-9
 

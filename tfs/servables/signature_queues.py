@@ -28,10 +28,11 @@ from tfs.servables.large_request import LargeRequest, PortionSize, join_parts
 from tfs.servables.tensor_join import element, is_shared
 
 _MAX_SHAPES = 64
-"""Queues per signature; a client that invents shapes gets no more of them."""
+"""Most queues of a signature: a client that invents shapes gets no more."""
 
 _MAX_SHARED_BYTES = 1024
-"""Inputs that are not rows are compared byte by byte; larger ones are not joined."""
+"""Largest input that is not rows for which requests are joined: it is compared byte by
+byte."""
 
 
 class SignatureQueues:

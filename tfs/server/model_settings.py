@@ -10,13 +10,14 @@ from typing import Final
 from sources.version_policy import Latest, VersionPolicy
 
 DETECT: Final = ""
-"""The platform of a model that is told by its content."""
+"""Value of a model's platform that has it detected from the version's files."""
 
 MAX_INTERPRETERS: Final = 1024
-"""Of one model, and of a server."""
+"""Most interpreters of one model, and of a server."""
 
 MAX_INTRA_OP_THREADS: Final = 1024
-"""Of one call. torch starts as many as it is told to: 200,000 ended the server."""
+"""Most threads of one call. torch starts as many as it is told to: 200,000 ended the
+server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,14 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "request_log_max_bytes": (0, _ANY),
     "request_log_task_index": (-1, _ANY),
 }
-"""What a number may be, both ends included, by field."""
+"""Range of each number, both ends included, by field."""
 
 _FLAGS: Final[Mapping[str, str]] = {
     "model_config_file_poll_wait_s": "model_config_file_poll_wait_seconds",
     "session_parallelism": "tensorflow_session_parallelism",
     "intra_op_parallelism": "tensorflow_intra_op_parallelism",
 }
-"""Flags that are not called as the field they set, for messages."""
+"""Flags whose name differs from the field they set; for messages."""
 
 
 class TransportKind(enum.Enum):

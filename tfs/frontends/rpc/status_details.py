@@ -10,9 +10,10 @@ from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 MAX_MESSAGE_CHARS: Final = 1024
 MAX_MESSAGE_BYTES: Final = 7168
-"""Of a message as it travels, percent-encoded; clients take about 8 KB of headers."""
+"""Longest error message, as it travels (percent-encoded): clients take about 8 KB of
+headers."""
 MAX_HINTED_MESSAGE_BYTES: Final = 4096
-"""The same of one with a retry hint, beside which it travels once more."""
+"""The same for an error with a retry hint, in which the message travels twice."""
 TRUNCATED: Final = "...TRUNCATED"
 DETAILS_KEY: Final = "grpc-status-details-bin"
 

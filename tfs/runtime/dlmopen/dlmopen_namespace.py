@@ -42,7 +42,8 @@ from tfs.runtime.dlmopen.libpython import find_libpython
 from tfs.runtime.process.zygote_process import import_path
 
 MORE_ROOM: Final = "GLIBC_TUNABLES=glibc.rtld.nns=16"
-"""In a process's environment before it starts: room for 15 namespaces instead of 6."""
+"""To be set in the environment before the process starts: room for 15 namespaces
+instead of 6."""
 
 _ADVICE: Final = (
     f"start the process with {MORE_ROOM} in its environment, or use fewer interpreters"

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Final
 
 BRIEF_S: Final = 0.2
-"""So quickly; on the wall's clock, because waiting counts."""
+"""Longest brief work, by the wall clock, because waiting counts."""
 
 
 class BriefWork:

@@ -18,10 +18,11 @@ from typing import Final, Protocol, TypeAlias
 import torch
 
 Handle: TypeAlias = "list[str | int | bool]"
-"""Names held memory to other processes: what JSON holds, some hundred bytes."""
+"""Names held memory to other processes: values that JSON can hold, some hundred bytes.
+"""
 
 KINDS: Final = ("cuda", "posix")
-"""Of device memory; a module of this package each."""
+"""Kinds of device memory; each has a module of this package, KIND_memory."""
 
 
 class HeldStorage(Protocol):

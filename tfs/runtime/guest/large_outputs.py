@@ -18,7 +18,7 @@ from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 
 _LARGEST_WASTE: Final = 2
-"""Memory that a view keeps, at most, for each byte that it shows."""
+"""Most bytes of memory that a view may keep alive for each byte that it shows."""
 
 # torch offers these to itself only; without them everything is copied.
 _num_owners: Callable[[torch.Tensor], int] | None = getattr(

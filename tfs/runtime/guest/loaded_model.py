@@ -13,10 +13,10 @@ from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 
 LOOK_S: Final = 1.0
-"""Calls of so many seconds go by unlooked at."""
+"""Least seconds between looks at what calls changed of the process."""
 
 _LOOKS_SHARE: Final = 1e-3
-"""Of the time that looks may take: at 400 MB of weights one takes 40 to 80 ms."""
+"""Share of the time that looks may take: at 400 MB of weights one takes 40 to 80 ms."""
 
 
 class LoadedModel:

@@ -28,7 +28,8 @@ from tfs.runtime.guest.sealed_file import SealedFile, new_memfd, num_written_pag
 
 _ALIGNMENT: Final = 64
 ARENA: Final = -1
-"""Stands for the object's own memfd where others are named by a package."""
+"""Number of a storage's place that means the object's own memfd; other numbers mean
+packages."""
 
 
 _StorageName: TypeAlias = "tuple[int, int, int, torch.dtype | None]"

@@ -13,7 +13,8 @@ from typing import Any, Final
 from tfs.runtime.guest.namespace_threads import let_threads_end
 
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Every namespace has pools of its own, which would multiply; models say otherwise."""
+"""Environment variables of thread pools: every namespace has pools of its own, which
+would multiply, so each gets one thread unless a model asks for more."""
 
 
 def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
         "sympy.tensor.tensor",
     )
 }
-"""By platform; the others import little."""
+"""Modules to import in advance, by platform; the other platforms import little."""
 
 _spent_s: dict[str, float] = {}
 

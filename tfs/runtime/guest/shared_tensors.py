@@ -17,7 +17,8 @@ from tfs.runtime.guest.torch_tensor import DTYPE_OF, TORCH_DTYPES, plain
 from tfs.runtime.guest.value_codec import Ref, cannot_pass, passing, too_deep
 
 SharedTensor: TypeAlias = "tuple[int, tuple[int, ...], int | tuple[bytes, ...]]"
-"""Type's code, shape, and the address of the elements; strings are there themselves."""
+"""Code of the dtype, shape, and address of the elements; strings are passed as they
+are."""
 
 _PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
 

@@ -275,7 +275,8 @@ def _by_name(
 _REFUSES_SIZES: Final = re.compile(
     r"Guard failed: .*\bsize\(\)|Expected input at .*shape"
 )
-"""How a graph begins what it says of inputs whose sizes its author excluded."""
+"""Start of the error by which a graph refuses inputs of sizes that its author excluded.
+"""
 
 
 def _sizes_of(inputs: Mapping[str, object]) -> str:

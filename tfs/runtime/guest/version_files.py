@@ -17,7 +17,8 @@ PAYLOAD: Final[Mapping[str, tuple[str, ...]]] = {
     "torchscript": ("model.pt",),
     "python": ("servable.py", "weights.safetensors", "weights.pt"),
 }
-"""By platform, the files that are held in memory; what a version lacks is left out."""
+"""Files of a version that are held in memory, by platform; those that a version lacks
+are left out."""
 
 
 class VersionFiles:

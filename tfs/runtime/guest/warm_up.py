@@ -18,7 +18,8 @@ from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_package import close_package, open_package
 
 _CODE = "tfs.runtime.guest.value_codec"
-"""Packaged for its size: modules of a package are compiled when they are imported."""
+"""The module in the package that a spare loads: of about the usual size, because
+importing compiles it."""
 
 
 class _Kernels(torch.nn.Module):

@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 OUT_OF_MEMORY: Final = 97
-"""Its model keeps what it was allowed to add."""
+"""The model holds more memory than it may add."""
 LOST_DEVICE: Final = 98
-"""A kernel ended its context on the model's device."""
+"""A kernel destroyed the process's context on the model's device."""

@@ -5,4 +5,5 @@ from __future__ import annotations
 from typing import Final
 
 RUN_CODE: Final = frozenset({"load", "scale", "rehearse", "session"})
-"""Has a model's code run, on the control thread unless in the background."""
+"""Requests that run code of a model; on the control thread, unless in the background.
+"""

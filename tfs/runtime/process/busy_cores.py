@@ -9,7 +9,8 @@ from typing import Final
 from tfs.core.serving_loop import ServingLoop
 
 _LONG_S: Final = 150e-6
-"""A call, per core, that is long enough: the loop takes a third of a core or less."""
+"""Least seconds of a call, per core, for moving the loop to pay: it takes a third of a
+core or less then."""
 
 
 class BusyCores:

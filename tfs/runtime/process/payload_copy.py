@@ -13,7 +13,8 @@ from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreada
 from tfs.runtime.model_source import ModelSource
 
 SMALL_BYTES: Final = 1 << 20
-"""So much is copied in a quarter of the time that it takes to ask somebody."""
+"""A payload up to this size is copied in a quarter of the time that asking a worker to
+do it takes."""
 
 
 def copy_payload(

@@ -11,4 +11,5 @@ from collections.abc import Mapping
 from typing import Final
 
 UNCOMPILED: Final[Mapping[str, str]] = {"TORCHDYNAMO_DISABLE": "1"}
-"""For an environment, before torch's compiler is imported; 0 there leaves it on."""
+"""Environment variables that have to be set before torch's compiler is imported; a 0
+there leaves the compiler on."""

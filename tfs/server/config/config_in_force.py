@@ -422,7 +422,8 @@ _LASTS: Final = {
     Origin.MODEL_REPOSITORY: "only the model repository survives a restart; this "
     "configuration does not, and the next model that comes or goes there replaces it",
 }
-"""What to know of a configuration that is not the one a server starts with, by that."""
+"""What to tell of a configuration that a restart would not bring back, by what the
+server starts with."""
 
 
 def _base_notes(new: RunningConfig, origin: Origin, first: Origin) -> tuple[str, ...]:

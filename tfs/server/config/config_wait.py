@@ -14,7 +14,7 @@ from tfs.core.errors import Cancelled, DeadlineExceeded, ServingError, Unknown
 from tfs.core.servable_state import ManagerState, ServableState
 
 MAX_NAMED: Final = 10
-"""Models, or what is wrong with them, that one sentence names."""
+"""Most models, or problems of them, that one sentence names."""
 
 _LONGEST_MARGIN_S: Final = 0.25
 

@@ -37,7 +37,7 @@ class Override:
 
 
 Overrides = Mapping[str, Override]
-"""By model."""
+"""The override of each model, by its name."""
 
 
 @dataclass(frozen=True, slots=True)

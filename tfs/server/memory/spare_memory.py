@@ -18,10 +18,11 @@ from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
 
 MUCH_BYTES: Final = 32 << 20
-"""So much more is worth the milliseconds in which nobody else can allocate."""
+"""Least memory to give back: it costs milliseconds in which nobody else can allocate.
+"""
 
 QUIET_S: Final = 5.0
-"""So long after the last large message the memory is returned."""
+"""Seconds after the last large message before its memory is given back."""
 
 
 class SpareMemory:

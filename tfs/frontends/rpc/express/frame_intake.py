@@ -41,13 +41,13 @@ from tfs.frontends.rpc.express.stream_state import (
 )
 
 TINY_INCREMENT: Final = 64
-"""A WINDOW_UPDATE by less is worth next to nothing."""
+"""A WINDOW_UPDATE by fewer bytes counts as tiny: it is worth next to nothing."""
 
 _SMALL_CONTINUATION: Final = 512
 
 _ABOUT_S: Final = 0.1
-"""By which a client's clock may be ahead of ours: a busy one writes a request, and that
-it gave it up, in one go."""
+"""Seconds by which a client's clock may be ahead of ours: a busy client may write a
+request, and that it gave it up, in one go."""
 
 _LONG_S: Final = 1.0
 """Whoever waits that long for an answer has not come to reset streams."""

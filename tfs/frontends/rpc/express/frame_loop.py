@@ -44,7 +44,7 @@ _unpack_prefix = Struct(">BI").unpack_from
 
 _BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 TINY_UPDATES_AT_ONCE: Final = 32
-"""So many tiny WINDOW_UPDATEs are taken ill together."""
+"""Tiny WINDOW_UPDATEs are counted against the client by this many at a time."""
 
 # What else the bound of requests in one go stands for, so that it bounds the time as
 # well: frames beside the two of a request (grpc's own clients send five), of which one

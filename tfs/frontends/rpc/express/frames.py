@@ -18,7 +18,8 @@ DEFAULT_FRAME_SIZE: Final = 16_384
 LARGEST_FRAME_SIZE: Final = (1 << 24) - 1
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_TABLE_SIZE: Final = 4096
-"""Of HPACK's dynamic table, in either direction."""
+"""Bytes of HPACK's dynamic table, in either direction, unless SETTINGS say otherwise.
+"""
 LARGEST_WINDOW: Final = (1 << 31) - 1
 
 END_STREAM: Final = 0x1

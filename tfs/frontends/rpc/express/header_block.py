@@ -17,7 +17,8 @@ from tfs.frontends.rpc.express.frames import (
 )
 
 BLOCK_SLACK_BYTES = 256
-"""A frame may be so much longer than a header list: padding, priority, table updates."""
+"""Bytes by which a header block may exceed the header list: padding, priority, table
+updates."""
 
 
 class HeaderBlock:

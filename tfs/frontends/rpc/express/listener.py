@@ -23,7 +23,7 @@ UNIX: Final = "unix:"
 _BACKLOG = 1024
 _ANY_IPV4: Final = "0.0.0.0"
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""What an address that this machine does not have ends with."""
+"""Errors of binding to an address that this machine does not have."""
 
 
 class Listener:

@@ -23,7 +23,7 @@ from tfs.core.spin_backoff import SpinBackoff
 from tfs.frontends.rpc.express.connection import Connection
 
 NUM_BEFORE: Final = 8
-"""So many requests one by one, until the next is looked for."""
+"""After this many requests that came one at a time, the loop looks for the next one."""
 
 _MAX_WATCHES: Final = 4  # to look through more would take what is to be saved
 

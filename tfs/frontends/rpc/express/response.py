@@ -30,7 +30,8 @@ from tfs.frontends.rpc.status_details import (
 )
 
 NO_TABLE: Final = b"\x20"
-"""Before a block: the dynamic table, of which nothing is used, has size 0 from here on."""
+"""Goes before a header block: sets the size of our encoder's dynamic table, which we
+never use, to 0."""
 
 _STATUS_200 = b"\x88"  # static table, index 8
 _CONTENT_TYPE = encode_literal(b"content-type", b"application/grpc")

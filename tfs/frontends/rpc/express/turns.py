@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 SHARED_S: Final = 10.0
-"""So long after a connection with little to do was seen beside others, turns stay
-short."""
+"""Seconds for which turns stay short after a connection with little to do was seen
+beside others."""
 
 BUSY_S: Final = 1.0
-"""So long after a turn with much to do a connection is not one with little."""
+"""Seconds after a turn with much to do during which a connection does not count as one
+with little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ SHORT: Final = Turn(
     num_read_bytes=65_536,
     num_written_bytes=65_536,
 )
-"""A fifth of a millisecond, with a quick model."""
+"""A short turn: about a fifth of a millisecond, with a quick model."""
 
 
 def is_busy(num_requests: int, num_bytes: int, has_more: bool) -> bool:

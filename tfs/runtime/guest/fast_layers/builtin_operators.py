@@ -60,11 +60,12 @@ _OF_TWO_TENSORS: Final[Mapping[Any, Callable[..., Any]]] = {
     _aten.mul.Tensor: torch.mul,
     _aten.sub.Tensor: torch.sub,
 }
-"""Given a number, their functions mean other overloads."""
+"""Called with a number for a tensor, these functions would choose another overload."""
 
 
 _RANGE: Final = _aten.arange.start_step
-"""Without its step the function means another overload; without its device, a default."""
+"""Called without its step, the function would choose another overload; without its
+device, the default one."""
 
 
 def call_builtins(program: torch.fx.GraphModule) -> bool:

@@ -183,7 +183,7 @@ def _normalise(state: _State, images: torch.Tensor) -> torch.Tensor | None:
 _MAKERS: Final[
     Mapping[type[nn.Module], Callable[[_State, torch.Tensor], torch.Tensor | None]]
 ] = {nn.Conv2d: _convolve, nn.Linear: _multiply, nn.BatchNorm2d: _normalise}
-"""Layers whose outputs are new tensors, which they keep nothing of."""
+"""Layers whose output is always a new tensor, of which they keep no reference."""
 
 _CHANGES: Final[Mapping[type[nn.Module], Callable[[_State, torch.Tensor], object]]] = {
     nn.ReLU: lambda _, tensor: torch.relu_(tensor),
@@ -197,7 +197,8 @@ _CHANGES: Final[Mapping[type[nn.Module], Callable[[_State, torch.Tensor], object
     nn.Hardswish: lambda _, tensor: functional.hardswish(tensor, inplace=True),
     nn.Hardsigmoid: lambda _, tensor: functional.hardsigmoid(tensor, inplace=True),
 }
-"""Layers that compute each element from the one in its place; to be done there."""
+"""Layers that compute each element from the element in its place, and so can do it in
+place."""
 
 _WORTHWHILE: Final = frozenset({*_MAKERS, nn.Sequential})
 _KINDS: Final[tuple[type[nn.Module], ...]] = (
@@ -219,4 +220,5 @@ _THEIRS: Final = tuple(
         (functional, "dropout"),
     )
 )
-"""What is not gone through any more, and has to be torch's own for that."""
+"""Functions that a quickened chain goes past: it may only do so while they are torch's
+own."""

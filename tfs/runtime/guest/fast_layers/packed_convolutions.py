@@ -39,13 +39,15 @@ _State = Mapping[str, Any]
 """What a module has in its ``__dict__``."""
 
 KEPT: Final = "_tfs_packed_weight"
-"""Where in that a quickened layer has its :class:`PackedWeight`."""
+"""Key in a quickened layer's ``__dict__`` under which it has its :class:`PackedWeight`.
+"""
 
 LEAST_BYTES: Final = 256 << 10
-"""Of weights, below which their order takes microseconds."""
+"""Smallest weights that are packed: ordering smaller ones takes microseconds."""
 
 _MOST_SHAPES: Final = 64
-"""Of images that are told apart; those of further ones go to torch."""
+"""Most shapes of images that are compared and remembered; images of further shapes go
+to torch."""
 
 # torch convolves smaller images without oneDNN.
 _LEAST_ELEMENTS: Final = 20_480

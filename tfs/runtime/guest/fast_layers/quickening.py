@@ -15,7 +15,8 @@ from tfs.runtime.guest.fast_layers.max_pooling import quicken_graph, quicken_mod
 
 _CONTAINERS: Final = (dict, list, tuple)
 _MOST_ITEMS: Final = 256
-"""Of a container that may hold modules: vocabularies are longer, and hold none."""
+"""Longest container that is searched for modules: vocabularies are longer, and hold
+none."""
 
 
 def quicken(model: torch.nn.Module) -> None:

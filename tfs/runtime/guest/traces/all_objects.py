@@ -21,7 +21,8 @@ _BOOKKEEPERS: Final = (
     type(collections.abc.Sized.__dict__["_abc_impl"]),
     type(vars(json.JSONDecoder())["scan_once"]),
 )
-"""Keep notes that change as they are used: of threads, of classes asked for, of keys."""
+"""Types whose objects change as they are used: they remember threads, classes asked
+for, keys."""
 
 _namespace_of: Callable[[type], Mapping[str, object]] = type.__dict__[
     "__dict__"

@@ -55,8 +55,9 @@ from tfs.runtime.guest.traces.process_settings import (
 from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 
 _MOST_KEPT_BYTES: Final = 16 << 20
-"""What a worker may hold more than before, once it gave back what is free. Of the memory
-it shares with its zygote, pages become its own as it writes to them: a few megabytes."""
+"""Bytes that a worker may hold beyond what it held before the model, once free memory
+is given back. Pages that it shares with its zygote become its own when it writes to
+them: a few megabytes."""
 
 _MANGLED: Final = "_mangle_index"
 _CODE: Final = (types.FunctionType, types.ModuleType, type)

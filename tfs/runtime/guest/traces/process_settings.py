@@ -109,7 +109,8 @@ _STATUS_FIELDS: Final = frozenset(
         *(b"Cpus_allowed", b"Mems_allowed"),
     }
 )
-"""Of the main thread, which answers calls, or of the process."""
+"""Fields of /proc/self/status that are compared; they tell of the main thread, which
+answers calls, or of the process."""
 
 _PROC_FILES: Final = (
     "coredump_filter",
