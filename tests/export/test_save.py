@@ -300,7 +300,7 @@ def test_script_that_trains_can_export_its_own_class(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines().count("training") == 1
     with zipfile.ZipFile(tmp_path / "base" / "1" / "model.pt") as archive:
-        source = archive.read("model/__main__.py").decode()
+        source = archive.read("archive/__main__.py").decode()
     assert "class Net" in source
     assert "training" not in source
 
@@ -339,7 +339,7 @@ def test_script_can_wrap_what_came_out_of_a_package(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["wrapping"]
     for version in ("1", "2"):
         with zipfile.ZipFile(tmp_path / "base" / version / "model.pt") as archive:
-            source = archive.read("model/__main__.py").decode()
+            source = archive.read("archive/__main__.py").decode()
         assert "class Twice" in source
         assert "wrapping" not in source
 
@@ -415,7 +415,7 @@ def test_include_adds_a_module_that_nothing_imports_visibly(tmp_path: Path) -> N
         Dynamic(), torch.rand(2, 2), tmp_path, include=["tests.models.with_global"]
     )
     with zipfile.ZipFile(f"{path}/model.pt") as archive:
-        assert "model/tests/models/with_global.py" in archive.namelist()
+        assert "archive/tests/models/with_global.py" in archive.namelist()
 
 
 @pytest.fixture
@@ -489,7 +489,7 @@ def test_module_that_has_a_name_of_pythons_goes_into_the_archive(
     module = importlib.import_module("this").Halves()
     path = save(module, torch.rand(2, 3), tmp_path)
     with zipfile.ZipFile(f"{path}/model.pt") as archive:
-        assert "model/this.py" in archive.namelist()
+        assert "archive/this.py" in archive.namelist()
 
 
 def test_pythons_modules_are_there_however_they_are_imported(
@@ -1115,6 +1115,34 @@ def test_two_different_modules_of_one_name_are_refused(tmp_path: Path) -> None:
     save(nn.Sequential(*parts[:2]), torch.rand(2, 3), tmp_path)
     with pytest.raises(InvalidArgument, match="two different modules called"):
         save(nn.Sequential(*parts), torch.rand(2, 3), tmp_path)
+
+
+def test_a_full_disk_is_an_error_and_does_not_end_the_program(tmp_path: Path) -> None:
+    """torch alone would abort the process that trained the model, half a version left."""
+    script = (
+        "import os, resource, sys, torch, tfs.export\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "for platform in ('torch_package', 'torch_export', 'torchscript'):\n"
+        "    base = os.path.join(sys.argv[1], platform)\n"
+        "    net = torch.nn.Linear(300, 300).eval()\n"
+        "    try:\n"
+        "        tfs.export.save(net, torch.rand(2, 300), base, platform=platform)\n"
+        "    except OSError as error:\n"
+        "        print(platform, error.strerror, os.path.exists(base))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [
+        "torch_package File too large False",
+        "torch_export File too large False",
+        "torchscript File too large False",
+    ], done.stderr
 
 
 def test_batching_parameters_are_read_before_anything_is_written(

@@ -63,7 +63,7 @@ def test_packaged_model_repeats_the_unpackaged_one_bit_for_bit(
     module, example = ARCHITECTURES[name]()
     path = save(module, example, tmp_path)
     with zipfile.ZipFile(f"{path}/model.pt") as archive:
-        assert f"model/tests/models/{name}.py" in archive.namelist()
+        assert f"archive/tests/models/{name}.py" in archive.namelist()
     with torch.inference_mode():
         result = module.eval()(**example)
     loader = default_registry().loader(path, LoadContext(lambda _: inline))

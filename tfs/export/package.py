@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from typing import IO, Any, Final, Protocol, cast
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from torch.package.package_exporter import PackageExporter, PackagingErrorReason
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import InvalidArgument
+from tfs.export.archive_file import archive_file
 from tfs.export.dependency_report import (
     Action,
     DependencyReport,
@@ -152,11 +153,15 @@ def write_package(
     Raises:
         InvalidArgument: The module cannot be pickled, or modules are unresolved; says
             why, with the tree. The file is not to be used.
+        OSError: It could not be written, and is not to be used.
 
     """
     module = without_parametrizations(module)
     importers = _importers(module, rules)
-    with _Exporter(path, rules, importers) as exporter:
+    with (
+        archive_file(path) as file,
+        _Exporter(file, rules, importers) as exporter,
+    ):
         unsaved = _save(exporter, module, rules, importers, classes)
         report: DependencyReport = exporter.report(unsaved)
         if not report.is_complete:
@@ -252,7 +257,7 @@ class _Exporter(PackageExporter):
     """Decides about every module when the graph first reaches it."""
 
     def __init__(
-        self, file: str | io.BytesIO, rules: PackageRules, importers: Sequence[Importer]
+        self, file: IO[bytes], rules: PackageRules, importers: Sequence[Importer]
     ) -> None:
         # A list of one would log every object that is not found before it is explained.
         super().__init__(

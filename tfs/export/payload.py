@@ -17,6 +17,7 @@ from torch import nn
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
+from tfs.export.archive_file import archive_file
 from tfs.export.dependency_report import DependencyReport
 from tfs.export.derived import Derived
 from tfs.export.foreign_operators import operators_of, refuse_foreign
@@ -147,7 +148,10 @@ class ScriptWriter:
                     if isinstance(module.module, torch.jit.ScriptModule)
                     else torch.jit.script(module.module)
                 )
-                scripted.save(os.path.join(folder, "model.pt"))
+                with archive_file(os.path.join(folder, "model.pt")) as file:
+                    torch.jit.save(scripted, file)
+            except OSError:
+                raise  # of the disk, not of the script
             except Exception as error:
                 raise InvalidArgument(
                     f"{name} cannot be scripted: {error}\nPass the result of "
@@ -195,7 +199,8 @@ class ProgramWriter:
             program, entry = _program(module, each)
             refuse_foreign(operators_of(program), name, "graph")
             if not self.is_compiled:
-                torch.export.save(program, path)
+                with archive_file(path) as file:
+                    torch.export.save(program, file)
                 return entry
             try:
                 from torch._inductor import aoti_compile_and_package

@@ -1,0 +1,66 @@
+"""A file that torch writes an archive to, on a disk that may be full.
+
+torch closes an archive in a destructor of C++, where a write that fails ends the whole
+process: the program that trained the model. Through a file of Python it asks nobody how
+much was written, so the failure can wait until torch is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import IO, cast
+
+
+@contextlib.contextmanager
+def archive_file(path: str) -> Iterator[IO[bytes]]:
+    """Yields a new file at ``path`` whose ``write`` never raises OSError.
+
+    Raises:
+        OSError: It cannot be made; or, when the block ends, something was not written.
+            The file is not to be used.
+
+    """
+    file = _PatientFile(path)
+    try:
+        yield cast("IO[bytes]", file)
+    finally:
+        file.close()
+    if file.error is not None:
+        raise OSError(file.error.errno, file.error.strerror, path) from file.error
+
+
+class _PatientFile(io.RawIOBase):
+    """Remembers the first failure; what comes after it is dropped."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._file = open(path, "wb")  # noqa: SIM115
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        view = memoryview(data)  # type: ignore[arg-type]
+        if self.error is None:
+            try:
+                self._file.write(view)
+            except OSError as error:
+                self.error = error
+        return view.nbytes
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Does nothing: torch writes in order, and goes to the start when it is done."""
+        return 0
+
+    def close(self) -> None:
+        super().close()
+        try:
+            self._file.close()  # which writes what is left
+        except OSError as error:
+            self.error = self.error or error
