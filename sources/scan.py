@@ -187,13 +187,7 @@ def scan(
     elif not names:
         look.problems.append(
             f"no version of {servable.name} under {base_path}: "
-            + (
-                f"it is a version itself; name {base_path.rpartition('/')[0]}, in which "
-                "it lies"
-                if _is_version(file_system, base_path)
-                else "a version is a directory with a number for its name, such as "
-                f"{base_path}/1"
-            )
+            + _why_no_version(file_system, base_path)
         )
     # What the policy did not come to keeps its memory: how long it has been still.
     sightings = {
@@ -318,18 +312,26 @@ class _Look:
         if names and self.has_other_platforms and platform in ("", "tensorflow"):
             return ""  # as above: whose it is, its contents say
         wanted = ", ".join(sorted(PLATFORM_BY_FILE))
-        found = ", ".join(sorted(names)[:_MAX_NAMES]) or "nothing"
+        found = ", ".join(sorted(names)[:_MAX_NAMES])
+        holds = f"no {MANIFEST} and none of {wanted}, but {found}"
         return (
-            f"no {MANIFEST} and none of {wanted}, but {found} (is it still being "
-            "written?)"
+            f"{holds if names else 'it is empty'}: wait if it is still being written, "
+            "else write the version with tfs.export.save"
         )
 
 
-def _is_version(file_system: FileSystem, path: str) -> bool:
-    """Whether somebody named a version directory where its parent was meant."""
-    return bool(name_versions([path.rpartition("/")[2]])) and any(
-        file_system.is_file(f"{path}/{name}") for name in (MANIFEST, *PLATFORM_BY_FILE)
-    )
+def _why_no_version(file_system: FileSystem, base_path: str) -> str:
+    """Returns what to do about a base path without a directory that is a version."""
+    folder, _, name = base_path.rpartition("/")
+    is_number = bool(name_versions([name]))
+    # A store is asked over the network, and while it shows no version every second.
+    is_cheap = is_number or "://" not in base_path
+    files = (MANIFEST, *PLATFORM_BY_FILE) if is_cheap else (MANIFEST,)
+    if any(file_system.is_file(f"{base_path}/{file}") for file in files):
+        if is_number:
+            return f"it is a version itself; name {folder}, in which it lies"
+        return f"the files of a version lie in it; move them to {base_path}/1"
+    return f"a version is a directory with a number for its name, such as {base_path}/1"
 
 
 _MAX_NAMES: Final = 5  # of files, in a message

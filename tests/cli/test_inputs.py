@@ -77,9 +77,10 @@ def test_json_without_a_signature_takes_the_usual_dtype() -> None:
     [
         (["x"], "--input x: write"),
         (["x=1", "x=2"], "there twice"),
-        (["x=none.npy"], "--input x: .*No such file"),
-        (["x=[1,"], "--input x: no JSON"),
-        (["x=[[1],[1,2]]"], "--input x: "),
+        (["x=none.npy"], "--input x: none.npy: No such file"),
+        (["x=[1,"], "--input x: no JSON.*; write NAME=FILE.npy"),
+        (["x=1,2"], "--input x: no JSON.*, or NAME=JSON such as"),
+        (["x=[[1],[1,2]]"], "--input x: its lists differ in length"),
         (['x=["a"]'], "--input x: 'a' is no number"),
         (["x=[1, null]"], "--input x: None is no number"),
         (['x={"a": 1}'], "--input x: {'a': 1} is no number"),

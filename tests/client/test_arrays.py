@@ -127,6 +127,7 @@ def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
         ([1, None], "holds None"),
         (["a", 2], "holds 2;"),
         ([1 << 70, 1], "holds 1180591"),
+        ([[1, 2], [3]], "its lists differ in length; fill them up"),
     ],
 )
 def test_value_that_cannot_be_sent_is_shown(value: object, culprit: str) -> None:

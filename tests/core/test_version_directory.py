@@ -303,7 +303,7 @@ def test_hand_written_signatures_have_the_manifests_form() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "cannot read"),
+        (lambda path: path.unlink(), "is not there, and the manifest names it"),
         (lambda path: path.write_bytes(b"weight"), "6 bytes.*says 7"),
         (lambda path: path.write_bytes(b"WEIGHTS"), "sha256"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.models.digits import DigitClassifier
-from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tfs.export import save
 from tfs.servables.archive import ArchiveKind, inspect_archive
 
@@ -67,6 +67,13 @@ def test_cut_archive_says_so(package: Path, cut: int) -> None:
     package.write_bytes(package.read_bytes()[:cut])
     with pytest.raises(InvalidArgument, match="not a readable archive"):
         inspect_archive(str(package))
+
+
+def test_archive_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    """Writing it again would not help; a folder stands for missing rights here."""
+    (tmp_path / "model.pt").mkdir()
+    with pytest.raises(FailedPrecondition, match=r"cannot read .*model\.pt: Is a dir"):
+        inspect_archive(str(tmp_path / "model.pt"))
 
 
 def test_absent_archive_is_not_found(tmp_path: Path) -> None:

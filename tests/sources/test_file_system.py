@@ -447,6 +447,15 @@ def test_base_path_that_is_a_version_is_told_so() -> None:
     assert "it is a version itself; name /models/digits, in which it lies" in told
 
 
+def test_base_path_that_holds_a_versions_files_is_told_so() -> None:
+    """Whoever leaves the number out reads where the files belong."""
+    w = world()
+    w.files.write("/models/digits/model.pt", b"a package")
+    w.poll()
+    told = " ".join(w.source.problems()["digits"])
+    assert "the files of a version lie in it; move them to /models/digits/1" in told
+
+
 def test_file_of_another_kind_is_named_with_the_way_out() -> None:
     """What torch.save wrote, or another tool, shows what was dropped and what to do."""
     w = world(settle_s=2.0)

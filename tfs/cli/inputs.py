@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-HELP: Final = (
-    "an input: NAME=FILE.npy, NAME=FILE.json, or NAME=JSON such as x=[[1,2],[3,4]]"
-)
+_FORMS: Final = "NAME=FILE.npy, NAME=FILE.json, or NAME=JSON such as x=[[1,2],[3,4]]"
+HELP: Final = f"an input: {_FORMS}"
 
 
 def read_inputs(words: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, object]:
@@ -80,15 +79,20 @@ def _read(name: str, value: str, dtype: str | None) -> object:
         if value.endswith(".npy"):
             return _read_array(value, dtype, name)
         if value.endswith(".json"):
-            value = Path(value).read_text(encoding="utf-8-sig")
-        elif not value.lstrip().startswith(("[", "{", '"')) and Path(value).is_file():
+            text = Path(value).read_text(encoding="utf-8-sig")
+            return _read_json(text, dtype, name, where)
+        if not value.lstrip().startswith(("[", "{", '"')) and Path(value).is_file():
             raise ValueError(f"{value} is neither a .npy nor a .json file")
         return _read_json(value, dtype, name, where)
     except InvalidArgument as error:
         what = error.message.removeprefix(f"input {name!r}: ")
         what = what.removeprefix(f"{where}: ")
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            what += f"; write {_FORMS}"
         raise InvalidArgument(f"{where}: {what}") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidArgument(f"{where}: {value}: {error.strerror or error}") from error
+    except ValueError as error:
         raise InvalidArgument(f"{where}: {error}") from error
 
 

@@ -248,6 +248,11 @@ def as_array(
             # numpy's own strings end before their trailing zeros.
             array = np.asarray(value, dtype=object)
     except (ValueError, TypeError, RuntimeError) as error:  # whatever a library raises
+        if "inhomogeneous" in str(error):
+            raise InvalidArgument(
+                f"input {name!r}: its lists differ in length; fill them up to one, or "
+                "send a request for each"
+            ) from error
         raise InvalidArgument(f"input {name!r}: {error}") from error
     if array.dtype == np.float64 and not hasattr(value, "__array__"):
         if (np.abs(array) >= _UINT64_ONLY).any():

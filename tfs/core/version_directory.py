@@ -153,6 +153,10 @@ def verify_sizes(path: str, manifest: Manifest) -> None:
         file = os.path.join(path, name)
         try:
             size_bytes = os.path.getsize(file)
+        except FileNotFoundError as error:
+            raise DataLoss(
+                f"{file} is not there, and the manifest names it; write the version again"
+            ) from error
         except OSError as error:
             raise read_failure(error, f"cannot read {file}") from error
         if size_bytes != promised.size_bytes:

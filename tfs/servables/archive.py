@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import zipfile
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.core.resources import ResourceAllocation
+from tfs.core.version_directory import read_failure
 
 
 class ArchiveKind(enum.Enum):
@@ -50,6 +52,8 @@ def inspect_archive(path: str) -> ArchiveContents:
     Raises:
         NotFound: There is no such file.
         InvalidArgument: It is no zip archive, or a damaged one.
+        FailedPrecondition: It may not be read.
+        Unavailable: It cannot be read now.
 
     """
     try:
@@ -67,6 +71,9 @@ def inspect_archive(path: str) -> ArchiveContents:
     except FileNotFoundError as error:
         raise NotFound(f"no {os.path.basename(path)} in the version") from error
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        # zipfile looks for what a file that was cut short points to: EINVAL.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise read_failure(error, f"cannot read {path}") from error
         raise InvalidArgument(
             f"{os.path.basename(path)} is not a readable archive ({error}); it may "
             "have been cut short: write the version again"
