@@ -31,7 +31,7 @@ class BatchingOptions:
 
     Attributes:
         queue: Limits and timeouts of each of its queues.
-        policy: Their weight, padding, retries.
+        policy: Weight, padding and retries of the queues.
         num_batch_threads: Most batches of a queue in flight; None: the server decides.
         pads_variable_length: Whether inputs of different inner sizes are joined even
             if their signature gives no pad value; then each is padded with its own

@@ -31,7 +31,7 @@ class TurnOrder:
         aside: Only tasks of low priority wait in these; who stood aside first is first.
         last: Ran just now, and is in the ring no more; ``in_ring`` yet.
         later: Have used up their share, by the round that brings the next.
-        round_index: Which round it is.
+        round_index: Number of the round that goes on.
 
     """
 

@@ -233,7 +233,7 @@ class BasicManager:
         Args:
             servable_id: The version.
             generation: Which of its harnesses; it is forgotten.
-            why: For people.
+            why: The reason, in words for people.
             counts_on: Whether attempts that failed before count.
 
         Returns:

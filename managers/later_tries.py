@@ -19,7 +19,7 @@ class LaterTry:
 
     Attributes:
         id: The version.
-        generation: Which of its harnesses failed.
+        generation: Which of the version's harnesses failed.
         at_s: When it is due, by the clock.
         pause_s: How long it would have waited if nothing had to come back for it.
 

@@ -324,7 +324,7 @@ class LoaderHarness:
         """Returns a harness in NEW of the same version, with a loader never loaded.
 
         Args:
-            generation: That of the new harness.
+            generation: Number of the new harness among those of the version.
             reason: Why it is tried again.
             counts_on: Whether attempts that failed count on, or all are still to come.
 

@@ -23,7 +23,7 @@ class ManagedVersion:
     """A harness and what is kept beside it. Each attribute has one writer, named here.
 
     Attributes:
-        harness: Its loader's life.
+        harness: The life of its loader.
         reason: Why it was taken in, for people. Never changes.
         published: What is known of it outside. VersionEvents.
         handle: What requests pin; None until it was loaded. VersionEvents.

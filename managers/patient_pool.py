@@ -34,7 +34,7 @@ class PatientPool:
     """Runs functions for versions on an executor, which it does not own. Thread-safe.
 
     Args:
-        executor: Where they run.
+        executor: Runs the functions.
         clock: Tells how long.
         patience_s: How long one may take before others go on without it.
         on_late: Called by ``relieve``, once, with the version of a function that is

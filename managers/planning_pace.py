@@ -29,7 +29,7 @@ class PlanningPace:
         """Returns what to decide on now; what rests is returned by a later call.
 
         Args:
-            changed: To which something happened.
+            changed: Names of the servables to which something happened.
             urgent: What is decided on though it rests: more is wanted of it, or less.
             now_s: The time.
 

@@ -28,7 +28,7 @@ class _Gone:
     """A version that was unloaded.
 
     Attributes:
-        version: As policies see it.
+        version: The version as policies see it.
         make: Makes another loader of it.
         gone_for: The newest generation that was aspired when it went.
         tried_for: The newest that was aspired when it was last brought back. If that
@@ -102,7 +102,7 @@ class StandIns:
 
         Args:
             action: Loads it.
-            versions: Of its servable.
+            versions: The versions of its servable.
 
         """
         for gone in self._gone.get(action.id.name, ()):

@@ -48,7 +48,7 @@ class FetchingSourceAdapter:
     the one before it.
 
     Args:
-        cache: Has the copies.
+        cache: Holds the copies.
         run: Runs the copying.
         clock: For pauses; None is the machine's.
         schedule: Runs what tries again; None leaves that to the source.

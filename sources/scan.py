@@ -75,7 +75,7 @@ class Sighting:
     """What was last seen of one version directory.
 
     Attributes:
-        fingerprint: Of its files.
+        fingerprint: What tells its files from changed ones.
         since_s: When this fingerprint was first seen, by the monotonic clock.
         accepted: The fingerprint under which the version is aspired; empty while
             it is not ready. Lags behind while files change under a version.

@@ -38,7 +38,7 @@ class ServableRecord:
     """What is known of a servable, and what was said of it. Confined to its source's turn.
 
     Attributes:
-        servable: As it is configured.
+        servable: The servable as it is configured.
         at_hand: The versions that the last look showed, lowest first; None before any.
         problems: What is wrong with its base path.
         is_watched: Whether events tell what changes below its base path.
@@ -108,7 +108,7 @@ class ServableRecord:
 
         Args:
             look: Of the servable as it is configured.
-            now_s: By the clock.
+            now_s: The time, by the clock.
             unload_when_empty: As in the source's options.
             recall: What there is without the base path.
 

@@ -37,7 +37,7 @@ class Action:
     Attributes:
         kind: Load or unload.
         id: The version.
-        generation: Which of its harnesses.
+        generation: Which of the version's harnesses is meant.
         why: In words for people, recorded with what it causes.
 
     """

@@ -33,7 +33,7 @@ def show(
     """Prints what came of it, and which version is the primary if there is one.
 
     Args:
-        arguments: Of the command.
+        arguments: Arguments of the command.
         reply: The server's.
         version: That was chosen, or answers now; None if there is none.
         is_chosen: Whether ``version`` is to answer because of the command.

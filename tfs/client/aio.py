@@ -171,7 +171,7 @@ class AsyncClient:
 
         Args:
             method: The RPC's path.
-            message: As the method wants it.
+            message: The request message of the method.
             timeout_s: For this call, repeats included.
             idempotent: Whether it may be repeated although it may have run.
 

@@ -74,7 +74,7 @@ def read_features(
 
     Args:
         example: Serialized.
-        most: So many features at the most.
+        most: Most features; an Example with more is unusual.
 
     Integers of large features are not looked at before they are asked for: of features
     that a signature does not know, malformed ones pass, as in TensorFlow's parser.

@@ -26,7 +26,7 @@ class ModelSpec:
         name: The model; may be empty, which is for the handler to refuse.
         version: The version asked for; None when none was.
         version_label: The label asked for; None when none was. Never both.
-        signature_name: As sent; empty means the default.
+        signature_name: The signature as it was sent; empty means the default one.
 
     """
 

@@ -45,8 +45,8 @@ def read_strings(
 
     Args:
         message: The bytes that hold them.
-        first: Where the first one's tag is.
-        stop: Where their message ends.
+        first: Offset of the first entry's tag.
+        stop: Offset at which the message with the entries ends.
         tag: The field's tag; one byte.
         most: How many are kept; the others are only counted.
 

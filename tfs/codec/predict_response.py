@@ -113,7 +113,7 @@ def write_predict_replies(
         outputs: Tensors with at least ``num_rows * num_replies`` rows.
         num_rows: Rows of each reply.
         num_replies: How many replies.
-        as_tensor_content: As of :func:`write_predict_reply`.
+        as_tensor_content: See :func:`write_predict_reply`.
 
     """
     row_key = None

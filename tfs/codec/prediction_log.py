@@ -35,8 +35,8 @@ def write_prediction_log(
         spec: Which version and signature answered.
         timestamp_s: When, in seconds since the epoch.
         sampling_rate: Which share of the requests is logged, 0 to 1.
-        request: As received.
-        response: As sent.
+        request: The request as it was received.
+        response: The reply as it was sent.
 
     """
     metadata = logging_pb2.LogMetadata(timestamp_secs=timestamp_s)

@@ -31,7 +31,7 @@ class LoopWatchdog:
         num_reports: Stacks written.
 
     Args:
-        loop: Is watched; may end first.
+        loop: The loop that is watched; it may end first.
         limit_s: A round that takes longer is reported; one that goes on, again
             after ten times as long each time.
 

@@ -44,7 +44,7 @@ class Manifest:
         files: Every payload file by its path relative to the version directory,
             ``/``-separated, inside it.
         entry: The platform's own: which pickle, which resource.
-        signatures: By key.
+        signatures: The signatures, by key.
         producer: Who wrote it.
 
     """

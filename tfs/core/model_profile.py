@@ -50,7 +50,7 @@ class ModelProfile:
         two_thread_scaling: Calls per second of two threads over one.
         is_repeatable: Whether the same inputs got the same answers after all other
             calls, from the same random numbers; not those of a model that remembers calls.
-        signatures: By signature key.
+        signatures: What was measured of each signature, by its key.
 
     """
 

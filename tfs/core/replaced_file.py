@@ -18,7 +18,7 @@ def replace_file(
     sibling's name begins with ``TEMPORARY_PREFIX``; only a crash leaves it behind.
 
     Args:
-        path: In a folder that exists.
+        path: The file, in a folder that exists.
         text: All that it is to hold, written as UTF-8.
         is_durable: Whether it must hold that after a power failure, too, once it is
             seen at all; takes milliseconds.

@@ -222,7 +222,7 @@ class Servable(Protocol):
         caller submits them then.
 
         Args:
-            signature_name: By key; the servable has it.
+            signature_name: Key of a signature that the servable has.
             make_inputs: Returns the inputs of all of them, checked; called if needed.
             num_rows: The rows of all of them.
             num_tasks: How many there are; somebody waits for each, and is in time. A

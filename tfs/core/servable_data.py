@@ -46,7 +46,7 @@ class AspiredVersions(Generic[T]):
 
     Attributes:
         name: The servable's name; every version's id carries it.
-        versions: In the source's order.
+        versions: The versions, in the source's order.
         reason: Why the set is what it is, for people ("latest(1) of /models/a: 3
             appeared"); recorded with every load and unload it causes.
 

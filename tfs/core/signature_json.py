@@ -51,7 +51,7 @@ def signature_from_json(form: object, where: str) -> Signature:
     """Reads one signature of a manifest.
 
     Args:
-        form: As ``json.loads`` returns it.
+        form: The value that ``json.loads`` returned.
         where: For messages: the file, and the signature's name.
 
     Raises:

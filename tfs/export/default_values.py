@@ -20,7 +20,7 @@ def default_values(
     Args:
         given: By input, a number, which is one row, or lists of them, as JSON.
         module: Whose parameters name the example's inputs where they are in order.
-        example_inputs: As ``save`` takes them.
+        example_inputs: The example inputs that are given to ``save``.
 
     Raises:
         InvalidArgument: A text is something else.

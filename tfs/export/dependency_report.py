@@ -22,7 +22,7 @@ class ModuleReport:
     """One module. Immutable.
 
     Attributes:
-        name: As imported.
+        name: The module's name as it is imported.
         action: What was done with it.
         reason: Why.
         advice: Unresolved only: what the author can do about it.
@@ -58,7 +58,7 @@ class DependencyReport:
     """All modules of one package. Immutable; ``str()`` is the tree.
 
     Attributes:
-        modules: By name.
+        modules: What is known of each module, by name.
         roots: What the pickled model refers to directly, then what was included by
             hand.
         unsaved: What of the model itself cannot be packaged. If there is any, the

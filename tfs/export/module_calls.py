@@ -32,7 +32,7 @@ class Called(NamedTuple):
     """What one call of a module gave.
 
     Attributes:
-        outputs: By name.
+        outputs: The outputs by name.
         is_nested: Whether the result has to be made flat to find them.
         is_own_type: Whether it is an object of a class that is not Python's or torch's,
             a named tuple say.
@@ -84,7 +84,7 @@ class ModuleCalls:
     """Calls one method of a module again and again. Confined to its caller.
 
     Args:
-        module: In evaluation mode.
+        module: The module, in evaluation mode.
         options: Say which method, and how its outputs are named.
         forms: How arguments that are containers are made of inputs.
         kept: The module's state, put back after each call.

@@ -111,7 +111,7 @@ def check_batch(outputs: Values, other: Values, where: str) -> None:
     """Refuses outputs whose dimension 0 did not follow the number of rows.
 
     Args:
-        outputs: Of one call.
+        outputs: Outputs of one call.
         other: Of a call with another number of rows.
         where: What was called, for messages.
 

@@ -39,9 +39,9 @@ class DescribedModule:
     """A module with what its author said of it and what calling it showed. Immutable.
 
     Attributes:
-        module: In evaluation mode.
-        options: By signature key.
-        derived: By signature key.
+        module: The module, in evaluation mode.
+        options: The author's options, by signature key.
+        derived: The signatures found, by key.
 
     """
 

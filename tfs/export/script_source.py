@@ -81,7 +81,7 @@ def _enters_itself(
     """Whether something wanted learns of a definition by one of its decorators.
 
     Args:
-        statement: At the top level.
+        statement: A statement at the top level.
         wanted: Names that the script itself binds.
         fills: What each function and class of the script writes into.
 

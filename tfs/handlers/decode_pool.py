@@ -41,7 +41,7 @@ class DecodePool:
         executor: Its threads decode; by default the caller does, at once.
         post: Runs a function on the serving loop; by default at once.
         max_queued: Messages that may wait or be on a thread.
-        stats: Where it counts.
+        stats: Where its counters are registered.
         on_decoded: Called on the loop after each message.
 
     """

@@ -66,7 +66,7 @@ def find_tasks(
 
     Args:
         signatures: The version's, by key.
-        tasks: As sent.
+        tasks: The tasks in the order in which they were sent.
         missing: What to say, before the key, of a signature that is not there.
         check_method: Whether a signature's method must be the one asked for.
 

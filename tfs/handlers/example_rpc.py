@@ -38,7 +38,7 @@ class ExampleRpc:
     """One of the three. Immutable.
 
     Attributes:
-        name: For counters and logs.
+        name: The RPC's name in counters and logs.
         read: Takes a message apart; raises what is wrong with it.
         write: Makes the reply.
         missing: What to say, before the key, of a signature that is not there.

@@ -25,8 +25,8 @@ class ExampleRun:
     run on a decode thread, the tasks' ends on any.
 
     Args:
-        rpc: Which of the three it is.
-        gate: Where the request has entered.
+        rpc: The RPC: Classify, Regress or MultiInference.
+        gate: The server's gate, which the request has entered.
         call: The request.
         question: What it asks.
         handle: The version that answers; pinned.

@@ -35,7 +35,7 @@ class ExampleHandler:
 
     Args:
         lookup: Finds the version.
-        rpc: Which one.
+        rpc: The RPC: Classify, Regress or MultiInference.
         gate: Limits and counts; by default nothing is limited.
         decode_pool: Where slow messages are decoded; by default on the loop.
         check_method: Whether a signature's method must be the one asked for.

@@ -48,8 +48,8 @@ class ModelGate:
         examples: Counts tf.Examples.
         is_forgotten: Whether the model has another by now, or none.
         leave: Gives the place back that ``enter`` took. Any thread.
-        enter_all: As :meth:`Places.take_all`.
-        leave_all: As :meth:`Places.give_all_back`. Any thread.
+        enter_all: See :meth:`Places.take_all`.
+        leave_all: See :meth:`Places.give_all_back`. Any thread.
 
     """
 

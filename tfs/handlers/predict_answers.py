@@ -45,11 +45,11 @@ class PredictAnswers:
 
     Args:
         handle: Released once per request.
-        signature_name: Told back.
-        gate: Left once per request.
-        model: As well.
-        stats: Where requests are counted, that began there.
-        logs: Where they are written down; for ``end`` alone.
+        signature_name: The signature that replies name.
+        gate: The server's gate; left once per request.
+        model: The model's gate; left once per request.
+        stats: Counts the requests; each was begun there.
+        logs: Logs that requests are written to; used by ``end`` alone.
         as_tensor_content: Whether outputs travel as raw elements.
 
     """
@@ -195,8 +195,8 @@ class PredictAnswers:
         Args:
             calls: Of the requests, in the order of their rows; none had ended when they
                 were begun, and nothing else happened since.
-            begun_s: When that was.
-            outputs: Of them all.
+            begun_s: When they were begun.
+            outputs: Outputs of all requests, joined.
             num_rows: Rows of each request.
 
         """

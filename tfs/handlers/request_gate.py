@@ -39,15 +39,15 @@ class RequestGate:
     Args:
         max_in_flight: Requests worked on at the same time, over all models; 0 sets
             no limit.
-        max_in_flight_per_model: As much for each model.
+        max_in_flight_per_model: Most requests in flight for each model.
         stats: Where counters are registered.
         clock: What latencies are measured by.
 
     Attributes:
         places: How much may be worked on at a time.
         leave: Gives the place back that ``enter`` took. Any thread.
-        enter_all: As :meth:`Places.take_all`.
-        leave_all: As :meth:`Places.give_all_back`. Any thread.
+        enter_all: See :meth:`Places.take_all`.
+        leave_all: See :meth:`Places.give_all_back`. Any thread.
 
     """
 

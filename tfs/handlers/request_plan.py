@@ -34,7 +34,7 @@ class RequestPlan:
         inputs: Name, dtype and shape of each tensor.
         num_rows: Rows of each request.
         signature: The one they ask for, which has no defaults; they fit it.
-        signature_name: Its key.
+        signature_name: Key of the signature.
         answers: How their tasks end.
 
     """

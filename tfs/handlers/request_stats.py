@@ -108,7 +108,7 @@ class RequestStats:
         )
 
     def forget(self) -> None:
-        """Takes the counters out of the server's; what still counts, counts in vain."""
+        """Takes the counters out of the server's; what is counted later is lost."""
         self.is_forgotten = True
         self._stats.remove(stat_names.REQUEST_LATENCY_S, **self._labels)
         for code in self._by_code.copy():

@@ -290,7 +290,7 @@ def batched(
         allowed_batch_sizes: Sizes that batches are padded to, ascending, the last one
             ``max_batch_size``; empty: any.
         max_waiting_rows: More fail with UNAVAILABLE; None: ten batches.
-        clock: For tests.
+        clock: Measures time; tests pass their own.
 
     Raises:
         InvalidArgument: The sizes do not fit together.

@@ -142,7 +142,7 @@ def begin_session(
     """Starts a session on the least used interpreter, with what it needs materialised.
 
     Args:
-        lender: Has the interpreters.
+        lender: Lends the interpreters.
         needs: What must be there.
         about: Says what its ``self`` is.
 

@@ -31,7 +31,7 @@ class ArchiveContents:
 
     Attributes:
         kind: What wrote it.
-        size_bytes: Of the file.
+        size_bytes: Size of the file.
         tensor_bytes: Summed sizes of the tensors' elements, uncompressed.
         compressed_tensor_bytes: The part of these that the file holds compressed,
             as other zip programs write it; torch never does.

@@ -30,7 +30,7 @@ class BatchRunner:
     """Computes the batches of one queue with the inner servable. Loop-confined.
 
     Args:
-        name: Of the signature.
+        name: The signature's key.
         label: The version and the signature, for errors.
         inner: Computes the joined batch; may answer on any thread.
         fillers: What variable lengths are padded with, by input; None: its first

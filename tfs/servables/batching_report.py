@@ -25,7 +25,7 @@ class QueueReport:
         allowed_rows: Sizes batches are padded to; empty for any.
         timeout_s: Longest that a request waits for a batch to fill.
         num_waiting_tasks: Requests that wait now.
-        num_waiting_rows: Their rows.
+        num_waiting_rows: Rows of the tasks that wait.
         num_completed_tasks: Requests in batches that finished, well or not.
         num_failed_tasks: Of those, the ones that ended with an error of their batch.
         num_refused_tasks: Not admitted.
@@ -34,7 +34,7 @@ class QueueReport:
         num_evicted_tasks: Of low priority, gave way to others.
         num_split_tasks: Spread over several batches.
         num_batches: Batches that finished.
-        num_rows: Their rows, without padding.
+        num_rows: Rows of the tasks, without padding.
         num_padding_rows: Rows added.
         num_retried_batches: Batches run again to find a request at fault.
         batch_rows: Rows per batch.

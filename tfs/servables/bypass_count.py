@@ -12,7 +12,7 @@ class BypassCount:
     Attributes:
         num_requests: Requests that were larger than a batch, fitted no queue or had no
             rows; counted when they come.
-        num_rows: Their rows.
+        num_rows: Rows of these tasks.
         num_calls: Calls of the servable that were made for them.
 
     """

@@ -30,9 +30,9 @@ def warm_up(
 
     Args:
         subject: The version.
-        path: Its directory, for the author's example.
+        path: The version's directory, which has the author's example.
         sizes_of: Rows of the calls of a batched signature, by its key.
-        deadline_s: On ``clock``.
+        deadline_s: When to stop, by ``clock``.
         clock: Time.
         num_rounds: Calls of each size.
         predict_s: What a call probably takes: one that would not end in time is left

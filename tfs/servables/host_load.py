@@ -14,7 +14,7 @@ class CpuSample:
 
     Attributes:
         all_s: Of the whole machine, stolen time included; None where unknown.
-        own_s: Of the processes that measure.
+        own_s: Processor seconds of the processes that measure.
 
     """
 

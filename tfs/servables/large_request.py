@@ -76,7 +76,7 @@ class LargeRequest:
         size: Rows of each portion; learns from them.
         split: Makes a portion.
         submit: Takes it.
-        loop: Where the next one is submitted.
+        loop: The loop on which the next portion is submitted.
         on_end: Called once, after the request has ended, on any thread.
 
     """

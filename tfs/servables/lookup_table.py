@@ -34,8 +34,8 @@ class Column:
     """One column. Immutable.
 
     Attributes:
-        name: Of the output it becomes.
-        dtype: Of its values.
+        name: Name of the output that the column becomes.
+        dtype: Element type of the column.
         cells: Row by row: the string, or the number's little-endian bytes.
         missing: What stands for a key that is not in the table.
 

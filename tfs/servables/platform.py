@@ -49,7 +49,7 @@ class VersionDescription:
     """What a version is, before anything of it runs. Immutable.
 
     Attributes:
-        signatures: By key.
+        signatures: The signatures by key.
         entry: The platform's own: what to call in the payload.
 
     """

@@ -97,7 +97,7 @@ class ProbeInputs:
         """Returns that many rows; all there is of an unbatched signature."""
         return self.take(*range(num_rows)) if self.num_different else self.whole()
 
-    def among_strangers(self) -> dict[str, TensorView]:
+    def among_other_rows(self) -> dict[str, TensorView]:
         """Returns the first two rows, with one of zeros and one of huge values between.
 
         What is no float is zero or empty in both.

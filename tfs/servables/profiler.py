@@ -44,7 +44,7 @@ class ProfileRequest:
 
     Attributes:
         id: The version.
-        path: Its directory, for the author's example.
+        path: The version's directory, which has the author's example.
         code_digest: What the profile belongs to.
         subject: The loaded version.
         load: What the loader measured.

@@ -95,7 +95,7 @@ class ProvisionalProfiles:
         ``max_foreign_share`` of all processors. If they did, another pause begins.
 
         Args:
-            code_digest: Of the version.
+            code_digest: Code digest of the version.
             pid: The process that it was loaded in.
             max_foreign_share: From 0 to 1.
 

@@ -66,7 +66,7 @@ def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
         change = _change(both, call(inputs.take(*rows)), rows)
         if change:
             return RowIndependence(False, f"{change} when {what}", both)
-    change = _change_among_strangers(call, inputs, both)
+    change = _change_among_other_rows(call, inputs, both)
     if change:
         return RowIndependence(False, change, both)
     if all(view.rows(0, 1) == view.rows(1, 2) for view in both.values()):
@@ -74,14 +74,14 @@ def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
     return RowIndependence(True, both=both, why_padding=_padding_change(call, inputs))
 
 
-def _change_among_strangers(call: Call, inputs: ProbeInputs, both: Tensors) -> str:
+def _change_among_other_rows(call: Call, inputs: ProbeInputs, both: Tensors) -> str:
     """Returns how two rows changed beside rows of zeros and of huge values, or "".
 
     Shows what example rows, which are alike, do not: scales that are taken over the
     batch, rows that are left out. A model may refuse such values; that says nothing.
     """
     try:
-        outputs = call(inputs.among_strangers())
+        outputs = call(inputs.among_other_rows())
     except ServingError:
         return ""
     change = _change(both, outputs, (0, 2, 2, 1))
@@ -141,7 +141,7 @@ def still_independent(
 
     Args:
         found: What small batches showed.
-        outputs: Of ``ProbeInputs.take(*range(num_rows))``.
+        outputs: Outputs for ``ProbeInputs.take(*range(num_rows))``.
         num_rows: Rows of the batch.
         num_different: Of the inputs; then they start over.
 

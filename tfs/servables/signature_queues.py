@@ -39,11 +39,12 @@ class SignatureQueues:
     """How one signature is batched: which requests go together. Loop-confined.
 
     Args:
-        name: Of the signature.
+        name: The signature's key.
         inner: Computes the batches, and alone what cannot be joined.
         scheduler: Takes the queues, and forms batches of what they hold.
-        options: The queues', and how their batches are formed.
-        measured: Of the signature: time per batch size, whether padding is safe.
+        options: Options of the queues, and how their batches are formed.
+        measured: What was measured of the signature: time per batch size, whether
+            padding is safe.
         takes_any_size: Whether a request larger than a queue is computed in portions,
             and one larger than a batch in larger ones; else it is refused.
 

@@ -70,7 +70,7 @@ class Tuning:
     """What was measured of one signature. Immutable.
 
     Attributes:
-        signature_name: Its key.
+        signature_name: Key of the signature.
         call_s_by_rows: Median seconds of a batch, sizes ascending.
         num_rounds: Calls of each size behind a median.
         doubt: Why the server may refuse to batch it all the same; empty if its rows

@@ -49,8 +49,8 @@ class ProcessFacts:
 
     Attributes:
         started_s: When it started, seconds since the epoch.
-        tfs_version: Of this package.
-        torch_version: Of torch.
+        tfs_version: Version of this package.
+        torch_version: Version of torch.
         listeners: Address and offered services of each door.
         is_draining: Whether it takes no new requests.
         stats: What it counts.

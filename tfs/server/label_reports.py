@@ -46,8 +46,8 @@ def label_notes(
     problem. What failed to load tells so itself.
 
     Args:
-        labels: Of a model.
-        states: Of its versions.
+        labels: Labels of a model, as configured.
+        states: States of its versions.
         at_hand: Versions that lie under its base path.
         base_path: Where that is.
 
@@ -82,8 +82,8 @@ def label_words(label: pb.LabelReport, versions: Iterable[pb.VersionReport]) -> 
     """Returns what a label is to mean and does not, "2 to come"; "" if nothing.
 
     Args:
-        label: Of a model.
-        versions: Of the same.
+        label: A label of a model.
+        versions: Versions of that model.
 
     """
     if not label.HasField("pending_version"):

@@ -55,7 +55,7 @@ class ModelFleet:
         options: The server's.
         loop: The serving loop; it does not run yet.
         manager: Told notes and faults of versions.
-        bus: Where states of versions come by.
+        bus: Publishes the states of versions.
         stats: Where batch queues publish their numbers.
         zygote: Runs already; None starts one when it is wanted.
         is_answering: Whether requests are in flight, for which loads pause.

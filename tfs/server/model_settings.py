@@ -27,7 +27,7 @@ class GuardSettings:
     Attributes:
         min_samples: Comparisons before any limit is applied.
         max_top1_disagreement: Share of rows, 0 to 1.
-        max_mean_abs_diff: Of the outputs' elements.
+        max_mean_abs_diff: Largest mean difference of the outputs' elements.
         max_latency_ratio: The canary's mean latency over the primary's.
         max_error_rate: Share of the canary's requests, 0 to 1.
 
@@ -45,7 +45,7 @@ class CanarySettings:
     """A version on trial. Immutable.
 
     Attributes:
-        version: Which one; never the primary.
+        version: The version on trial; never the primary.
         tee_fraction: Share of the primary's requests it gets a copy of.
         split_fraction: Share of the requests it answers itself.
         guard: What ends the trial; None leaves that to an operator.

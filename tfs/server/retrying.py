@@ -21,7 +21,7 @@ def versions_to_retry(
         name: The model.
         wanted: The only one; None for all that failed.
         failed: Versions that are asked for and can be tried.
-        states: Of all its versions.
+        states: States of all its versions.
         problem: What is wrong with its base path, "" if nothing.
 
     Raises:

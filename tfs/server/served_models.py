@@ -52,7 +52,7 @@ class _Routes:
 
     Attributes:
         labels: What each label means, by model.
-        routes: By model.
+        routes: The route of each model.
         last_labels: What each label meant last that could answer, by model.
 
     """

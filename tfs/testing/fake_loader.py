@@ -90,7 +90,7 @@ class FakeLoader:
     Args:
         servable_id: The version.
         value: What the servable carries; its version number by default.
-        ram_bytes: Its estimate.
+        ram_bytes: The estimate that it gives.
         peak_bytes: What it takes on top until it is loaded.
         loaded_bytes: Its estimate once it is loaded; None is the one before.
         errors: What successive ``load`` calls raise; None entries succeed, and so

@@ -36,7 +36,7 @@ class NamespaceModel:
     ``calling`` sees to.
 
     Args:
-        namespace: Where it computes.
+        namespace: The private Python that computes.
         calling: Held while something runs there.
         source: The version.
         files: Its bytes; the model maps them, the caller keeps them.

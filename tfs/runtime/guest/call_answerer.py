@@ -33,7 +33,7 @@ class CallAnswerer:
     """Runs calls that lie in a slab. Confined to one thread, in inference mode.
 
     Args:
-        slab: Where they lie.
+        slab: The slab that holds the calls.
         models: The loaded models by number; others may change it meanwhile.
         forks: Knows whether a model forked this process.
         on_out_of_memory: Called when a call found none, before it is answered; may

@@ -24,7 +24,7 @@ def leave_if_device_is_lost(error: BaseException, device: str) -> None:
     """Ends the process if a failed call left it without its device; prints why.
 
     Args:
-        error: Of the call.
+        error: The error of the call.
         device: The model's.
 
     """

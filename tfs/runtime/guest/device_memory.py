@@ -79,7 +79,7 @@ def device_memory(kind: str, device: str) -> DeviceMemory:
 
     Args:
         kind: One of :data:`KINDS`.
-        device: As torch names it.
+        device: The device, as torch names it.
 
     """
     module = importlib.import_module(f"tfs.runtime.guest.{kind}_memory")

@@ -77,7 +77,7 @@ def load_guest_model(
 
     Args:
         source: What to load.
-        files: Its payload.
+        files: The version's payload.
         weights: Where its tensors come from, if they may be on the device already; the
             caller settles it.
 

@@ -102,7 +102,7 @@ def unpickle_movable(
     """Returns the object; its tensors are views of the arena and of the archives.
 
     Args:
-        data: Its pickle.
+        data: The object's pickle.
         arena: Has the storages that no archive has.
         packages: What it was pickled with.
         on_map: Told of what is mapped of the arena; see :meth:`SealedFile.map`.

@@ -22,7 +22,7 @@ def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) 
 
     Args:
         entry_address: Where to write the address of the function that answers.
-        free_address: Of the process's own ``free``.
+        free_address: Address of the process's own ``free``.
         environment: The process's, as its Python knows it: this libc has seen only
             what the process was started with.
 

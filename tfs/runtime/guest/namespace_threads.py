@@ -32,7 +32,7 @@ def let_threads_end(free_address: int) -> None:
     """Wraps what starts Python threads. Only x86-64 is known well enough.
 
     Args:
-        free_address: Of the process's own ``free``.
+        free_address: Address of the process's own ``free``.
 
     """
     if platform.machine() == "x86_64":

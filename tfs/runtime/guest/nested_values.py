@@ -116,8 +116,8 @@ def nesting(
 
     Args:
         function: Takes the arguments in ``forms``, and further inputs by their names.
-        forms: By argument.
-        find_class: Where classes come from.
+        forms: The form of each argument.
+        find_class: Finds the classes that forms name.
 
     Raises:
         InvalidArgument: A class is not there.

@@ -27,7 +27,7 @@ class PackagedFile:
     A ``Traversable`` of ``importlib.resources``.
 
     Args:
-        importer: Of the archive.
+        importer: The archive's importer.
         path: In it: "nets/config.json"; "" is all of it.
 
     """

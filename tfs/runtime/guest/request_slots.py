@@ -34,7 +34,7 @@ class RequestSlots:
 
     Args:
         channel: The model's own; owned.
-        model_id: Its number.
+        model_id: The model's number.
         loaded: The model.
         forks: Knows whether a model forked this process.
         on_call: Told of each call's end, on its thread.

@@ -84,7 +84,7 @@ class WeightsKeeper:
     """Serves leases until the host's channel ends. Single-threaded.
 
     Args:
-        channel: To the host.
+        channel: The channel to the host.
         memory: The device's.
 
     """

@@ -32,7 +32,7 @@ class WeightsLease:
     """Opens a version's weights on its device. Confined to the loading thread.
 
     Args:
-        channel: To the keeper; taken over.
+        channel: The channel to the keeper; owned from now on.
         memory: The device's.
 
     Attributes:

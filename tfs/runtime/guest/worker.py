@@ -42,8 +42,8 @@ class Worker:
     Args:
         options: How it spins, and how much memory its models may add.
         channel: Where calls come from.
-        control: Where everything else does.
-        preloaded: A version that was loaded before the fork, perhaps.
+        control: Where everything else comes from.
+        preloaded: The version that was loaded before the fork, None if none was.
         surface: What of torch models can replace, as it was before the fork.
 
     """
@@ -76,7 +76,8 @@ class Worker:
 
         Args:
             archive: What a spare warms up with first, before it has models.
-            watched: What modules hold; by it a spare knows itself again.
+            watched: What modules hold; shows whether a model changed it, before the
+                worker gets another one.
 
         """
         os.register_at_fork(after_in_child=self._become_copy)

@@ -50,9 +50,9 @@ class WorkerControl:
     Args:
         control: The channel; owned.
         models: What is asked about most.
-        slab: Of the main thread's calls.
-        limit: Of the process's memory.
-        errands: Of the main thread.
+        slab: The slab of the main thread's calls.
+        limit: The limit of the process's memory.
+        errands: What other threads have the main thread do.
         forks: Knows whether a model forked this process.
 
     """
@@ -100,7 +100,8 @@ class WorkerControl:
 
         Args:
             archive: The model's.
-            watched: What modules hold; by it the spare knows itself again.
+            watched: What modules hold; shows whether a model changed it, before the
+                worker gets another one.
 
         """
         threading.Thread(

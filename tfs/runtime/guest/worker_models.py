@@ -44,7 +44,7 @@ class WorkerModels:
         control: Where the host is told of what a model does to its weights.
         limit: Of the process's memory; moves with the weights.
         forks: Knows whether a model forked this process.
-        preloaded: A version that was loaded before the fork, perhaps.
+        preloaded: The version that was loaded before the fork, None if none was.
         surface: What of torch models can replace, as it was before the fork.
 
     Attributes:

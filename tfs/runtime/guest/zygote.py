@@ -89,7 +89,7 @@ class Host:
     """The process whose children all forks are. Immutable.
 
     Attributes:
-        pid: Its number.
+        pid: Process id of the fork.
         life_fd: The end of a pipe whose other end only the host has.
 
     """
@@ -119,7 +119,7 @@ class Zygote:
     """Forks workers, and other zygotes, on request. Single-threaded.
 
     Args:
-        host: Whose children they become.
+        host: The host process, whose children they become.
         channel: Where requests come from and answers go to.
         preloaded: A version that its workers have from the first.
         known: What it knows of itself.

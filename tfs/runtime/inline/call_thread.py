@@ -48,7 +48,7 @@ class CallThread:
 
     Attributes:
         queue: What waits; only to be looked at.
-        is_closing: Whether ``close`` was called; likewise.
+        is_closing: Whether ``close`` was called; only to be looked at.
 
     """
 

@@ -18,7 +18,7 @@ class Call:
     Attributes:
         model: The model that is called.
         task: What is computed.
-        signature_index: Which of the model's signatures.
+        signature_index: Number of the signature among the model's.
         sequence: Its number among the requests written to this worker.
         has_begun: Whether the worker said that it had begun it; known when it is gone.
 

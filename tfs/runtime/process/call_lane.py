@@ -20,7 +20,7 @@ class CallLane(Lane):
     """Hands tasks to a worker one after the other. Loop-confined.
 
     Args:
-        terms: Of all lanes.
+        terms: What all lanes go by.
         spin_s: How long the loop looks for a reply that is due within that time,
             rather than to sleep.
         cores: Shared by the interpreters of a server.

@@ -23,7 +23,7 @@ class CallLanes:
     """Knows which lane a model's calls take. Loop-confined, but for what is read.
 
     Args:
-        terms: Of each lane.
+        terms: What all lanes go by.
         spin_s: How long the loop looks for a reply that is due, rather than to sleep.
         cores: Shared by the interpreters of a server.
 

@@ -165,7 +165,7 @@ class DeviceShares:
         zygote: Forks them.
         options: They run as the workers do.
         kinds: By type of device ("cuda"), the kind of memory that is shared there.
-        crashes: When a keeper died too often.
+        crashes: Says when a keeper died too often.
 
     """
 
@@ -209,7 +209,7 @@ class DeviceShares:
         return keeper.pid if keeper is not None else None
 
     def keeper(self, share: VersionShare) -> KeeperProcess | None:
-        """Returns the keeper for a version, started if need be; None if not to be had."""
+        """Returns the keeper for a version, started if need be; None if that failed."""
         device = share.device
         if self._closed or device in self._refused:
             return None

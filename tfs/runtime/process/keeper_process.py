@@ -1,7 +1,7 @@
 """The host's end of the process that keeps the weights on one device.
 
 Leases are put into its channel without asking whether it runs already: they lie there
-while it is forked. Where there is none to be had, the channel is closed, and whoever
+while it is forked. Where it could not be started, the channel is closed, and whoever
 holds the other end of a lease sees that end.
 """
 
@@ -32,8 +32,8 @@ class KeeperProcess:
         loop: Watches it.
         zygote: Forks it; kept meanwhile.
         options: It runs as the workers do.
-        kind: Of memory, see ``guest/device_memory.py``.
-        device: Whose memory.
+        kind: Kind of memory, see ``guest/device_memory.py``.
+        device: The device whose memory it is.
         on_dropped: Called with a version that is gone from the device.
         on_end: Called once, with the reason, when it ends unasked.
 

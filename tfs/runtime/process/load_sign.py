@@ -18,8 +18,8 @@ class LoadSign:
     """The sign of one worker, set after each round while that loads. Loop-confined.
 
     Args:
-        loop: Whose rounds.
-        slab: Where the sign is.
+        loop: The loop after whose rounds the sign is set.
+        slab: The slab that holds the sign.
         is_answering: Whether the server has requests to answer; quick.
 
     """

@@ -30,7 +30,7 @@ def install(
 
     Args:
         model: Which one; its calls may be handed over once it is there.
-        conversation: With the worker.
+        conversation: The conversation with the worker.
         lanes: Get the model's own, where it takes several calls at once.
         slab_bytes: The size of that lane's slab.
         on_reply: Takes what the worker said of the load, an error after which nothing

@@ -43,7 +43,7 @@ class SameCode:
         servable: The name.
         code_digest: Of all in a version but its tensors' bytes.
         platform: What loads it.
-        device: Where it computes.
+        device: The device that the model computes on.
 
     """
 

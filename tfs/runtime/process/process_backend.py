@@ -25,7 +25,7 @@ class ProcessBackend:
 
     Args:
         loop: Drives all conversations with workers.
-        options: For every interpreter.
+        options: Options of every interpreter.
         started: A zygote that runs already; it ends with this, or when it is idle.
 
     """

@@ -49,13 +49,16 @@ class ProcessInterpreter:
     threads than the loop's; everything else happens on the loop.
 
     Args:
-        name: For logs.
+        name: The interpreter's name in logs.
         loop: Drives the conversation; it must run on some thread while somebody waits.
         zygote: Forks the workers; shared by the interpreters of a server.
         options: Limits, timeouts and how workers are made.
-        spare: Has a worker ready, perhaps; shared likewise, for the same options.
-        shares: Has weights on devices once, shared likewise; None for copies.
-        parked: Has workers whose version was unloaded, shared likewise.
+        spare: Gives the first worker, if it has one ready; shared by the interpreters
+            of a server that have the same options.
+        shares: Gives versions weights that all their workers share on a device; shared
+            by the interpreters of a server. None: each worker has a copy.
+        parked: Keeps workers whose version was unloaded; shared by the interpreters of
+            a server.
 
     Attributes:
         trials: Calls its models before they serve.
@@ -169,8 +172,8 @@ class ProcessInterpreter:
             files: Its payload, where another interpreter has staged it already;
                 descriptors are duplicated.
             health: Shared by the interpreters of the version, None if there is one.
-            share: Its weights on a device, shared likewise; None for a share of its own,
-                where there is one to be had.
+            share: Its weights on a device, shared by the interpreters of the version;
+                None takes a share of its own, where the device can give one.
 
         Raises:
             ServingError: The version does not load; nothing is left of it.
@@ -200,7 +203,7 @@ class ProcessInterpreter:
             self.let_go()
 
     def share_of(self, source: ModelSource) -> VersionShare | None:
-        """Returns a new share in a device's weights, None if there is none to be had."""
+        """Returns a new share in a device's weights, None if nothing is shared there."""
         return self._shares.of(source) if self._shares is not None else None
 
     def unload(self, model: ProcessModel) -> None:
@@ -248,7 +251,7 @@ class ProcessInterpreter:
             code: What that version runs; None where nobody knows.
 
         Raises:
-            ServingError: There is no worker to be had.
+            ServingError: No worker could be started.
 
         """
 

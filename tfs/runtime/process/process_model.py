@@ -21,7 +21,7 @@ class VersionHealth:
     """How often a version crashed, wherever it runs. Loop-confined.
 
     Attributes:
-        crashes: Those of all its interpreters together.
+        crashes: Crashes of all its interpreters together.
         quarantine: Why the version must not run any more, None while it may.
         num_deaths: How often an interpreter that held it died, whoever's fault.
         last_death: How the last one did, "" before the first.

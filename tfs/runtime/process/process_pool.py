@@ -37,8 +37,8 @@ class ProcessPool:
     for itself: loading disturbs nobody, unloading ends them, a crash is its own.
 
     Args:
-        name: For logs.
-        interpreters: Its members.
+        name: The pool's name in logs.
+        interpreters: The interpreters of the pool.
         options: Theirs.
         may_grow: Given, a version is loaded on one interpreter, and on the others when
             a call has to wait and this returns True: where many versions are loaded
@@ -161,11 +161,11 @@ class _Growth:
     """The interpreters that a version is to have when calls wait for it. Thread-safe.
 
     Args:
-        model: Where they are added.
+        model: The model to which interpreters are added.
         files: The version's bytes; descriptors are duplicated.
         health: Shared by all its interpreters.
         share: The same.
-        others: Those that have not loaded it.
+        others: Interpreters that have not loaded it.
         may_begin: Asked at each call that waits; any thread.
 
     """

@@ -44,11 +44,11 @@ class ResidentModels:
         loop: Drives everything.
         zygote: Forks the workers.
         options: Limits, timeouts and how workers are made.
-        spare: Has a worker ready, perhaps.
-        parked: Has workers whose version was unloaded.
+        spare: Gives the first worker, if it has one ready.
+        parked: Keeps workers whose version was unloaded.
 
     Attributes:
-        life: Of the worker.
+        life: The life of the worker.
         lanes: Take the models' calls to it.
 
     """
@@ -96,8 +96,8 @@ class ResidentModels:
         """Has the worker load a model; from then on each new one does, until ``unload``.
 
         Args:
-            model: Which one.
-            conversation: With the worker there is.
+            model: The model that is loaded.
+            conversation: The conversation with the present worker.
             on_reply: Takes its answer; after an error the model is not here.
             background: Whether the load gives way to everything else.
 
@@ -267,7 +267,7 @@ class ResidentModels:
             self._quarantine.note_crash(culprit, how)
         return not (was_chosen and num_calls)
 
-    def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
+    def answer_interrupted(self, how: str, awaited: Sequence[OnReply]) -> None:
         failed, self._failed = self._failed, []
         for call in failed:
             who = call.model.source.id.slashed

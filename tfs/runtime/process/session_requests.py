@@ -15,7 +15,7 @@ class SessionRequests:
 
     Args:
         name: The interpreter's, for messages.
-        requests: To the worker.
+        requests: Sends requests to the worker.
         life: The worker's; one is started where there is none.
         options: Limits, timeouts and how workers are made.
 

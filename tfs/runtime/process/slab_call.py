@@ -67,10 +67,10 @@ def write_request(
     """Writes a task into a slot, copying each tensor once.
 
     Args:
-        slab: Where the slot is.
+        slab: The slab that has the slot.
         slot: A free one.
-        model_id: Whose task it is.
-        signature_index: Which of the model's signatures.
+        model_id: Number of the model that the task is for.
+        signature_index: Number of the signature among the model's.
         task: What is to be computed.
         plans: How earlier requests of this model and signature were written.
 
@@ -167,7 +167,7 @@ def read_reply(
     """Reads a slot's reply; returns the outcome, its tensors copied, and the seconds.
 
     Args:
-        slab: Where it lies.
+        slab: The slab that has the slot.
         slot: Likewise.
         who: The version, for an error without a text.
         signature: What was called.

@@ -36,9 +36,9 @@ class TrialCall:
 
     Attributes:
         who: The version, for messages.
-        model_id: As its worker knows it.
-        signature_name: By key.
-        inputs: By name.
+        model_id: The model's number on its worker.
+        signature_name: Key of the signature.
+        inputs: The inputs by name.
 
     """
 
@@ -67,9 +67,9 @@ class TrialCalls:
     """Has an interpreter's worker try models. Thread-safe; blocks, never on the loop.
 
     Args:
-        requests: To the worker.
+        requests: Sends requests to the worker.
         life: The worker's; ended if a trial does not come back.
-        loop: Where that is done.
+        loop: The serving loop.
         options: Limits, timeouts and how workers are made.
 
     """
@@ -95,7 +95,7 @@ class TrialCalls:
 
         Args:
             call: What to repeat.
-            duration_s: For about how long.
+            duration_s: About how long to measure.
             last_call_s: What one such call took, None if nobody knows.
 
         Raises:

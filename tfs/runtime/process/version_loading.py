@@ -21,8 +21,8 @@ class VersionLoading:
     """Copies a version's payload, and has it loaded. Thread-safe; blocks, never the loop.
 
     Args:
-        loop: Does everything.
-        requests: To the worker there is.
+        loop: The serving loop, on which the steps are done.
+        requests: Sends requests to the present worker.
         residents: The models on it.
         options: Limits, timeouts and how workers are made.
 

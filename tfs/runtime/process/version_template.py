@@ -32,10 +32,10 @@ class VersionTemplate:
 
     Args:
         loop: Drives the conversation with it.
-        zygote: Has it forked.
+        zygote: Forks the template.
         options: Of the workers that it forks; it runs as they do.
         source: The version, which has been loaded in a worker before.
-        files: Its bytes; the caller's, duplicated here.
+        files: The version's payload; the caller's, duplicated here.
 
     """
 

@@ -90,12 +90,12 @@ class WorkerUser(Protocol):
         """
         ...
 
-    def mourn(self, how: str, awaited: Sequence[OnReply]) -> None:
+    def answer_interrupted(self, how: str, awaited: Sequence[OnReply]) -> None:
         """Answers whoever waited for the worker, after another one was started."""
         ...
 
     def refuse(self, error: ServingError) -> None:
-        """Answers what waits: there is no worker to be had."""
+        """Answers what waits: no worker could be started."""
         ...
 
 
@@ -109,9 +109,10 @@ class WorkerLife:
         loop: Watches the worker.
         zygote: Forks it.
         options: Limits, timeouts and how workers are made.
-        spare: Has one ready, perhaps.
-        parked: Has one that ran the same code, perhaps; takes those that are retired.
-        user: Whose it is.
+        spare: Gives a worker at once, if it has one ready.
+        parked: Gives a worker that ran the same code, if it has one; takes workers that
+            are retired.
+        user: The interpreter's models, which are told of each move.
 
     Attributes:
         state: Where it is in the table.
@@ -189,7 +190,7 @@ class WorkerLife:
     def hold(self, on_ready: OnReady) -> None:
         """As ``want``; the worker stays, models or none, until ``let_go``.
 
-        Where there is none to be had, nothing is held.
+        Where none could be started, nothing is held.
         """
         self._num_holds += 1
 
@@ -228,7 +229,7 @@ class WorkerLife:
 
         Args:
             why: None if it is dying already, and others know of what.
-            is_innocent: Whether no model is to be blamed for it.
+            is_innocent: Whether no model was the reason.
 
         """
         if self.link is not None:
@@ -382,7 +383,7 @@ class WorkerLife:
         if self._user.blame(how, is_innocent=is_innocent, was_killed=was_killed):
             self._deaths.add(self._loop.clock.now())
         self._respawn()
-        self._user.mourn(how, awaited)
+        self._user.answer_interrupted(how, awaited)
 
     def _respawn(self) -> None:
         """Starts the next worker, now or after a pause, if one is still wanted."""

@@ -29,7 +29,7 @@ class WorkerRequests:
     Args:
         name: The interpreter's, for messages.
         loop: Drives the conversation.
-        life: Whose worker is asked.
+        life: The life of the worker that is asked.
 
     """
 
@@ -71,7 +71,7 @@ class WorkerRequests:
         Args:
             who: The version it is about, for messages.
             send: Sends it.
-            timeout_s: For how long to wait.
+            timeout_s: How long to wait.
             late: Raised after that.
             meanwhile: What the worker was doing if it dies, for messages.
 

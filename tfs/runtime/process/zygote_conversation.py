@@ -27,7 +27,7 @@ class Forked:
     Attributes:
         pid: Its number, reserved until ``exits`` knows how it ended.
         pidfd: Readable once it has ended.
-        zygote_pid: Of what it is a copy.
+        zygote_pid: Process that it is a copy of.
         exits: Will know how it ended.
 
     """

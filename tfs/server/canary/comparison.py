@@ -28,11 +28,11 @@ class Side:
 
     Attributes:
         num: Requests, copied ones and its share of a split.
-        num_errors: Of these, failed.
+        num_errors: How many of these failed.
         num_split: Of all, those that were its share of a split.
         num_disputed: Of these, failed in a way that a caller can bring about: the
             request did not fit, the model refused it, the caller gave up.
-        latency_s: Of those that did not fail.
+        latency_s: Latencies of those that did not fail.
 
     """
 
@@ -67,7 +67,7 @@ class Tally:
         num_canary_faults: Its errors where the primary had none, or on its own account;
             disputed ones are not among them.
         num_pairs: Copies that both answered.
-        num_pair_rows: Their rows.
+        num_pair_rows: Rows of the pairs.
         num_incomparable: Of the pairs, those that could not be compared.
         num_class_rows: Rows compared by class; those of incomparable pairs count.
         num_disagreeing: Of these, rows of another class.

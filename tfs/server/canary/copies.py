@@ -19,11 +19,11 @@ class Copy:
     """A request of the primary's and its outcome. Immutable; owns its bytes.
 
     Attributes:
-        signature_name: By key.
+        signature_name: Key of the signature.
         inputs: All of them, but for a void one's.
         output_filter: The outputs asked for; empty means all.
-        num_rows: Of the request.
-        size_bytes: Of inputs and outcome.
+        num_rows: Rows of the request.
+        size_bytes: Bytes of inputs and outcome.
         outcome: The primary's, None until it has one.
         latency_s: How long that took.
         is_void: The canary hung when the copy was taken: there are no inputs.
@@ -78,7 +78,7 @@ def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
     """Returns tensors with bytes of their own, whatever becomes of their buffers.
 
     Args:
-        tensors: By name.
+        tensors: The tensors by name.
         names: Those wanted; empty means all.
 
     """

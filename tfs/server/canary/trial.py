@@ -67,7 +67,7 @@ class TrialRecord:
     """A trial at one moment. Immutable.
 
     Attributes:
-        settings: As configured.
+        settings: The settings as configured.
         rejected: Why a guard ended it, "" if none did.
         since_s: When it began or was rejected, seconds since the epoch.
         total: Figures of all signatures together.
@@ -190,7 +190,7 @@ class Trial:
         """Submits a caller's task, and notes how it ended.
 
         Args:
-            servable: Who answers.
+            servable: The servable that answers.
             task: The caller's.
             is_canary: Whether ``servable`` is the version on trial.
             is_teed: Whether the canary gets a copy.

@@ -78,7 +78,7 @@ class ConfigInForce:
 
     Attributes:
         executor: As given: what else is slow about configs may run there.
-        overrides_file: As given.
+        overrides_file: The file that overrides are kept in.
 
     """
 
@@ -182,7 +182,7 @@ class ConfigInForce:
         Args:
             message: The config.
             origin: Where it came from.
-            reason: For the log.
+            reason: The reason, for the log.
             on_done: Takes the outcome, once, on any thread: when the config was
                 refused (nothing changed), when every model waited for answers or
                 failed (the config stays), when a newer config supersedes it, or
@@ -264,8 +264,8 @@ class ConfigInForce:
             name: The model; configured or not.
             make: Makes the override of the running config, None for none; raises
                 what speaks against it. On the thread that changes configs.
-            reason: For the log.
-            on_done: As for ``apply``.
+            reason: The reason, for the log.
+            on_done: See ``apply``.
             waits_for_version: The version to wait for, None for not waiting.
             deadline_s: Monotonic; None waits as long as it takes.
             validate_only: Whether to stop after validation.

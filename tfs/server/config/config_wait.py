@@ -29,7 +29,7 @@ def failure_of(
     """Returns why a model will not become available, "" if it is, None if unsettled.
 
     Args:
-        states: Of all its versions.
+        states: States of all its versions.
         problems: What the source says is wrong with its base path.
         stale: States that versions had ended in before the config: they count only
             where nothing else is known, because nothing came of the config.
@@ -76,10 +76,10 @@ def failure_of_change(
     comes of it.
 
     Args:
-        states: As of ``failure_of``.
-        problems: As of ``failure_of``.
-        stale: As of ``failure_of``.
-        is_current: As of ``failure_of``.
+        states: See ``failure_of``.
+        problems: See ``failure_of``.
+        stale: See ``failure_of``.
+        is_current: See ``failure_of``.
         outlook: Whether there is a version to serve where the config points now; None
             if there may be one yet.
 
@@ -118,7 +118,7 @@ def failure_of_primary(
     Args:
         primary: The version that should answer.
         answers: The version that does; None for none.
-        states: Those of all its versions.
+        states: States of all its versions.
         problems: What the source says is wrong with its base path.
         at_hand: Versions that the base path has.
 

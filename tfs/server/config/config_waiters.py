@@ -37,7 +37,7 @@ class Waiter:
 
     Attributes:
         on_done: Takes the outcome, once, on any thread.
-        models: Those to wait for.
+        models: Names of the models to wait for.
         changes: What was changed, for the outcome.
         stale: States that versions of its models had ended in before.
         is_base: Whether the base was changed, or one model's override.
@@ -46,7 +46,7 @@ class Waiter:
             comes of the change is waited for, not only that something serves.
         sought: Those of ``changed`` whose versions are looked for anew: that one of
             before serves on is no success if none was found.
-        notes: For the outcome.
+        notes: What the outcome tells beside the models.
         open: Whether nobody has told it yet; the waiters'.
 
     """

@@ -98,7 +98,7 @@ class RunningConfig:
             but it is a base that ends with the server: they are kept for the next one.
         effective: The base with the active ones laid over it.
         active: Models whose override is in force.
-        why_inactive: By model.
+        why_inactive: Why the override of a model is not in force, by model.
         tolerated: Models whose override was invalid from the start on: it is kept
             aside and does not stand in the way of other changes.
 

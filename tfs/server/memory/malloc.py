@@ -80,7 +80,7 @@ def apply_settings(
 
     Args:
         mallopt: glibc's unless given.
-        environment: Where the operator's settings are.
+        environment: Environment variables with the operator's settings.
 
     Returns:
         Those that are in force now because of this call.

@@ -40,7 +40,7 @@ class RotatedFile:
         prefix: Absolute path that the names begin with.
         on_written: Told of every record once.
         max_bytes: A file that has reached this is followed by the next.
-        clock: For the names.
+        clock: Tells the times in the files' names.
         max_files: Files kept, the one that is written included; 0 keeps all.
         max_total_bytes: What they may take together, give or take a record; 0 is no
             bound. Files are closed earlier where it asks for that.

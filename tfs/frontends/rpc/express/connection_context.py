@@ -15,7 +15,7 @@ class ConnectionContext:
     """The surroundings of one connection. Immutable; its parts are the server's.
 
     Attributes:
-        events: Is told what the peer does.
+        events: The object that is told what the peer does.
         budget: The server's receive budget.
         limits: What the peer may ask.
         begun_s: When the connection was accepted, by the loop's clock.

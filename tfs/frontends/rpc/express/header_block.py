@@ -25,7 +25,7 @@ class HeaderBlock:
     """The header block that waits for CONTINUATION, if one does. Loop-confined.
 
     Attributes:
-        stream_id: Whose it is; 0: none waits.
+        stream_id: The stream that it opens or ends; 0: no block is unfinished.
         ends_stream: Whether its HEADERS had END_STREAM.
         since_s: When it began.
 

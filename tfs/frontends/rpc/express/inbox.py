@@ -25,7 +25,7 @@ class Inbox:
     Args:
         call: Takes them, and the client's end; is failed with what goes wrong.
         shared: The executor, the loop and the receive budget.
-        max_message_bytes: Of a message, decompressed.
+        max_message_bytes: Largest message, decompressed.
 
     """
 

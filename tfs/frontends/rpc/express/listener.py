@@ -30,7 +30,7 @@ class Listener:
     """Bound, listening, non-blocking sockets. Made off the loop, then the loop's.
 
     Attributes:
-        options: As given.
+        options: The options that it was made with.
         address: Where it listens, with the real port.
         sockets: One, or one for each address of a host's name.
         tls: Of the connections; None for plain text.

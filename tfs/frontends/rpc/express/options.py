@@ -25,7 +25,8 @@ class ExpressOptions:
             round.
         max_unsent_bytes: Answers the kernel does not take; above, nothing more is
             read from that connection.
-        max_stream_queued_bytes: Of one stream; above, ``StreamCall.send`` refuses.
+        max_stream_queued_bytes: Most answers that wait in one stream; above,
+            ``StreamCall.send`` refuses.
         max_backlog_bytes: Answers that clients do not take, over all connections;
             above, the slowest are closed.
         least_open_bytes: What requests and such answers may take together before they
@@ -45,7 +46,7 @@ class ExpressOptions:
             ``min_body_bytes_per_s`` for as long.
         idle_timeout_s: Without any call, until a connection is drained.
         keepalive_time_s: Without any byte, until the client is asked for a sign.
-        keepalive_timeout_s: For that sign.
+        keepalive_timeout_s: How long the server waits for that sign.
         drain_grace_s: For a client to see that we drain, before its later requests
             are ignored.
         sweep_interval_s: How often these timeouts are looked at; they are exact to

@@ -57,7 +57,7 @@ class Outbox:
 
         Args:
             out: Gets the frames, their heads and payloads as parts of their own.
-            stream_id: Whose frames they are.
+            stream_id: The stream of the frames.
             num_bytes: No more than are in it.
             largest_frame: Payload that no frame exceeds.
 

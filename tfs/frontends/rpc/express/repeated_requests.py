@@ -79,7 +79,7 @@ class RepeatedRequests(FrameIntake, abc.ABC):
             opening: How they begin.
             data: Received.
             index: Of a frame of HEADERS; none but that may come.
-            size: Of ``data``.
+            size: Length of ``data``.
             most: Requests that may be taken.
             most_updates: As many WINDOW_UPDATEs of the connection may be taken.
 

@@ -63,8 +63,8 @@ class RequestHead:
     Attributes:
         path: ``/package.Service/Method``.
         metadata: What handlers see: the custom headers, ``-bin`` ones decoded.
-        timeout_s: From ``grpc-timeout``; None for none.
-        encoding: From ``grpc-encoding``.
+        timeout_s: The value of ``grpc-timeout``; None if it was not sent.
+        encoding: The value of ``grpc-encoding``.
         content_length: What the body must sum up to; None if not said.
         refusal: None for a call to take; else the answer.
 

@@ -33,7 +33,7 @@ class RequestOpening:
         head_size: The bytes of its HEADERS frame.
         increment: Of the WINDOW_UPDATE behind that; 0: there is none.
         parts: The bytes of both around the stream's id.
-        size: Of both with it.
+        size: Bytes of both parts and the stream's id.
 
     """
 
@@ -58,7 +58,7 @@ def read_opening(
     Args:
         data: Received.
         index: Of its HEADERS, whose only flag is END_HEADERS.
-        stream_id: Its own.
+        stream_id: The id of the request's stream.
         block: All the payload.
         head: What that says.
 

@@ -52,7 +52,7 @@ class Session(SocketOutput):
     """A client's connection on its socket. Confined to the serving loop.
 
     Attributes:
-        peer: Who it is.
+        peer: The client.
         opened_s: When it was accepted.
 
     """

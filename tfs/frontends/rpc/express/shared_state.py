@@ -29,7 +29,7 @@ class ExpressCounters:
         refused_connections: Closed at once: too many.
         failed_handshakes: Of TLS: strangers, plain text, or too slow.
         faults: Connections closed because the peer broke a rule or was a nuisance.
-        floods: Of these, the nuisances (ENHANCE_YOUR_CALM).
+        floods: Faults that were closed with ENHANCE_YOUR_CALM.
         failures: Connections closed because our own code raised.
         timeouts: Connections and calls given up for being silent.
         handler_failures: Exceptions that handlers raised.
@@ -108,7 +108,7 @@ class SharedState:
     Attributes:
         loop: Runs everything.
         options: Limits and timeouts.
-        executor: Where compression is undone.
+        executor: Runs decompression.
         on_large_message: Called after each message that was compressed, and as long as
             large ones come or wait to be read, the last time after that.
         headroom: What requests and unread answers may take together.

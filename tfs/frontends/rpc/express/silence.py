@@ -1,4 +1,4 @@
-"""How long a client may keep a server waiting, for its bytes or for its ears."""
+"""How long a client may keep a server waiting, by sending nothing or reading nothing."""
 
 from __future__ import annotations
 

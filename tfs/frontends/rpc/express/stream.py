@@ -17,7 +17,7 @@ class Stream:
         id: The stream id.
         head: The request's headers.
         state: Its row in the transition table.
-        owner: For the events object to use.
+        owner: The events object's own reference.
         opened_s: When its headers arrived.
         received_bytes: DATA payload so far, prefixes included, padding not.
         held_bytes: Of these, and of a long head, what still counts against the receive

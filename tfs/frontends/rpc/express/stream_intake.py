@@ -161,7 +161,7 @@ class StreamIntake(SendingHalf):
             data: Received.
             index: Of the frame, which is not padded and has a payload; only a part of
                 that may have arrived.
-            size: Of ``data``.
+            size: Length of ``data``.
             most_frames: That may be taken; at least one.
 
         Returns:

@@ -76,9 +76,9 @@ def _run(
     """Returns a chain's output, and whether nobody else has it.
 
     Args:
-        chain: Of the Sequential.
-        tensor: What goes in.
-        is_ours: Whether nobody else has that.
+        chain: ``__dict__`` of the Sequential.
+        tensor: The chain's input.
+        is_ours: Whether nothing else refers to that input.
 
     """
     for layer in chain["_modules"].values():

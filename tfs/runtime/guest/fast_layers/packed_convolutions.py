@@ -108,8 +108,8 @@ def convolve(state: _State, images: torch.Tensor) -> torch.Tensor | None:
     """Returns what a quickened layer makes of images; None where torch is to do it.
 
     Args:
-        state: The layer's.
-        images: Of a plain call.
+        state: ``__dict__`` of the layer.
+        images: Input of a plain call.
 
     """
     kept: PackedWeight | None = state.get(KEPT)
@@ -135,7 +135,7 @@ class PackedWeight:
     Calls at the same time may each make it: the last one's stays.
 
     Args:
-        address: Of the weights in the version's file; 0: they are not there.
+        address: Address of the weights in the version's file; 0 if they are not there.
 
     """
 

@@ -41,7 +41,7 @@ class WatchedWords:
     """What the memory of watched objects said at some time. Immutable.
 
     Attributes:
-        words: Of each object.
+        words: The watched words of each object.
         item_places: Where the items of lists and sets lay.
         items: What they were.
 
