@@ -76,6 +76,31 @@ def test_a_damaged_file_does_not_keep_the_next_from_being_read(
     assert told.err.startswith(f"tfs: DATA_LOSS: {cut}: truncated record")
 
 
+def test_a_log_that_grows_as_its_requests_are_answered_is_sent_once(
+    log: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A server logs what is replayed to it, perhaps to the files that are read."""
+    later = tmp_path / "later.tfrecord"
+    later.write_bytes(log.read_bytes())
+    record = log.read_bytes()[: log.stat().st_size // 5]
+
+    class Logging(Answers):
+        def send(self, method: str, message: bytes, *, idempotent: bool) -> bytes:
+            assert self.num_calls < 100, "it will never end"
+            for path in (log, later):
+                with path.open("ab") as file:
+                    file.write(record)
+            return super().send(method, message, idempotent=idempotent)
+
+    answers = Logging(b"")
+    monkeypatch.setattr(replay, "connect", lambda arguments: answers)
+    assert main(["replay", str(log), str(later)]) == 0
+    assert capsys.readouterr().out == "10 sent, 10 same, 0 not\n"
+
+
 def test_a_warm_up_file_is_sent_though_nothing_can_be_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 class LoggedRequests:
     """The entries of request logs, in order. Iterate once.
 
+    What a file held when this was made is read, not what is logged meanwhile: a server
+    may log the requests that are read here, and the answers to them, to the same files.
+
     What is wrong with a file ends that file: one that a killed server left, or that is
     still being written, may end inside a record. It is said on stderr, and the next
     file is read.
@@ -26,7 +31,7 @@ class LoggedRequests:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
+        self._sizes = [(path, _size_bytes(path)) for path in paths]
         self.num_damaged = 0
 
     def __iter__(self) -> Iterator[tuple[str, prediction_log_pb2.PredictionLog]]:
@@ -42,10 +47,11 @@ class LoggedRequests:
         from tfs.codec.tfrecord import read_records
         from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
-        for path in self._paths:
+        for path, num_bytes in self._sizes:
             try:
                 with open(path, "rb") as file:
-                    for index, record in enumerate(read_records(file)):
+                    records = read_records(file, num_bytes=num_bytes)
+                    for index, record in enumerate(records):
                         where = f"{path}, record {index}"
                         try:
                             entry = prediction_log_pb2.PredictionLog.FromString(record)
@@ -59,6 +65,15 @@ class LoggedRequests:
             except DataLoss as error:
                 self.num_damaged += 1
                 print(f"tfs: DATA_LOSS: {path}: {error.message}", file=sys.stderr)
+
+
+def _size_bytes(path: str) -> int | None:
+    """Returns how much a file holds now; None if that cannot be said, as of a pipe."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None  # whoever opens it is told why
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def num_records(text: str) -> int:

@@ -46,12 +46,20 @@ def frame(record: bytes) -> bytes:
 
 
 def read_records(
-    file: BinaryIO, *, max_record_bytes: int = MAX_RECORD_BYTES
+    file: BinaryIO,
+    *,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    num_bytes: int | None = None,
 ) -> Iterator[bytes]:
     """Yields the records of a file from where it stands, one in memory at a time.
 
     Memory grows with what was read, not with what a length claims. Blocks as the file
     does.
+
+    Args:
+        file: What is read.
+        max_record_bytes: The longest record taken.
+        num_bytes: Records that begin behind so many are left; None: none is.
 
     Raises:
         DataLoss: A checksum does not match, the file ends inside a record, or a record
@@ -60,25 +68,26 @@ def read_records(
 
     """
     offset = 0
-    while header := _read(file, _HEADER.size):
+    while num_bytes is None or offset < num_bytes:
         where = f"the record at byte {offset}"
+        header = _read(file, _HEADER.size)
+        if not header:
+            return
         if len(header) < _HEADER.size:
             raise DataLoss(f"truncated record: {where} ends inside its header")
-        num_bytes, crc = _HEADER.unpack(header)
+        size, crc = _HEADER.unpack(header)
         if crc != masked_crc(header[:8]):
             raise DataLoss(f"corrupted record: the length of {where} fails its check")
-        if num_bytes > max_record_bytes:
-            raise DataLoss(
-                f"{where} has {num_bytes} bytes, more than {max_record_bytes}"
-            )
-        record = _read(file, num_bytes)
+        if size > max_record_bytes:
+            raise DataLoss(f"{where} has {size} bytes, more than {max_record_bytes}")
+        record = _read(file, size)
         footer = _read(file, _FOOTER.size)
-        if len(record) < num_bytes or len(footer) < _FOOTER.size:
+        if len(record) < size or len(footer) < _FOOTER.size:
             raise DataLoss(f"truncated record: the file ends inside {where}")
         if _FOOTER.unpack(footer)[0] != masked_crc(record):
             raise DataLoss(f"corrupted record: {where} fails its check")
         yield record
-        offset += _HEADER.size + num_bytes + _FOOTER.size
+        offset += _HEADER.size + size + _FOOTER.size
 
 
 def _read(file: BinaryIO, num_bytes: int) -> bytes:
