@@ -87,7 +87,7 @@ def write_classification_result(
     if scores is None:
         parts = [wire.delimited(1, wire.delimited(1, n)) for n in _strings(classes)]
     else:
-        data = bytes(scores.data)  # type: ignore[arg-type]  # no strings
+        data = bytes(scores.buffer)
         if classes is not None:
             heads = [_class_head(label) for label in _strings(classes)]
         else:

@@ -65,7 +65,7 @@ def write_regression_result(outputs: Mapping[str, TensorView], num_rows: int) ->
         raise InvalidArgument(
             f"Expected output Tensor of DT_FLOAT.  Got: {type_name(view)}"
         )
-    data = bytes(view.data)  # type: ignore[arg-type]  # no strings
+    data = bytes(view.buffer)
     return b"".join(
         # A Regression of five bytes: the tag of its value, and four of the value.
         [b"\x0a\x05\x0d" + data[start : start + 4] for start in range(0, len(data), 4)]

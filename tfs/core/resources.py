@@ -16,7 +16,6 @@ from typing import Final
 from tfs.core.errors import InvalidArgument
 
 MAIN: Final = "main"
-GPU: Final = "gpu"
 RAM_BYTES: Final = "ram_in_bytes"
 PEAK_RAM_BYTES: Final = "peak_ram_in_bytes"
 _UNITS: Final = ((1 << 20, "MiB"), (1 << 10, "KiB"))

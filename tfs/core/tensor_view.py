@@ -98,6 +98,30 @@ class TensorView:
         return len(self.data)
 
     @property
+    def buffer(self) -> Buffer:
+        """The elements of a tensor that is none of strings, little-endian, in C order.
+
+        Raises:
+            TypeError: It is one of strings.
+
+        """
+        if isinstance(self.data, tuple):
+            raise TypeError("a tensor of strings has no buffer")
+        return self.data
+
+    @property
+    def strings(self) -> tuple[bytes, ...]:
+        """The elements of a tensor of strings, in C order.
+
+        Raises:
+            TypeError: It is none of strings.
+
+        """
+        if not isinstance(self.data, tuple):
+            raise TypeError(f"a tensor of {self.dtype} has no strings")
+        return self.data
+
+    @property
     def num_rows(self) -> int:
         """Size of dimension 0, the batch; 1 for a scalar."""
         return self.shape[0] if self.shape else 1
@@ -164,7 +188,7 @@ def concatenate(views: Sequence[TensorView]) -> TensorView:
     if first.dtype is STRING:
         strings: list[bytes] = []
         for view in views:
-            strings.extend(view.data)  # type: ignore[arg-type]  # a tuple of bytes
+            strings.extend(view.strings)
         return TensorView(STRING, shape, tuple(strings))
     parts: list[Buffer] = [v.data for v in views]  # type: ignore[misc]  # numbers
     if sum(map(len, parts)) < LARGE_BYTES:

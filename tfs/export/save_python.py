@@ -387,4 +387,4 @@ def write_safetensors(tensors: Mapping[str, torch.Tensor], path: str) -> None:
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            file.write(view_of(tensors[name]).data)  # type: ignore[arg-type]  # no strings
+            file.write(view_of(tensors[name]).buffer)

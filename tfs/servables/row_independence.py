@@ -213,8 +213,8 @@ def _numbers(view: TensorView) -> Any:
     import numpy as np
 
     if view.dtype is BFLOAT16:
-        half = np.frombuffer(view.data, np.uint16)  # type: ignore[arg-type]
+        half = np.frombuffer(view.buffer, np.uint16)
         return (half.astype(np.uint32) << 16).view(np.float32)
     if view.dtype.item_bytes == 1:
         return None
-    return np.frombuffer(view.data, view.dtype.name)  # type: ignore[arg-type]
+    return np.frombuffer(view.buffer, view.dtype.name)

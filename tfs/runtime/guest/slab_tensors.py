@@ -177,7 +177,7 @@ class OutputWriter:
                         output if output.layout is _STRIDED else output.to_dense()
                     )
             else:
-                packed = pack_strings(output.data)  # type: ignore[arg-type]
+                packed = pack_strings(output.strings)
                 stop = offset + len(packed)
                 if stop > end:
                     return self._spill(outputs)
@@ -239,7 +239,7 @@ def _source(output: Output) -> tuple[int, int, torch.Tensor | bytes]:
     if isinstance(output, torch.Tensor):
         dense = plain(output)
         return dense.nbytes, _CODE_OF[output.dtype], dense
-    packed = pack_strings(output.data)  # type: ignore[arg-type]
+    packed = pack_strings(output.strings)
     return len(packed), DTYPE_CODES[output.dtype], packed
 
 

@@ -137,7 +137,7 @@ def _classes(
 
 def _raw(view: TensorView) -> NDArray[np.generic]:
     array: NDArray[np.generic] = np.frombuffer(
-        view.data,  # type: ignore[arg-type]  # never strings here
+        view.buffer,
         dtype=np.dtype(view.dtype.name),
     )
     return array
@@ -148,7 +148,7 @@ def _numbers(view: TensorView) -> NDArray[np.float64] | NDArray[np.complex128]:
     name = view.dtype.name
     if view.dtype is BFLOAT16:
         halves: NDArray[np.uint32] = np.frombuffer(
-            view.data,  # type: ignore[arg-type]
+            view.buffer,
             dtype=np.uint16,
         ).astype(np.uint32)
         return (halves << 16).view(np.float32).astype(np.float64)
@@ -163,6 +163,6 @@ def _bytes_of(dtype: DType, view: TensorView) -> NDArray[np.float64]:
     # Types numpy does not know (float8): their codes tell at least that they differ.
     del dtype
     return np.frombuffer(
-        view.data,  # type: ignore[arg-type]
+        view.buffer,
         dtype=np.uint8,
     ).astype(np.float64)
