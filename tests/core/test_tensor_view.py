@@ -30,7 +30,7 @@ def test_a_view_knows_its_sizes() -> None:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_byte_buffer_will_do(kind: type) -> None:
     """Bytes, byte arrays and byte views hold the same tensor."""
-    view = TensorView.(UINT8, (3,), kind(b"abc"))
+    view = TensorView.checked(UINT8, (3,), kind(b"abc"))
     assert view == TensorView(UINT8, (3,), b"abc")
 
 
@@ -53,13 +53,13 @@ def test_data_that_does_not_fit_is_refused(
 ) -> None:
     """What comes from outside is checked: length, sign, kind of buffer."""
     with pytest.raises(ValueError, match=r"."):
-        TensorView.(dtype, shape, data)  # type: ignore[arg-type]
+        TensorView.checked(dtype, shape, data)  # type: ignore[arg-type]
 
 
 def test_elements_are_a_buffer_or_strings_never_both() -> None:
     """Whoever asks for the other kind made a mistake, and is told so."""
-    numbers = TensorView.(FLOAT32, (1,), bytes(4))
-    strings = TensorView.(STRING, (2,), (b"a", b""))
+    numbers = TensorView.checked(FLOAT32, (1,), bytes(4))
+    strings = TensorView.checked(STRING, (2,), (b"a", b""))
     assert numbers.buffer == bytes(4)
     assert strings.strings == (b"a", b"")
     with pytest.raises(TypeError, match="no buffer"):
