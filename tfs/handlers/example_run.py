@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from tfs.codec.example import tensors_of_examples
 from tfs.core.call import Call, is_low_priority
-from tfs.core.errors import Code, ServingError, forget_frames, serving_error
+from tfs.core.errors import Code, ServingError
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
 from tfs.handlers.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.example_rpc import ExampleRpc
-from tfs.handlers.model_gate import ModelGate
+from tfs.handlers.messages import fail_call
+from tfs.handlers.model_gate import ModelGate, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
@@ -116,21 +117,17 @@ class ExampleRun:
                 if outcome is not None:
                     outputs.append(outcome)
             response = rpc.write(servable_id, self._question, self._tasks, outputs)
-            for each in self._model.logs:
-                each.log(
-                    rpc.name,
-                    servable_id.name,
-                    servable_id.version,
-                    self._question.key,
-                    call.message,
-                    response,
-                )
+            log_answered(
+                self._model.logs,
+                rpc.name,
+                servable_id,
+                self._question.key,
+                call.message,
+                response,
+            )
             call.reply(response)
         except Exception as error:
-            failure = serving_error(error, f"{servable_id.slashed}: {rpc.name}")
-            forget_frames(failure)  # this one holds it, and the request
-            code = failure.code
-            call.fail(failure)
+            code = fail_call(call, error, f"{servable_id.slashed}: {rpc.name}")
         finally:
             if call.cancel.error is not None:
                 code = call.cancel.error.code

@@ -1,4 +1,4 @@
-"""Small steps that every handler of upb messages takes."""
+"""Small steps that several handlers take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from tfs.core.errors import Code, InvalidArgument, ResourceExhausted, ServingError
+from tfs.core.call import Call
+from tfs.core.errors import (
+    Code,
+    InvalidArgument,
+    ResourceExhausted,
+    ServingError,
+    forget_frames,
+    serving_error,
+)
 from tfs.proto.tensorflow_serving.apis import status_pb2
 
 M = TypeVar("M", covariant=True)
@@ -43,6 +51,21 @@ def parse(
         return message_type.FromString(bytes(message))
     except DecodeError as error:
         raise InvalidArgument(f"cannot parse the request: {error}") from error
+
+
+def fail_call(call: Call, error: Exception, where: str) -> Code:
+    """Fails a call that could not be answered; returns the code that the caller gets.
+
+    Args:
+        call: Not finished yet.
+        error: What was raised while its answer was made.
+        where: The version and the method, for an error that says neither.
+
+    """
+    failure = serving_error(error, where)
+    forget_frames(failure)  # they hold the request, and its answer
+    call.fail(failure)
+    return failure.code
 
 
 def fill_status(status: status_pb2.StatusProto, error: ServingError | None) -> None:

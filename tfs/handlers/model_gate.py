@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
+from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.handlers.places import Places
 from tfs.handlers.request_stats import RequestFigures, RequestStats
@@ -36,6 +37,19 @@ class RequestLog(Protocol):
     ) -> None:
         """Samples one answered request; copies what it keeps."""
         ...
+
+
+def log_answered(
+    logs: Sequence[RequestLog],
+    method: str,
+    servable: ServableId,
+    signature: str,
+    request: bytes | memoryview,
+    response: bytes,
+) -> None:
+    """Offers an answered request to each log of its model; see :class:`RequestLog`."""
+    for each in logs:
+        each.log(method, servable.name, servable.version, signature, request, response)
 
 
 class ModelGate:

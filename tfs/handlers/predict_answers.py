@@ -7,10 +7,11 @@ from typing import Final, Protocol
 
 from tfs.codec.predict import write_predict_replies, write_predict_reply
 from tfs.core.call import BurstCall, Call
-from tfs.core.errors import Code, ServingError, forget_frames, serving_error
+from tfs.core.errors import Code, ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
-from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog
+from tfs.handlers.messages import fail_call
+from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
@@ -137,24 +138,20 @@ class PredictAnswers:
             if self._logs:
                 if not isinstance(response, bytes):
                     response = b"".join(response)
-                for each in self._logs:
-                    each.log(
-                        PREDICT,
-                        self._id.name,
-                        self._id.version,
-                        self._signature_name,
-                        call.message,
-                        response,
-                    )
+                log_answered(
+                    self._logs,
+                    PREDICT,
+                    self._id,
+                    self._signature_name,
+                    call.message,
+                    response,
+                )
             if isinstance(response, bytes):
                 call.reply(response)
             else:
                 call.reply_parts(response)
         except Exception as error:
-            failure = serving_error(error, f"{self._id.slashed}: Predict")
-            forget_frames(failure)  # this one holds it, and the answer
-            code = failure.code
-            call.fail(failure)
+            code = fail_call(call, error, f"{self._id.slashed}: Predict")
         finally:
             if call.cancel.error is not None:
                 code = call.cancel.error.code
