@@ -189,3 +189,15 @@ def test_large_rows_are_joined_only_where_that_pays() -> None:
     assert batch_rows(1e-6, 20e-6, 2_621_440) == 1
     assert batch_rows(2e-3, 10e-3, 3, 224, 224) == 8
     assert batch_rows(1e-6, 20e-6, -1) == 8
+
+
+def test_a_noisy_measurement_does_not_have_images_joined() -> None:
+    """One row does not take longer than many did, whatever was measured of it."""
+    signature = Signature(
+        Method.PREDICT,
+        {"x": TensorSpec(FLOAT32, (-1, 3, 224, 224))},
+        {"y": TensorSpec(FLOAT32, (-1,))},
+    )
+    measured = {1: 216e-6, 2: 56e-6, 4: 85e-6, 8: 101e-6, 16: 50e-6, 32: 72e-6}
+    assert CostTable(measured).best_batch_rows() == 32
+    assert CostTable(with_joining(measured, signature)).best_batch_rows() == 1
