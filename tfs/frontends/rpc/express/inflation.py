@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
-from tfs.frontends.rpc.express.messages import map_pages
+from tfs.frontends.rpc.express.mapped_pages import map_pages, page_supply
 from tfs.frontends.rpc.express.request_head import Encoding
 
 # zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
@@ -123,7 +123,7 @@ def _pieces(
 class _Pages:
     """Grows without being copied, and is the system's again when nobody views it."""
 
-    __slots__ = ("_max_bytes", "_pages", "_room", "size")
+    __slots__ = ("_max_bytes", "_pages", "_ready", "_room", "size")
 
     def __init__(self, max_bytes: int) -> None:
         self.size = 0
@@ -131,6 +131,7 @@ class _Pages:
         self._room = min(max_bytes, 2 * _SMALL_BYTES)
         # Pages that nothing was written to take no memory.
         self._pages = map_pages(self._room)
+        self._ready = 0
 
     def append(self, piece: bytes) -> None:
         end = self.size + len(piece)
@@ -139,6 +140,8 @@ class _Pages:
                 raise _too_far(self._max_bytes)
             self._room = min(self._max_bytes, max(end, 2 * self._room))
             self._pages.resize(self._room)
+        if end > self._ready:
+            self._ready = page_supply.provide(self._pages, self._ready, end)
         self._pages[self.size : end] = piece
         self.size = end
 

@@ -6,7 +6,8 @@ is one that a message before has left; there is none before the first of them. T
 announced length only decides when it is whole, and whether it is too long.
 
 Those of more than a megabyte grow into pages of their own: what did not arrive of them
-takes no memory, what did is not copied as they grow, and no part of it stays in the heap.
+takes next to no memory, what did is not copied as they grow, and no part of it stays in
+the heap.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.frontends.rpc.express.mapped_pages import map_pages, page_supply
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 
 PREFIX_SIZE: Final = 5
@@ -45,6 +47,7 @@ class MessageAssembler:
         "_is_lent",
         "_max_message_bytes",
         "_prefix",
+        "_ready",
         "_size",
         "missing_bytes",
     )
@@ -60,6 +63,7 @@ class MessageAssembler:
         self._body: memoryview | None = None
         self._is_lent = False
         self._filled = 0
+        self._ready = 0  # of that room, what may be written to as it is
         self._size = 0
 
     @property
@@ -88,8 +92,8 @@ class MessageAssembler:
         assert body is not None
         begin = self._filled
         end = begin + len(part)
-        if end > len(body):
-            body = self._grow(body, end)
+        if end > self._ready:
+            body = self._make_room(body, end)
         body[begin:end] = part
         self._filled = end
         self.missing_bytes = self._size - end
@@ -121,8 +125,20 @@ class MessageAssembler:
         self._is_lent = buffer is not None
         # Thousands of streams may each announce a message and send nothing of it.
         self._body = _NO_ROOM if buffer is None else memoryview(buffer)[:size]
+        self._ready = 0 if buffer is None else size
         self._filled = 0
         self._size = self.missing_bytes = size
+
+    def _make_room(self, body: memoryview, end: int) -> memoryview:
+        """Returns the message's room, of which ``end`` bytes may be written to now."""
+        if end > len(body):
+            body = self._grow(body, end)
+        buffer = body.obj
+        if isinstance(buffer, mmap.mmap):
+            self._ready = page_supply.provide(buffer, self._ready, end)
+        else:
+            self._ready = len(body)
+        return body
 
     def _grow(self, body: memoryview, end: int) -> memoryview:
         # By large factors, and never within the allocator: growing two messages in
@@ -140,6 +156,7 @@ class MessageAssembler:
         is_mapped = self._size > _MAPPED_BYTES and room >= _MAPPED_BYTES // _GROWTH
         larger = memoryview(map_pages(room) if is_mapped else bytearray(room))
         larger[:filled] = body[:filled]
+        self._ready = filled
         self._body = larger
         return larger
 
@@ -153,11 +170,6 @@ class MessageAssembler:
         self._body = None
         self._prefix = bytearray()
         return body
-
-
-def map_pages(size_bytes: int) -> mmap.mmap:
-    """Returns memory that takes as much as was written to, and goes with its views."""
-    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def too_large(size_bytes: int, max_bytes: int) -> ServingError:
