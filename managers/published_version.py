@@ -67,6 +67,8 @@ class PublishedVersion:
         since_s = self._entered[1]  # published again when something is noted
         if is_available:
             since_s = self._since_s = self._since_s or wall_s
+        # What was found out of it while it served is no news of how it goes.
+        is_leaving = manager_state in (ManagerState.UNLOADING, ManagerState.END)
         is_late = harness.is_late and manager_state in _MOVING
         error = self.fault or self.heir_error if is_available else harness.error
         return ServableState(
@@ -76,7 +78,7 @@ class PublishedVersion:
             reason=harness.reason,
             since_s=since_s,
             resident_bytes=self.resident_bytes,
-            note=_LATE if is_late else self.note,
+            note=_LATE if is_late else "" if is_leaving else self.note,
             is_late=is_late,
         )
 

@@ -207,8 +207,12 @@ def test_a_trial_shows_figures_and_limits() -> None:
     assert "REJECTED: guard: mean_abs_diff 0.6 > 0.5" in text
     assert "exceeded" in text
     fresh = report()
-    fresh.canary.guards[0].ClearField("value")
     fresh.canary.guards[0].exceeded = False
+    fresh.canary.canary.guard.min_samples = 20
+    assert "over it, of fewer than 20 samples" in "\n".join(canary_lines(fresh))
+    fresh.canary.guards[0].value = 0.5
+    assert "kept" in "\n".join(canary_lines(fresh))
+    fresh.canary.guards[0].ClearField("value")
     assert "not measured" in "\n".join(canary_lines(fresh))
     assert canary_lines(pb.ModelReport(name="a")) == ["a has no canary"]
 

@@ -47,3 +47,4 @@ def test_a_note_is_published_though_the_manager_is_still_at_it() -> None:
     events.publish(managed, ManagerState.UNLOADING)
     events.annotate(managed, "too late", None)
     assert states[-1].manager_state is ManagerState.UNLOADING
+    assert states[-1].note == ""  # how it was is no news of a version on its way out

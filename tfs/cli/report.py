@@ -362,7 +362,7 @@ def canary_lines(model: pb.ModelReport) -> list[str]:
                 guard.name,
                 f"{guard.limit:.4g}",
                 f"{guard.value:.4g}" if guard.HasField("value") else "-",
-                _verdict(guard),
+                _verdict(guard, canary.guard.min_samples),
             )
             for guard in report.guards
         ]
@@ -370,10 +370,14 @@ def canary_lines(model: pb.ModelReport) -> list[str]:
     return lines
 
 
-def _verdict(guard: pb.GuardReport) -> str:
+def _verdict(guard: pb.GuardReport, min_samples: int) -> str:
     if not guard.HasField("value"):
         return "not measured"
-    return "exceeded" if guard.exceeded else "kept"
+    if guard.exceeded:
+        return "exceeded"
+    if guard.value <= guard.limit:
+        return "kept"
+    return f"over it, of fewer than {min_samples} samples"
 
 
 def outcome_lines(outcome: pb.OverrideOutcome) -> list[str]:
