@@ -28,6 +28,7 @@ _REST: Final = 3  # times as long as that
 _FIRST_PAUSE_S: Final = 15.0
 _FIRST_PAUSE_OF_STORE_S: Final = 1.0
 _LAST_PAUSE_S: Final = 900.0
+_MAX_REMADE: Final = 2  # of a copy that was damaged: a disk that fails damages each
 
 
 class Service(enum.Enum):
@@ -88,6 +89,7 @@ class FetchedStream:
         self._outcomes: dict[StoragePath, LocalCopy | ServingError] = {}
         self._pending: set[StoragePath] = set()  # on their way here
         self._failures: dict[StoragePath, _Failures] = {}
+        self._num_remade: dict[StoragePath, int] = {}
         self._told: tuple[ServableData[StoragePath], ...] = ()
         # Copies of what is not aspired any more, oldest first.
         self._retired: dict[StoragePath, LocalCopy] = {}
@@ -121,8 +123,9 @@ class FetchedStream:
             elif self._begin(path, now_s):
                 missing.append((data.id, path))
         kept = {data.payload for data in wanted.versions}
-        for path in [each for each in self._failures if each not in kept]:
-            del self._failures[path]
+        for notes in (self._failures, self._num_remade):
+            for path in [each for each in notes if each not in kept]:
+                del notes[path]
         if missing:
             self._make_room()
         return missing
@@ -130,6 +133,7 @@ class FetchedStream:
     def forget_failures(self) -> None:
         """Lets copies that failed be tried again as soon as the source repeats itself."""
         self._failures.clear()
+        self._num_remade.clear()
 
     def try_again(self, path: StoragePath, now_s: float) -> bool:
         """Returns whether to copy a version that failed, which is on its way then.
@@ -138,6 +142,39 @@ class FetchedStream:
         """
         is_wanted = any(data.payload == path for data in self._wanted.versions)
         return is_wanted and self._begin(path, now_s)
+
+    def copy_to_check(
+        self, servable_id: ServableId
+    ) -> tuple[StoragePath, LocalCopy] | None:
+        """Returns the wanted copy that a version was to be loaded from, and of what.
+
+        None if there is none, or if it was made anew often enough.
+        """
+        for data in self._wanted.versions:
+            path = data.payload
+            if data.id != servable_id or path is None:
+                continue
+            copy = self._outcomes.get(path)
+            if isinstance(copy, LocalCopy) and not self._is_remade_enough(path):
+                return path, copy
+        return None
+
+    def _is_remade_enough(self, path: StoragePath) -> bool:
+        return self._num_remade.get(path, 0) >= _MAX_REMADE
+
+    def give_up_damaged(self, path: StoragePath, copy: LocalCopy) -> bool:
+        """Notes that a copy is made anew; returns whether it is, or not wanted any more.
+
+        What the target was told of it stays told until then.
+        """
+        is_wanted = any(data.payload == path for data in self._wanted.versions)
+        if self._outcomes.get(path) is not copy or not is_wanted:
+            return False
+        self._release(copy.path)
+        del self._outcomes[path]
+        self._num_remade[path] = self._num_remade.get(path, 0) + 1
+        self._pending.add(path)
+        return True
 
     def _begin(self, path: StoragePath, now_s: float) -> bool:
         """Notes that a version is copied, if it is not here, or coming, or rests."""

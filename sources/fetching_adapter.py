@@ -114,6 +114,24 @@ class FetchingSourceAdapter:
             if stream is not None:
                 stream.forget_failures()
 
+    def check_copy(self, servable_id: ServableId) -> None:
+        """Has a version copied anew if the copy that it failed to load from is damaged.
+
+        Nothing happens to a version that was not copied, or whose copy is whole. Blocks
+        while the copy is read. Not to be called with a lock held.
+        """
+        with self._lock:
+            stream = self._streams.get(servable_id.name)
+            found = stream and stream.copy_to_check(servable_id)
+        if not found or not self._cache.drop_if_damaged(found[1].path):
+            return
+        path, copy = found
+        with self._lock:
+            stream = self._streams.get(servable_id.name)
+            if stream is None or not stream.give_up_damaged(path, copy):
+                return
+        self._submit(path, functools.partial(self._fetch, servable_id, path))
+
     def close(self) -> None:
         """Makes later calls, and copies that end later, do nothing."""
         self._outlet.close()

@@ -6,11 +6,14 @@ the stores are extras of their own (s3fs, gcsfs).
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 from sources.local_storage import IGNORED_FOLDERS, LocalFileSystem
@@ -20,6 +23,9 @@ from sources.storage import Contents, FileSystem
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 _DIGEST_KEYS: Final = ("ETag", "etag", "md5Hash", "md5", "checksum", "generation")
 _COPY_BYTES: Final = 1 << 20
+# To log in to a store takes a driver a tenth of a second of CPU time, and a store that is
+# down fails every base path every second.
+_LOGIN_PAUSE_S: Final = 15.0
 # Their imports take a second, and several on a busy machine.
 _SLOW_DRIVERS: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "http", "https"}
@@ -58,16 +64,33 @@ def has_driver(path: str) -> bool:
 class RemoteFileSystem:
     """Reads directories behind URLs. Thread-safe as far as fsspec's driver is.
 
-    Every failure is an OSError: drivers raise what they like.
+    Every failure is an OSError: drivers raise what they like. Drivers read credentials
+    once: after a failure the store is logged in to anew, four times a minute at most, so
+    that credentials which were replaced are found.
+
+    Args:
+        storage_options: For the drivers.
+        now: The time, in seconds.
+
     """
 
-    def __init__(self, storage_options: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        storage_options: Mapping[str, object] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._storage_options = dict(storage_options or {})
+        self._now = now
+        # Guards _logged_out_s; leaf, nothing is called under it.
+        self._lock = threading.Lock()
+        self._logged_out_s: dict[str, float] = {}  # by store, the last time
 
     def list_directories(self, path: str) -> Sequence[str]:
         """Returns the directories, or common prefixes, under ``path``."""
         file_system, inner = self._open(path)
-        entries = self._call(path, lambda: file_system.ls(inner, detail=True))
+        entries = self._call(
+            path, lambda: file_system.ls(inner, detail=True), file_system
+        )
         return sorted(
             {
                 name
@@ -82,12 +105,14 @@ class RemoteFileSystem:
     def is_file(self, path: str) -> bool:
         """Whether an object lies at ``path``."""
         file_system, inner = self._open(path)
-        return bool(self._call(path, lambda: file_system.isfile(inner)))
+        return bool(self._call(path, lambda: file_system.isfile(inner), file_system))
 
     def contents(self, path: str) -> Contents:
         """Returns what lies under ``path``; the fingerprint uses the store's digests."""
         file_system, inner = self._open(path)
-        found = self._call(path, lambda: file_system.find(inner, detail=True))
+        found = self._call(
+            path, lambda: file_system.find(inner, detail=True), file_system
+        )
         if not found:
             raise FileNotFoundError(2, "No such file or directory", path)
         lines = []
@@ -121,7 +146,9 @@ class RemoteFileSystem:
     def file_sizes(self, path: str) -> Mapping[str, int]:
         """Returns bytes by relative path, of all files under ``path``."""
         file_system, inner = self._open(path)
-        found = self._call(path, lambda: file_system.find(inner, detail=True))
+        found = self._call(
+            path, lambda: file_system.find(inner, detail=True), file_system
+        )
         return {
             name: int(entry.get("size") or 0)
             for full_name, entry in sorted(found.items())
@@ -132,7 +159,7 @@ class RemoteFileSystem:
     def read(self, path: str) -> bytes:
         """Returns a small file's bytes."""
         file_system, inner = self._open(path)
-        data = self._call(path, lambda: file_system.cat_file(inner))
+        data = self._call(path, lambda: file_system.cat_file(inner), file_system)
         return bytes(data)
 
     def copy(self, path: str, to: BinaryIO) -> str:
@@ -146,7 +173,7 @@ class RemoteFileSystem:
                     digest.update(chunk)
                     to.write(chunk)
 
-        self._call(path, copy)
+        self._call(path, copy, file_system)
         return digest.hexdigest()
 
     def _open(self, path: str) -> tuple[Any, str]:
@@ -166,13 +193,30 @@ class RemoteFileSystem:
         opened: tuple[Any, str] = self._call(path, find)
         return opened
 
-    def _call(self, path: str, fn: Any) -> Any:
+    def _call(self, path: str, fn: Any, file_system: Any = None) -> Any:
         try:
             return fn()
+        except FileNotFoundError:
+            raise
         except OSError:
+            self._log_out(path, file_system)
             raise
         except Exception as error:  # drivers have error types of their own
+            self._log_out(path, file_system)
             raise OSError(5, f"{type(error).__name__}: {error}", path) from error
+
+    def _log_out(self, path: str, file_system: Any) -> None:
+        """Has the next call make the driver's file system anew; others' calls go on."""
+        store, now_s = self.place(path), self._now()
+        with self._lock:
+            last_s = self._logged_out_s.get(store)
+            if last_s is not None and now_s < last_s + _LOGIN_PAUSE_S:
+                return
+            self._logged_out_s[store] = now_s
+        while file_system is not None:  # and what a chain of them lies upon
+            with contextlib.suppress(Exception):
+                type(file_system).clear_instance_cache()
+            file_system = getattr(file_system, "fs", None)
 
 
 class AnyFileSystem:

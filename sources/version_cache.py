@@ -43,11 +43,13 @@ from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
     ResourceExhausted,
+    ServingError,
     Unavailable,
 )
 from tfs.core.manifest import MANIFEST, FileEntry, Manifest
 from tfs.core.replaced_file import replace_file
-from tfs.core.version_directory import TEMPORARY_PREFIX
+from tfs.core.right_of_way import make_way
+from tfs.core.version_directory import TEMPORARY_PREFIX, file_digest
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +115,8 @@ class VersionCache:
         self._versions = Path(options.root, "versions")
         self._known_folder = Path(options.root, "known")
         # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes,
-        # _known and the removal of files; leaf, never held while bytes are copied.
+        # _known, _num_remade and the removal of files; leaf, never held while bytes are
+        # copied.
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}  # by URL of the version
         self._in_use: dict[str, int] = {}
@@ -123,6 +126,7 @@ class VersionCache:
         self._num_uses = 0
         # Copies that were looked at, or made, since the start.
         self._whole: set[str] = set()
+        self._num_remade: Counter[str] = Counter()  # by key, since the start
         # No less than the blobs take; counted when that might be too much: to look at
         # every blob for every copy took most of the time of thousands.
         self._most_bytes: int | None = None
@@ -222,7 +226,7 @@ class VersionCache:
             raise Unavailable(
                 f"cannot copy {version.path} to {self._options.root}: {why(error)}"
             ) from error
-        return StoragePath(str(path), key, version.platform, version.settings)
+        return self._handed_out(key, version)
 
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
         """Returns which versions under a URL have a copy here, as they looked then.
@@ -248,6 +252,56 @@ class VersionCache:
     def release(self, copy: StoragePath) -> None:
         """Says that a fetched copy is not used any more; it stays until evicted."""
         self._unuse(os.path.basename(copy.path))
+
+    def drop_if_damaged(self, copy: StoragePath) -> bool:
+        """Removes a copy whose files are others than were copied; reads them all.
+
+        The next fetch makes it anew, and returns it with another fingerprint. Who has
+        loaded it already keeps what it has open.
+
+        Returns:
+            Whether it was damaged.
+
+        """
+        path = Path(copy.path)
+        problem, blobs = self._damage_of(path)
+        if not problem:
+            return False
+        log.warning("event=cache_copy_damaged version=%s why=%r", path.name, problem)
+        with self._lock:
+            for blob in blobs:
+                _remove(blob)
+            _remove(path)
+            self._drop_orphans_locked()
+            self._whole.discard(path.name)
+            self._num_remade[path.name] += 1
+            self._most_bytes = None
+        return True
+
+    def _damage_of(self, path: Path) -> tuple[str, list[Path]]:
+        """Returns what is wrong with a copy, "" if nothing, and the blobs that are bad."""
+        try:
+            blobs = {blob.stat().st_ino: blob for blob in self._blobs.iterdir()}
+            digests = _promised_digests(path)
+            files = [each for each in path.rglob("*") if each.is_file()]
+            if missing := digests.keys() - {
+                str(each.relative_to(path)) for each in files
+            }:
+                return f"{min(missing)} is gone", []
+            changed, bad = "", []
+            for file in files:
+                name, blob = str(file.relative_to(path)), blobs.get(file.stat().st_ino)
+                promised = digests.get(name) or (blob.name if blob else "")
+                make_way()
+                if name != MANIFEST and file_digest(str(file)) != promised:
+                    changed = changed or f"{name} is another file"
+                    bad += [blob] if blob else []
+        except (FileNotFoundError, ServingError) as error:
+            return str(error), []
+        except OSError as error:
+            log.warning("event=cache_copy_unreadable path=%s why=%s", path, why(error))
+            return "", []
+        return changed, bad
 
     @property
     def size_bytes(self) -> int:
@@ -282,7 +336,14 @@ class VersionCache:
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return StoragePath(str(path), known.key, version.platform, version.settings)
+        return self._handed_out(known.key, version)
+
+    def _handed_out(self, key: str, version: StoragePath) -> StoragePath:
+        """Returns a copy as whoever loads it sees it: another one if it was made anew."""
+        num = self._num_remade[key]
+        fingerprint = f"{key} made anew {num}" if num else key
+        path = str(self._versions / key)
+        return StoragePath(path, fingerprint, version.platform, version.settings)
 
     def _note_known(self, version: StoragePath, key: str) -> None:
         """Remembers what a copy was made of; it serves without that as well."""
@@ -330,7 +391,8 @@ class VersionCache:
         """Whether the version is here; a copy that was cut off since goes.
 
         Looked at once per process: a crash of the machine may leave files without their
-        bytes. What was changed and kept its size is found by whoever loads it.
+        bytes. What was changed and kept its size is found by whoever loads it, and goes
+        by ``drop_if_damaged``.
         """
         with self._lock:
             if not path.is_dir():
@@ -525,6 +587,24 @@ def _is_whole(path: Path, manifest_bytes: bytes) -> bool:
         _size_bytes(path / name) == entry.size_bytes
         for name, entry in manifest.files.items()
     )
+
+
+def _promised_digests(path: Path) -> dict[str, str]:
+    """Returns the digest of each file by the copy's manifest; empty without one.
+
+    Raises:
+        ServingError: The manifest is another one than was copied.
+        OSError: It cannot be read, or there is no copy.
+
+    """
+    if path.name.startswith(_UNVERIFIED):
+        os.listdir(path)
+        return {}
+    content = (path / MANIFEST).read_bytes()
+    if hashlib.sha256(content).hexdigest() != path.name:
+        raise DataLoss(f"{MANIFEST} is another file")
+    files = Manifest.from_json(content.decode(), str(path)).files
+    return {name: entry.sha256 for name, entry in files.items()}
 
 
 def _remove(path: Path) -> None:

@@ -410,3 +410,59 @@ def test_a_copy_that_failed_is_tried_again_by_request(tmp_path: Path) -> None:
     w.executor.run()
     assert w.last() == ["1"]
     w.close()
+
+
+def test_a_version_that_fails_for_its_damaged_copy_is_copied_anew(w: World) -> None:
+    """The store's files are whole: nobody is asked to write the version again."""
+    version = w.publish(1)
+    w.aspire(version)
+    w.executor.run()
+    before = w.target.calls[-1].versions[0].payload
+    assert before is not None
+    w.adapter.check_copy(version.id)
+    w.adapter.check_copy(ServableId("m", 2))
+    w.adapter.check_copy(ServableId("other", 1))
+    assert not w.executor.held
+    for _ in range(2):
+        damage(before.path)
+        w.adapter.check_copy(version.id)
+        assert w.adapter.is_copying("m")
+        assert w.target.calls[-1].versions[0].payload is not None
+        w.executor.run()
+        after = w.target.calls[-1].versions[0].payload
+        assert after is not None
+        assert after != before
+        assert (Path(after.path) / "model.pt").read_bytes() == b"weights 1"
+        before = after
+    damage(before.path)
+    w.adapter.check_copy(version.id)
+    assert not w.executor.held
+    w.adapter.forget_failures("m")
+    w.adapter.check_copy(version.id)
+    w.executor.run()
+    assert w.target.calls[-1].versions[0].payload != before
+
+
+def test_a_damaged_copy_whose_store_is_down_is_the_versions_error(w: World) -> None:
+    """It is copied as soon as the store answers."""
+    version = w.publish(1)
+    w.aspire(version)
+    w.executor.run()
+    copied = w.target.calls[-1].versions[0].payload
+    assert copied is not None
+    damage(copied.path)
+    files, w.remote.files = w.remote.files, {}
+    w.remote.failing_call = w.remote.num_calls + 1
+    w.adapter.check_copy(version.id)
+    w.executor.run()
+    assert w.last() == ["1 UNAVAILABLE"]
+    w.remote.files = files
+    w.advance(1)
+    assert w.last() == ["1"]
+
+
+def damage(path: str) -> None:
+    """Changes bytes of a copy, as a disk or somebody does."""
+    file = Path(path) / "model.pt"
+    file.chmod(0o644)
+    file.write_bytes(b"w")

@@ -130,6 +130,49 @@ def test_a_drivers_own_error_becomes_an_os_error(
         FILES.list_directories("memory://m")
 
 
+def test_credentials_that_were_replaced_are_found() -> None:
+    """Drivers read them once; after a failure, and not all the time, they do so anew."""
+    fsspec = pytest.importorskip("fsspec")
+    memory_file_system = fsspec.get_filesystem_class("memory")
+    valid, held, logins = ["old"], ["old"], []
+
+    class Locked(memory_file_system):  # type: ignore[misc,valid-type]
+        protocol = ("locked",)
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.key = held[0]
+            logins.append(self.key)
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> Any:
+            return super()._strip_protocol(path.removeprefix("locked:/"))
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            if self.key != valid[0]:
+                raise PermissionError("no such key")
+            return super().ls(path, detail, **options)
+
+    fsspec.register_implementation("locked", Locked, clobber=True)
+    clock = FakeClock()
+    files = RemoteFileSystem(now=clock.now)
+    fsspec.filesystem("memory").pipe_file("/m/1/servable.json", b"")
+    assert files.list_directories("locked://m") == ["1"]
+    valid[0] = "new"
+    for _ in range(3):
+        with pytest.raises(PermissionError, match="no such key"):
+            files.list_directories("locked://m")
+    held[0] = "new"
+    assert logins == ["old", "old"]
+    with pytest.raises(PermissionError, match="no such key"):
+        files.list_directories("locked://m")
+    clock.advance(15)
+    with pytest.raises(PermissionError, match="no such key"):
+        files.list_directories("locked://m")
+    assert files.list_directories("locked://m") == ["1"]
+    assert logins == ["old", "old", "new"]
+
+
 def test_an_absent_driver_says_what_to_install() -> None:
     """A protocol nobody knows is an error of that base path."""
     with pytest.raises(OSError, match="nosuch"):

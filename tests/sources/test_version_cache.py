@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -197,6 +198,58 @@ def test_a_bad_manifest_is_that_versions_error(
     with pytest.raises(InvalidArgument, match="leaves the version directory"):
         cache.fetch(StoragePath("s3://b/m/1"))
     assert remote.num_copies == 0
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+@pytest.mark.parametrize("damage", ["changed", "replaced", "gone", "all gone"])
+def test_a_copy_that_was_damaged_since_is_made_anew(
+    cache: VersionCache, remote: FakeRemote, damage: str, has_manifest: bool
+) -> None:
+    """Whoever failed to load it has it looked at; what is whole is left alone."""
+    version = remote.publish("s3://b/m/1", model_pt=b"weights", table_csv=b"a,b")
+    if not has_manifest:
+        del remote.files["s3://b/m/1/servable.json"]
+    copy = cache.fetch(version)
+    assert not cache.drop_if_damaged(copy)
+    file = Path(copy.path) / "model.pt"
+    if damage == "changed":
+        file.chmod(0o644)
+        file.write_bytes(b"wEights")
+    elif damage == "all gone":
+        shutil.rmtree(copy.path)
+    else:
+        file.unlink()
+        if damage == "replaced":
+            file.write_bytes(b"wEights")
+    knows_files = has_manifest or damage != "gone"
+    assert cache.drop_if_damaged(copy) is knows_files
+    again = cache.fetch(version)
+    assert (again != copy) is knows_files
+    assert not cache.drop_if_damaged(again)
+    assert file.exists() is knows_files
+    if knows_files:
+        assert file.read_bytes() == b"weights"
+    for each in (copy, again):
+        cache.release(each)
+
+
+def test_damage_that_versions_share_is_found_for_each(
+    cache: VersionCache, remote: FakeRemote
+) -> None:
+    """The bytes are taken from the store once more, for the first of them."""
+    copies = [
+        cache.fetch(remote.publish(f"s3://b/m/{n}", model_pt=b"same", x=b"%d" % n))
+        for n in (1, 2)
+    ]
+    damaged = Path(copies[0].path) / "model.pt"
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"diff")
+    for n, copy in enumerate(copies, 1):
+        assert cache.drop_if_damaged(copy)
+        version = StoragePath(f"s3://b/m/{n}", "other", "torch_package")
+        again = Path(cache.fetch(version).path)
+        assert (again / "model.pt").read_bytes() == b"same"
+        assert not cache.drop_if_damaged(copy)
 
 
 def test_a_version_without_a_manifest_is_copied_by_its_fingerprint(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import shutil
 import tempfile
@@ -17,8 +19,11 @@ from sources.storage_threads import StorageThreads
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import Code
+from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.options import ServerOptions
+
+log = logging.getLogger(__name__)
 
 # Large versions take long to copy; what a hung store holds up others of it for.
 _COPY_PATIENCE_S: Final = 60.0
@@ -67,11 +72,23 @@ class RemoteCopies:
             schedule=schedule,
             service=lambda each: service_of(monitor.state(each)),
         )
+        self._stop_listening = monitor.listen(self._note_state)
 
     def close(self) -> None:
         """Removes the copies, if nobody asked for a place to keep them. Idempotent."""
+        self._stop_listening()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
+
+    def _note_state(self, event: EventAndTime[ServableState]) -> None:
+        """Has the copy of a version that failed looked at; quick, as listeners are."""
+        if not may_be_damaged(event.event):
+            return
+        check = functools.partial(self.adapter.check_copy, event.event.id)
+        try:
+            self._storage.submit("damaged copies", check, _COPY_PATIENCE_S)
+        except RuntimeError:  # closing
+            log.debug("event=copy_not_checked servable=%s", event.event.id.slashed)
 
     def _run(self, url: str, copy: Callable[[], None]) -> None:
         # Beside the looks at that store, which wait for no copy.
@@ -90,3 +107,17 @@ def service_of(state: ServableState | None) -> Service:
     # One that did not fit is loaded when there is room.
     is_refused = state.error.code is Code.RESOURCE_EXHAUSTED
     return Service.GOES_ON if is_refused else Service.NONE
+
+
+def may_be_damaged(state: ServableState) -> bool:
+    """Returns whether files that others are now could be why a version failed.
+
+    Also one whose old contents answer; one in quarantine was loaded from its files.
+    """
+    if state.error is None or state.error.code in (
+        Code.RESOURCE_EXHAUSTED,
+        Code.CANCELLED,
+    ):
+        return False
+    is_over = state.manager_state is ManagerState.END
+    return is_over or state.error.code is not Code.FAILED_PRECONDITION
