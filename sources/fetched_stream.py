@@ -87,7 +87,8 @@ class FetchedStream:
         self._release = release
         self._service = service
         self._outcomes: dict[StoragePath, LocalCopy | ServingError] = {}
-        self._pending: set[StoragePath] = set()  # on their way here
+        # On their way here, and since when, by the clock.
+        self._pending: dict[StoragePath, float] = {}
         self._failures: dict[StoragePath, _Failures] = {}
         self._num_remade: dict[StoragePath, int] = {}
         self._told: tuple[ServableData[StoragePath], ...] = ()
@@ -105,6 +106,15 @@ class FetchedStream:
     def is_moving(self) -> bool:
         """Whether versions are on their way here, or to the target."""
         return bool(self._pending) or self._is_stale or self._rests_until_s == inf
+
+    @property
+    def on_their_way(self) -> list[tuple[ServableId, StoragePath, float]]:
+        """The versions that are wanted and not here yet, and since when, by the clock."""
+        return [
+            (data.id, path, self._pending[path])
+            for data in self._wanted.versions
+            if (path := data.payload) in self._pending and path is not None
+        ]
 
     # -- copying -------------------------------------------------------------------
 
@@ -162,7 +172,7 @@ class FetchedStream:
     def _is_remade_enough(self, path: StoragePath) -> bool:
         return self._num_remade.get(path, 0) >= _MAX_REMADE
 
-    def give_up_damaged(self, path: StoragePath, copy: LocalCopy) -> bool:
+    def give_up_damaged(self, path: StoragePath, copy: LocalCopy, now_s: float) -> bool:
         """Notes that a copy is made anew; returns whether it is, or not wanted any more.
 
         What the target was told of it stays told until then.
@@ -173,7 +183,7 @@ class FetchedStream:
         self._release(copy.path)
         del self._outcomes[path]
         self._num_remade[path] = self._num_remade.get(path, 0) + 1
-        self._pending.add(path)
+        self._pending[path] = now_s
         return True
 
     def _begin(self, path: StoragePath, now_s: float) -> bool:
@@ -184,7 +194,7 @@ class FetchedStream:
         if failures is not None and now_s < failures.rests_until_s:
             return False
         self._outcomes.pop(path, None)
-        self._pending.add(path)
+        self._pending[path] = now_s
         return True
 
     def take(
@@ -200,7 +210,7 @@ class FetchedStream:
             if isinstance(outcome, LocalCopy):
                 self._release(outcome.path)
             return None
-        self._pending.discard(path)
+        del self._pending[path]
         self._outcomes[path] = outcome
         self._is_stale = True
         if isinstance(outcome, LocalCopy):
@@ -227,7 +237,7 @@ class FetchedStream:
         self._is_stale = False
         self._rests_until_s = inf
         wanted = {data.payload for data in self._wanted.versions}
-        self._pending &= {path for path in wanted if path is not None}
+        self._pending = {p: s for p, s in self._pending.items() if p in wanted}
         told = [local for data in self._wanted.versions if (local := self._local(data))]
         if self._pending:
             ids = {data.id for data in told}

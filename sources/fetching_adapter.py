@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sources.fetched_stream import FetchedStream, LocalCopy, Service
 from sources.remote_storage import is_remote
@@ -100,6 +100,21 @@ class FetchingSourceAdapter:
             stream = self._streams.get(name)
             return stream is not None and stream.is_moving
 
+    def on_their_way(self, name: str) -> Sequence[str]:
+        """Returns of each version of a servable that is copied, or about to be, a sentence.
+
+        Thread-safe.
+        """
+        with self._lock:
+            stream = self._streams.get(name)
+            coming = [] if stream is None else stream.on_their_way
+        now_s = self._clock.now()
+        return [
+            f"version {servable_id.version} is on its way here from {path.path}, for "
+            f"{now_s - since_s:.0f} s now"
+            for servable_id, path, since_s in coming
+        ]
+
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
         """Returns which versions under a URL can be had without the store; none of a path.
 
@@ -128,7 +143,9 @@ class FetchingSourceAdapter:
         path, copy = found
         with self._lock:
             stream = self._streams.get(servable_id.name)
-            if stream is None or not stream.give_up_damaged(path, copy):
+            if stream is None or not stream.give_up_damaged(
+                path, copy, self._clock.now()
+            ):
                 return
         self._submit(path, functools.partial(self._fetch, servable_id, path))
 

@@ -128,6 +128,18 @@ def test_a_version_is_handed_on_once_it_is_here(w: World) -> None:
     assert w.target.calls[-1].reason == "why"
 
 
+def test_what_is_copied_is_told_with_its_place_and_time(w: World) -> None:
+    """A store that stopped answering in the middle would show nothing at all."""
+    version = w.publish(1)
+    w.aspire(version)
+    w.clock.advance(34)
+    assert w.adapter.on_their_way("m") == [
+        "version 1 is on its way here from s3://b/m/1, for 34 s now"
+    ]
+    w.executor.run()
+    assert w.adapter.on_their_way("m") == w.adapter.on_their_way("other") == []
+
+
 def test_the_old_version_stays_while_the_new_one_is_copied(w: World) -> None:
     """A swap never passes through a set without any version."""
     w.aspire(w.publish(1))

@@ -323,8 +323,8 @@ class ServerCore:
         return self._monitor.version_states(name)
 
     def problem(self, name: str) -> str:
-        """Returns what is wrong with a model's base path, "" if nothing is."""
-        return self.sources.problem(name)
+        """Returns why a model's base path yields no version, or not yet; "" if it does."""
+        return self.sources.problem(name) or "; ".join(self.sources.on_their_way(name))
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""

@@ -230,9 +230,10 @@ class CoreReports:
                 f"version {settings.primary} is the primary, and is not available: "
                 "requests that name no version get NOT_FOUND"
             )
-        problem = core.problem(name)
+        problem = core.sources.problem(name)
         if problem:
             fill_error(report.error, NotFound(problem))
+        report.notes.extend(core.sources.on_their_way(name))
         record = core.served.trial(name)
         if record is not None:
             report.canary.CopyFrom(

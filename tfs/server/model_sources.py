@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert
@@ -142,6 +142,10 @@ class ModelSources:
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path, "" if nothing is."""
         return "; ".join(self.source.problems().get(name, ()))
+
+    def on_their_way(self, name: str) -> Sequence[str]:
+        """Returns a sentence for each version of a model that is copied from a store."""
+        return () if self._fetching is None else self._fetching.on_their_way(name)
 
     def outlook(self, name: str) -> bool | None:
         """Returns whether a model's base path was found to hold a version to serve.
