@@ -54,6 +54,9 @@ from tfs.core.version_directory import TEMPORARY_PREFIX, file_digest
 log = logging.getLogger(__name__)
 
 _UNVERIFIED: Final = "unverified-"
+# Begins what a version looked like that is to be had without its store, and not asked for
+# there: one that takes every call and answers none has drivers wait for minutes.
+_AS_COPIED: Final = "as copied: "
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -231,7 +234,7 @@ class VersionCache:
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
         """Returns which versions under a URL have a copy here, as they looked then.
 
-        For who cannot ask the store. Reads this machine's disk; empty where the cache
+        For who cannot ask the store; ``fetch`` of them does not ask it either. Reads this machine's disk; empty where the cache
         cannot be used.
         """
         try:
@@ -246,7 +249,10 @@ class VersionCache:
         for url, copy in known:
             version = parse_version(url.removeprefix(start))
             if version is not None and (self._versions / copy.key).is_dir():
-                found[version] = StoragePath(url, copy.fingerprint)
+                is_weak = copy.fingerprint.startswith(WEAK)
+                found[version] = StoragePath(
+                    url, f"{_AS_COPIED if is_weak else ''}{copy.fingerprint}"
+                )
         return found
 
     def release(self, copy: StoragePath) -> None:
@@ -316,7 +322,8 @@ class VersionCache:
             return None
         with self._lock:
             known = self._known.get(version.path)
-        if known is None or known.fingerprint != version.fingerprint:
+        looked_like = version.fingerprint.removeprefix(_AS_COPIED)
+        if known is None or known.fingerprint != looked_like:
             return None
         path = self._versions / known.key
         try:

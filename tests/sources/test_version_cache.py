@@ -399,6 +399,15 @@ def test_a_version_that_may_be_another_is_asked_for_while_that_is_answered(
         assert new.path != old.path
         remote.failing_call = remote.num_calls + 1
         assert cache.fetch(weak) == new
+        # A store that hangs would keep for minutes whoever asks it.
+        num_calls = remote.num_calls
+        (recalled,) = cache.copies("http://h/m").values()
+        assert cache.fetch(recalled).path == new.path
+        assert remote.num_calls == num_calls
+        # Once it answers, its version is asked for as before.
+        assert recalled != weak
+        assert cache.fetch(weak) == new
+        assert remote.num_calls > num_calls
 
 
 def test_what_was_removed_or_damaged_is_not_had_without_the_store(
