@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.calling import name_inputs
 from tfs.export.derived import Derived
 from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import ModuleCalls
+from tfs.export.named_inputs import name_inputs
 from tfs.export.observed_signature import observed_signature
 from tfs.export.option_checks import (
     check_batch,

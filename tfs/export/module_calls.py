@@ -11,9 +11,10 @@ from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
-from tfs.export.calling import is_nested, name_outputs, run
+from tfs.export.calling import run
 from tfs.export.gradient_advice import gradient_advice
 from tfs.export.kept_state import KeptState
+from tfs.export.named_outputs import is_nested, name_outputs
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Value, Values, dtype_of, shape_of
 from tfs.runtime.guest.nested_values import Form, nesting

@@ -1,17 +1,13 @@
-"""Tries what of a module can be pickled, and says what to do about the rest."""
+"""Tries what of a module can be pickled; finds the values that cannot."""
 
 from __future__ import annotations
 
 import collections
 import functools
-import inspect
 import io
 import pickle
-import re
 import types
-import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,6 +16,7 @@ from torch.package._mangling import is_mangled
 
 from tfs.export.dependency_report import Action, Unsaved
 from tfs.export.module_origin import default_action
+from tfs.export.pickling_advice import advice_on
 
 _MOST_DEPTH: Final = 12
 _MOST_SHOWN: Final = 8
@@ -55,7 +52,7 @@ def unsaved_of(module: nn.Module) -> tuple[Unsaved, ...]:
     """Returns the attributes of a module that cannot be pickled, each at its place."""
     found: dict[str, Unsaved] = {}
     for path, value, error in _failing("model", module, set(), 0):
-        what, advice = _advice(path, value, error)
+        what, advice = advice_on(path, value, error)
         found.setdefault(path, Unsaved(path, what, advice))
         if len(found) == _MOST_SHOWN:
             break
@@ -145,108 +142,3 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
             (f"{path}.{name}", part)
             for name, part in getattr(value, "__dict__", {}).items()
         )
-
-
-def _advice(path: str, value: object, error: Exception) -> tuple[str, str]:
-    """Returns what a value is, and what its author can do about it."""
-    attribute = path.rpartition(".")[2]
-    if isinstance(value, types.FunctionType | type) and value.__module__ == "__main__":
-        place = getattr(__import__("__main__"), "__file__", None)
-        if place is None or not Path(place).is_file():
-            return (
-                f"{_shown(value)}, typed into an interactive session",
-                "move it into a .py file and import it",
-            )
-    if isinstance(value, torch.jit.ScriptFunction):
-        return (
-            "a scripted function, which no pickle takes",
-            f"call it by its name in forward instead of keeping it in {attribute}",
-        )
-    if isinstance(value, weakref.ReferenceType):
-        return (
-            "a weak reference",
-            f"keep the object itself in {attribute}, in a list if it is a module that "
-            "must not become a part, or set it anew in __setstate__",
-        )
-    if isinstance(value, torch.memory_format):
-        return (
-            f"{value}, which no pickle finds",
-            "write it where it is used",
-        )
-    if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
-        free = value.__code__.co_freevars
-        return (
-            f"a lambda{_where(value)}, which has no name to be found by",
-            _as_named("name", value.__module__, attribute, free),
-        )
-    if isinstance(value, types.FunctionType) and "<locals>" in value.__qualname__:
-        return (
-            f"{value.__qualname__}{_where(value)}, a function within another one",
-            _as_named(
-                value.__name__,
-                value.__module__,
-                attribute,
-                value.__code__.co_freevars,
-            ),
-        )
-    if isinstance(value, type) and "<locals>" in value.__qualname__:
-        function = value.__qualname__.partition(".<locals>")[0]
-        return (
-            f"an object of {value.__qualname__}{_where(value)}, a class within a "
-            "function",
-            f"move class {value.__name__} out of {function}, to the top of "
-            f"{value.__module__}; what it uses of {function} becomes arguments of its "
-            "__init__",
-        )
-    if isinstance(value, types.FunctionType | type):
-        return (
-            f"{_shown(value)}{_where(value)}: {error}",
-            f"a name at the top of {value.__module__} must lead to it; a module that "
-            "was imported again, or a decorator, put another object there",
-        )
-    if isinstance(value, types.ModuleType):
-        return (
-            f"the module {value.__name__}",
-            "import it at the top of the file or in the method that uses it, instead "
-            "of keeping it in an attribute",
-        )
-    return (
-        f"{_shown(value)}: {error}",
-        f"open or make it at its first use; leave {attribute} out of what "
-        f"{_owner(path)} saves by a __getstate__ that drops it",
-    )
-
-
-def _as_named(name: str, module: str, attribute: str, captured: tuple[str, ...]) -> str:
-    is_hook = re.match(r"_\w*hooks\[", attribute) is not None
-    text = f"write `def {name}(...):` at the top of {module} and " + (
-        "register that as the hook" if is_hook else f"keep that in {attribute}"
-    )
-    if captured:
-        text += (
-            f"; it uses {', '.join(captured)} of the function around it: pass them by "
-            f"functools.partial({name}, ...), or make it a method of the model"
-        )
-    return text
-
-
-def _owner(path: str) -> str:
-    return path.rpartition(".")[0] or "the model"
-
-
-def _where(value: types.FunctionType | type) -> str:
-    try:
-        file = inspect.getsourcefile(value)
-        line = (
-            value.__code__.co_firstlineno
-            if isinstance(value, types.FunctionType)
-            else inspect.getsourcelines(value)[1]
-        )
-    except (TypeError, OSError):
-        return ""
-    return f" ({Path(file).name}:{line})" if file else ""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

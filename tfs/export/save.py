@@ -142,21 +142,7 @@ def save(
 
     """
     base = os.fspath(base_path)
-    if isinstance(module, torch.export.ExportedProgram):
-        raise InvalidArgument(f"an ExportedProgram {OF_PROGRAMS}")
-    if isinstance(module, type) and issubclass(module, nn.Module):
-        name = module.__name__
-        raise InvalidArgument(f"{name} is a class: pass a module of it, {name}(...)")
-    if isinstance(module, Mapping):
-        raise InvalidArgument(
-            "weights alone cannot be called: pass the module, with "
-            "load_state_dict(weights) done, or name them weights= of save_python"
-        )
-    if not isinstance(module, nn.Module):
-        raise InvalidArgument(
-            f"{type(module).__name__} is no nn.Module; tfs.export.save_python takes a "
-            "class in a file"
-        )
+    _check_is_module(module)
     module = unwrapped(module)
     options = {
         DEFAULT_SIGNATURE: SignatureOptions(
@@ -193,6 +179,25 @@ def save(
         )
     log.info("event=version_exported path=%s platform=%s", final, platform)
     return final
+
+
+def _check_is_module(value: object) -> None:
+    """Refuses what authors pass in a module's place, with what to pass instead."""
+    if isinstance(value, torch.export.ExportedProgram):
+        raise InvalidArgument(f"an ExportedProgram {OF_PROGRAMS}")
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        name = value.__name__
+        raise InvalidArgument(f"{name} is a class: pass a module of it, {name}(...)")
+    if isinstance(value, Mapping):
+        raise InvalidArgument(
+            "weights alone cannot be called: pass the module, with "
+            "load_state_dict(weights) done, or name them weights= of save_python"
+        )
+    if not isinstance(value, nn.Module):
+        raise InvalidArgument(
+            f"{type(value).__name__} is no nn.Module; tfs.export.save_python takes a "
+            "class in a file"
+        )
 
 
 def _derived(

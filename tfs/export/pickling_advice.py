@@ -1,0 +1,149 @@
+"""What to tell an author about a value that cannot be pickled."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import weakref
+from pathlib import Path
+
+import torch
+
+
+def advice_on(path: str, value: object, error: Exception) -> tuple[str, str]:
+    """Returns what a value is that cannot be pickled, and what its author can do.
+
+    Args:
+        path: Where the module has it, such as ``model.head.activation``.
+        value: The innermost one that fails.
+        error: What pickling it raised.
+
+    """
+    attribute = path.rpartition(".")[2]
+    if isinstance(value, types.FunctionType):
+        return _on_function(value, attribute, error)
+    if isinstance(value, type):
+        return _on_class(value, error)
+    if isinstance(value, torch.jit.ScriptFunction):
+        return (
+            "a scripted function, which no pickle takes",
+            f"call it by its name in forward instead of keeping it in {attribute}",
+        )
+    if isinstance(value, weakref.ReferenceType):
+        return (
+            "a weak reference",
+            f"keep the object itself in {attribute}, in a list if it is a module that "
+            "must not become a part, or set it anew in __setstate__",
+        )
+    if isinstance(value, torch.memory_format):
+        return (
+            f"{value}, which no pickle finds",
+            "write it where it is used",
+        )
+    if isinstance(value, types.ModuleType):
+        return (
+            f"the module {value.__name__}",
+            "import it at the top of the file or in the method that uses it, instead "
+            "of keeping it in an attribute",
+        )
+    return (
+        f"{_shown(value)}: {error}",
+        f"open or make it at its first use; leave {attribute} out of what "
+        f"{_owner(path)} saves by a __getstate__ that drops it",
+    )
+
+
+def _on_function(
+    value: types.FunctionType, attribute: str, error: Exception
+) -> tuple[str, str]:
+    if _is_typed_in(value):
+        return _on_typed_in(value)
+    captured = value.__code__.co_freevars
+    if value.__name__ == "<lambda>":
+        return (
+            f"a lambda{_where(value)}, which has no name to be found by",
+            _as_named("name", value.__module__, attribute, captured),
+        )
+    if "<locals>" in value.__qualname__:
+        return (
+            f"{value.__qualname__}{_where(value)}, a function within another one",
+            _as_named(value.__name__, value.__module__, attribute, captured),
+        )
+    return _on_other_object(value, error)
+
+
+def _on_class(value: type, error: Exception) -> tuple[str, str]:
+    if _is_typed_in(value):
+        return _on_typed_in(value)
+    if "<locals>" in value.__qualname__:
+        function = value.__qualname__.partition(".<locals>")[0]
+        return (
+            f"an object of {value.__qualname__}{_where(value)}, a class within a "
+            "function",
+            f"move class {value.__name__} out of {function}, to the top of "
+            f"{value.__module__}; what it uses of {function} becomes arguments of its "
+            "__init__",
+        )
+    return _on_other_object(value, error)
+
+
+def _is_typed_in(value: types.FunctionType | type) -> bool:
+    """Whether no file holds the definition."""
+    if value.__module__ != "__main__":
+        return False
+    place = getattr(__import__("__main__"), "__file__", None)
+    return place is None or not Path(place).is_file()
+
+
+def _on_typed_in(value: types.FunctionType | type) -> tuple[str, str]:
+    return (
+        f"{_shown(value)}, typed into an interactive session",
+        "move it into a .py file and import it",
+    )
+
+
+def _on_other_object(
+    value: types.FunctionType | type, error: Exception
+) -> tuple[str, str]:
+    """Advises on a name that leads to another object than the one that is used."""
+    return (
+        f"{_shown(value)}{_where(value)}: {error}",
+        f"a name at the top of {value.__module__} must lead to it; a module that "
+        "was imported again, or a decorator, put another object there",
+    )
+
+
+def _as_named(name: str, module: str, attribute: str, captured: tuple[str, ...]) -> str:
+    is_hook = re.match(r"_\w*hooks\[", attribute) is not None
+    text = f"write `def {name}(...):` at the top of {module} and " + (
+        "register that as the hook" if is_hook else f"keep that in {attribute}"
+    )
+    if captured:
+        text += (
+            f"; it uses {', '.join(captured)} of the function around it: pass them by "
+            f"functools.partial({name}, ...), or make it a method of the model"
+        )
+    return text
+
+
+def _owner(path: str) -> str:
+    return path.rpartition(".")[0] or "the model"
+
+
+def _where(value: types.FunctionType | type) -> str:
+    try:
+        file = inspect.getsourcefile(value)
+        line = (
+            value.__code__.co_firstlineno
+            if isinstance(value, types.FunctionType)
+            else inspect.getsourcelines(value)[1]
+        )
+    except (TypeError, OSError):
+        return ""
+    return f" ({Path(file).name}:{line})" if file else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
