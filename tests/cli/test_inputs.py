@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,6 +51,44 @@ def test_json_takes_the_signatures_dtype(tmp_path: Path) -> None:
     assert _dtypes(found) == {"x": "float32", "n": "uint8"}
 
 
+def test_json_comes_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what another program makes."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("[[1, 2]]"))
+    assert _dtypes(read_inputs(["x=-"], {"x": "float32"})) == {"x": "float32"}
+
+
+def _huge_header() -> bytes:
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d,)}" % (1 << 50)
+    return b"\x93NUMPY\x01\x00\x76\x00" + text.ljust(117) + b"\n"
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"", b"PK\x03\x04", b"\x93NUMPY", b"text", _huge_header()],
+    ids=["empty", "no archive", "cut off", "text", "huge"],
+)
+def test_files_that_are_no_arrays_are_refused(tmp_path: Path, contents: bytes) -> None:
+    """Whatever numpy raises, one line names the input."""
+    path = tmp_path / "x.npy"
+    path.write_bytes(contents)
+    with pytest.raises(InvalidArgument, match="--input x: "):
+        read_inputs([f"x={path}"], {})
+
+
+def test_an_archive_of_arrays_is_told_from_an_array(tmp_path: Path) -> None:
+    """Which of its arrays is meant, nobody said."""
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+    path = (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(InvalidArgument, match="archive of arrays"):
+        read_inputs([f"x={path}"], {})
+
+
+def test_lists_within_too_many_lists_are_refused() -> None:
+    """They are no crash of the command."""
+    with pytest.raises(InvalidArgument, match="--input x: lists within too many lists"):
+        read_inputs(["x=" + "[" * 100_000 + "]" * 100_000], {})
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
 def test_types_that_numpy_lacks_are_sent_all_the_same(
     tmp_path: Path, dtype: str
@@ -79,7 +118,7 @@ def test_json_without_a_signature_takes_the_usual_dtype() -> None:
         (["x=1", "x=2"], "there twice"),
         (["x=none.npy"], "--input x: none.npy: No such file"),
         (["x=[1,"], "--input x: no JSON.*; write NAME=FILE.npy"),
-        (["x=1,2"], "--input x: no JSON.*, or NAME=JSON such as"),
+        (["x=1,2"], "--input x: no JSON.*, NAME=JSON such as"),
         (["x=[[1],[1,2]]"], "--input x: its lists differ in length"),
         (['x=["a"]'], "--input x: 'a' is no number"),
         (["x=[1, null]"], "--input x: None is no number"),

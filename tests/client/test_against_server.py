@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tfs.client import AsyncClient, Client, RetryPolicy
 from tfs.client.arguments import CHANNEL_OPTIONS
 from tfs.core.call import Call, ListenerOptions, Method
 from tfs.core.errors import (
+    Cancelled,
     Code,
     DeadlineExceeded,
     Internal,
@@ -38,9 +40,11 @@ class Answers:
     def __init__(self) -> None:
         self.errors: list[ServingError | None] = []
         self.num_attempts = 0
+        self.on_call: Callable[[], object] = lambda: None
 
     def __call__(self, call: Call) -> None:
         self.num_attempts += 1
+        self.on_call()
         if not self.errors:
             call.reply(bytes(call.message[::-1]))
             return
@@ -238,6 +242,76 @@ def test_an_asyncio_client_follows_its_callers_from_loop_to_loop(address: str) -
         others.call_soon_threadsafe(others.stop)
         thread.join()
         others.close()
+
+
+def test_closing_an_asyncio_client_fails_its_calls(
+    address: str, answers: Answers
+) -> None:
+    """Nobody cancelled the tasks that made them: they get an error like any other."""
+    answers.errors = [None]
+
+    async def main() -> None:
+        client = AsyncClient(address)
+        begun = asyncio.Event()
+        answers.on_call = partial(
+            asyncio.get_running_loop().call_soon_threadsafe, begun.set
+        )
+        task = asyncio.create_task(client.send(PATH, b"abc"))
+        await begun.wait()
+        await client.close()
+        with pytest.raises(Cancelled, match="closed"):
+            await task
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_is_cancelled_though_its_client_is_closed(
+    address: str, answers: Answers
+) -> None:
+    """Who cancels a task waits for it to end so."""
+    answers.errors = [None]
+
+    async def main() -> None:
+        client = AsyncClient(address)
+        begun = asyncio.Event()
+        answers.on_call = partial(
+            asyncio.get_running_loop().call_soon_threadsafe, begun.set
+        )
+        task = asyncio.create_task(client.send(PATH, b"abc"))
+        await begun.wait()
+        task.cancel()
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_an_asyncio_client_closed_in_a_pause_tries_no_more(
+    address: str, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call fails as its last try did, not with an error of grpcio's own."""
+    answers.errors = [Unavailable("busy", retry_after_s=0.01)]
+
+    async def main() -> None:
+        client = AsyncClient(address)
+
+        async def pause(_: float) -> None:
+            await client.close()
+
+        monkeypatch.setattr("tfs.client.aio.asyncio.sleep", pause)
+        with pytest.raises(Unavailable, match="busy"):
+            await client.send(PATH, b"abc")
+
+    asyncio.run(main())
+    assert answers.num_attempts == 1
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_port_that_there_is_not_is_refused(kind: type[Client | AsyncClient]) -> None:
+    """The resolver would take it modulo 65,536, and call somebody else."""
+    with pytest.raises(InvalidArgument, match="no port beyond 65535"):
+        kind("127.0.0.1:65536")
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

@@ -215,6 +215,35 @@ def test_contents_that_do_not_fit_are_refused() -> None:
         read_tensor(tensor, "x")
 
 
+@pytest.mark.parametrize("sizes", [[-1], [2, -3], [1 << 62, 0, 4], [1 << 40, 1 << 40]])
+@pytest.mark.parametrize("dtype", [types_pb2.DT_FLOAT, types_pb2.DT_STRING])
+def test_shapes_that_there_cannot_be_are_refused(
+    sizes: list[int], dtype: types_pb2.DataType
+) -> None:
+    """Whatever numpy says of them: the caller expects errors of ours."""
+    tensor = tensor_pb2.TensorProto(dtype=dtype)
+    for size in sizes:
+        tensor.tensor_shape.dim.add(size=size)
+    with pytest.raises(InvalidArgument, match="output 'x'"):
+        read_tensor(tensor, "x")
+
+
+def test_values_beyond_their_dtype_are_refused() -> None:
+    """A typed field is wider than some that it is for."""
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_INT8, int_val=[300])
+    with pytest.raises(InvalidArgument, match="output 'x'"):
+        read_tensor(tensor, "x")
+
+
+def test_arrays_of_numpys_new_strings_are_sent() -> None:
+    """Strings of variable length are strings."""
+    dtypes = pytest.importorskip("numpy.dtypes")
+    if not hasattr(dtypes, "StringDType"):
+        pytest.skip("numpy 2 has them")
+    array = np.array([["a", "\u00fc"]], dtype=dtypes.StringDType())
+    assert sent(array).tolist() == [[b"a", b"\xc3\xbc"]]
+
+
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
 def test_arrays_of_ml_dtypes_are_sent(name: str) -> None:
     """Where that package gives numpy the type, it has a wire form."""

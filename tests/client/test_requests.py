@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from tfs.client.arrays import Typed
-from tfs.client.requests import Target, predict, read_reply, regress
+from tfs.client.requests import (
+    Target,
+    classify,
+    metadata,
+    predict,
+    read_reply,
+    regress,
+    status,
+)
 from tfs.core.errors import InvalidArgument, Unknown
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2, regression_pb2
@@ -74,3 +84,34 @@ def test_a_reply_that_is_none_is_an_error_of_ours() -> None:
     """Something else listens there; nobody should have to catch protobuf's errors."""
     with pytest.raises(Unknown, match=r"the reply to .*Predict cannot be parsed"):
         read_reply(predict(Target("m"), {}), b"\xff" * 9)
+
+
+HALF = "\ud800"
+"""Of a surrogate pair: JSON can hold it, and UTF-8 cannot."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: predict(Target(HALF), {}),
+        lambda: predict(Target("m", label=HALF), {}),
+        lambda: predict(Target("m"), {HALF: [1]}),
+        lambda: predict(Target("m"), {"x": [HALF]}),
+        lambda: predict(Target("m"), {}, [HALF]),
+        lambda: classify(Target("m"), [{HALF: 1}]),
+        lambda: regress(Target("m"), [{"x": HALF}]),
+        lambda: status(Target(HALF)),
+        lambda: metadata(Target(HALF)),
+    ],
+)
+def test_text_that_is_not_unicode_is_refused(make: Callable[[], object]) -> None:
+    """By an error of ours, that shows it."""
+    with pytest.raises(InvalidArgument, match=r"\\ud800"):
+        make()
+
+
+def test_a_state_that_is_not_known_here_is_an_error_of_ours() -> None:
+    """A newer server may have more of them."""
+    reply = b"\x0a\x04\x08\x01\x10\x63"  # version 1, state 99
+    with pytest.raises(Unknown):
+        read_reply(status(Target("m")), reply)

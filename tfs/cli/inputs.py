@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-_FORMS: Final = "NAME=FILE.npy, NAME=FILE.json, or NAME=JSON such as x=[[1,2],[3,4]]"
+_FORMS: Final = (
+    "NAME=FILE.npy, NAME=FILE.json, NAME=JSON such as x=[[1,2],[3,4]], or NAME=- for "
+    "JSON from standard input"
+)
 HELP: Final = f"an input: {_FORMS}"
 
 
@@ -71,6 +76,8 @@ def read_json(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"{where}: no JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{where}: lists within too many lists") from error
 
 
 def _read(name: str, value: str, dtype: str | None) -> object:
@@ -80,6 +87,9 @@ def _read(name: str, value: str, dtype: str | None) -> object:
             return _read_array(value, dtype, name)
         if value.endswith(".json"):
             text = Path(value).read_text(encoding="utf-8-sig")
+            return _read_json(text, dtype, name, where)
+        if value == "-":
+            text = sys.stdin.read()
             return _read_json(text, dtype, name, where)
         if not value.lstrip().startswith(("[", "{", '"')) and Path(value).is_file():
             raise ValueError(f"{value} is neither a .npy nor a .json file")
@@ -92,7 +102,7 @@ def _read(name: str, value: str, dtype: str | None) -> object:
         raise InvalidArgument(f"{where}: {what}") from error
     except OSError as error:
         raise InvalidArgument(f"{where}: {value}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         raise InvalidArgument(f"{where}: {error}") from error
 
 
@@ -114,7 +124,14 @@ def _read_array(path: str, dtype: str | None, name: str) -> object:
     from tfs.client.arrays import Typed, converted
     from tfs.client.narrow_floats import NARROW_FLOATS, decode
 
-    array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    try:
+        with open(path, "rb") as file:  # which numpy leaves open if it is damaged
+            loaded = np.load(file, allow_pickle=False)
+    except (EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(loaded, np.ndarray):
+        raise ValueError(f"{path} is an archive of arrays (.npz), not one array")
+    array: npt.NDArray[Any] = loaded
     if dtype not in NARROW_FLOATS:
         if dtype in (None, "string") or array.dtype not in (np.float64, np.int64):
             return array

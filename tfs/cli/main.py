@@ -49,13 +49,17 @@ COMMANDS: Final = (
 )
 """Modules with ``add_parser(subparsers)``; imports of weight happen when they run."""
 
+_INTERRUPTED: Final = 130
+"""What shells call a command that Ctrl-C ended."""
+
 _BESIDE: Final = ("sources", "managers", "batching")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code.
 
-    0 is success, 1 a failure that was explained in one line, 2 a wrong command line.
+    0 is success, 1 a failure that was explained in one line, 2 a wrong command line, 130
+    an end by Ctrl-C.
     """
     problem = misplaced_package()
     if problem:
@@ -120,6 +124,8 @@ def _run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except BrokenPipeError:  # the reader of a table is gone: not worth a traceback
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

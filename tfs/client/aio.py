@@ -29,6 +29,7 @@ from tfs.client.results import (
     VersionStatus,
 )
 from tfs.client.retry import Attempts, RetryPolicy
+from tfs.core.errors import Cancelled
 
 R = TypeVar("R")
 
@@ -179,7 +180,7 @@ class AsyncClient:
         return await self._call(Rpc(method, message, bytes), timeout_s, idempotent)
 
     async def close(self) -> None:
-        """Closes the channels of all loops; calls in flight are cancelled. Idempotent."""
+        """Closes the channels of all loops; calls in flight fail (Cancelled). Idempotent."""
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, {}
@@ -218,12 +219,19 @@ class AsyncClient:
                 reply = await call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
                 error = read_error(rpc_error, self._address)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._closed and (task is None or not task.cancelling()):
+                    raise Cancelled("the client was closed") from None
+                raise  # the caller's own doing
             else:
                 return read_reply(what, reply)
             pause_s = attempts.pause_after(error)
             if pause_s is None:
                 raise error
             await asyncio.sleep(pause_s)
+            if self._closed:
+                raise error
 
     def _open(self) -> grpc.aio.Channel:
         """Returns the running loop's channel."""

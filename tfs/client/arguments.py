@@ -16,6 +16,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
+_LAST_PORT: Final = 65_535
 _LONGEST_S: Final = 1e9
 """Longest timeout that is passed on: at some ten times as much grpcio's clock
 overflows, and the call ends at once."""
@@ -26,10 +27,14 @@ def checked_address(address: str) -> str:
 
     Raises:
         InvalidArgument: There is none; grpcio would say so at the first call, at length.
+            Or a port that there is not: that would be another one, modulo 65,536.
 
     """
     if not address:
         raise InvalidArgument("no address; give host:port or unix:/path")
+    port = address.rpartition(":")[2]
+    if port.isdecimal() and int(port) > _LAST_PORT and not address.startswith("unix:"):
+        raise InvalidArgument(f"{address}: there is no port beyond {_LAST_PORT}")
     return address
 
 

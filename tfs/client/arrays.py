@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
@@ -131,11 +132,22 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
     bfloat16 and float8, which numpy does not have, come as the same numbers in float32.
 
     Raises:
-        InvalidArgument: A dtype numpy does not have, or contents that do not fit.
+        InvalidArgument: A dtype numpy does not have, a shape or contents that do not fit.
 
     """
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
-    size = int(np.prod(shape, dtype=np.int64))
+    if tensor.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+        raise InvalidArgument(f"output {name!r} has no shape of its own")
+    try:
+        return _read_shaped(tensor, shape, name)
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise InvalidArgument(f"output {name!r} cannot be read: {error}") from error
+
+
+def _read_shaped(
+    tensor: tensor_pb2.TensorProto, shape: tuple[int, ...], name: str
+) -> Array:
+    size = math.prod(shape)
     if tensor.dtype == types_pb2.DT_STRING:
         strings = np.empty(size, dtype=object)
         given = _strings(tensor, size, name)
@@ -184,7 +196,7 @@ def _elements(
     name: str,
 ) -> Array:
     """Returns the raw content if there is any, else the typed field's values."""
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
     if tensor.tensor_content:
         if len(tensor.tensor_content) != size * dtype.itemsize:
             raise InvalidArgument(f"output {name!r}: content does not fit {shape}")
@@ -238,7 +250,7 @@ def as_array(
 
     """
     if isinstance(value, np.ndarray):
-        return value
+        return value.astype(object) if value.dtype.kind == "T" else value
     try:
         try:
             array = np.asarray(value)
@@ -281,7 +293,10 @@ def as_bytes(item: object, name: str) -> bytes:
 
     """
     if isinstance(item, str):
-        return item.encode()
+        try:
+            return item.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"input {name!r}: {error}") from error
     if isinstance(item, bytes):
         return item
     raise InvalidArgument(f"input {name!r}: {type(item).__name__} cannot be sent")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -100,6 +100,18 @@ class Rpc(Generic[R]):
     read: Callable[[bytes], R]
 
 
+@contextlib.contextmanager
+def _refusing_what_is_no_text() -> Iterator[None]:
+    """Names halves of surrogate pairs, which JSON and file names can hold."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{error.object[:40]!r} is no text that can be sent: it is not Unicode"
+        ) from error
+
+
+@_refusing_what_is_no_text()
 def predict(
     target: Target, inputs: Mapping[str, object], outputs: Sequence[str] = ()
 ) -> Rpc[Prediction]:
@@ -113,6 +125,7 @@ def predict(
     return Rpc(PREDICT, request.SerializeToString(), _read_prediction)
 
 
+@_refusing_what_is_no_text()
 def classify(
     target: Target, examples: Sequence[Features], context: Features | None = None
 ) -> Rpc[Classification]:
@@ -123,6 +136,7 @@ def classify(
     return Rpc(CLASSIFY, request.SerializeToString(), _read_classification)
 
 
+@_refusing_what_is_no_text()
 def regress(
     target: Target, examples: Sequence[Features], context: Features | None = None
 ) -> Rpc[Regression]:
@@ -133,6 +147,7 @@ def regress(
     return Rpc(REGRESS, request.SerializeToString(), _read_regression)
 
 
+@_refusing_what_is_no_text()
 def metadata(target: Target) -> Rpc[ModelMetadata]:
     """Returns the call that asks for a version's signatures."""
     request = get_model_metadata_pb2.GetModelMetadataRequest(
@@ -142,6 +157,7 @@ def metadata(target: Target) -> Rpc[ModelMetadata]:
     return Rpc(METADATA, request.SerializeToString(), _read_metadata)
 
 
+@_refusing_what_is_no_text()
 def status(target: Target) -> Rpc[tuple[VersionStatus, ...]]:
     """Returns the call that asks for the states of a model's versions."""
     request = get_model_status_pb2.GetModelStatusRequest()
@@ -175,13 +191,14 @@ def read_reply(what: Rpc[R], reply: bytes) -> R:
     """Returns the result in a reply.
 
     Raises:
-        Unknown: It cannot be parsed: what answers there is not a model server.
+        Unknown: It cannot be parsed: what answers there is not a model server, or a newer
+            one that names states or dtypes of which this client does not know.
         InvalidArgument: It holds a dtype that numpy does not have.
 
     """
     try:
         return what.read(reply)
-    except DecodeError as error:
+    except (DecodeError, ValueError) as error:
         raise Unknown(
             f"the reply to {what.method} cannot be parsed: {error}"
         ) from error
