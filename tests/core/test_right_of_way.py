@@ -1,6 +1,17 @@
 from __future__ import annotations
 
-from tfs.core.right_of_way import LONGEST_WAIT_S, WORK_S, RightOfWay
+import pytest
+
+from tfs.core.right_of_way import (
+    ALLOWANCE_S,
+    LONGEST_WAIT_S,
+    PAUSE_S,
+    SLICE_S,
+    WORK_S,
+    RightOfWay,
+)
+
+PORTION_S = 0.0001
 
 
 class Road:
@@ -10,8 +21,14 @@ class Road:
         self.now_s = 100.0
         self.num_sleeps = 0
         self.free_at_s = 0.0
+        self.has_requests = False
+        self.serves_nobody = False
         self.way = RightOfWay(lambda: self.now_s, self._sleep)
-        self.forget = self.way.note_answerer(lambda: self.now_s < self.free_at_s)
+        self.forget = self.way.note_answerer(
+            lambda: self.now_s < self.free_at_s,
+            lambda: self.has_requests,
+            lambda: self.serves_nobody,
+        )
 
     def _sleep(self, duration_s: float) -> None:
         self.num_sleeps += 1
@@ -21,6 +38,14 @@ class Road:
         """Returns how long one call of `make_way` took."""
         begun_s = self.now_s
         self.way.make_way()
+        return self.now_s - begun_s
+
+    def work(self, work_s: float) -> float:
+        """Returns how long so much work takes, done in small portions."""
+        begun_s = self.now_s
+        for _ in range(round(work_s / PORTION_S)):
+            self.now_s += PORTION_S
+            self.way.make_way()
         return self.now_s - begun_s
 
 
@@ -71,3 +96,57 @@ def test_a_server_that_ended_is_waited_for_no_more() -> None:
     road.free_at_s = float("inf")
     road.forget()
     assert road.seconds_lost() == 0
+
+
+def test_beside_requests_a_load_works_for_a_small_share_of_the_time() -> None:
+    """Each request that comes beside one that works is late."""
+    road = Road()
+    road.has_requests = True
+    assert road.work(0.01) == pytest.approx(0.01 / SLICE_S * (SLICE_S + PAUSE_S))
+    assert road.way.paced_s == pytest.approx(0.01 / SLICE_S * PAUSE_S)
+
+
+def test_a_load_is_paced_while_requests_came_lately() -> None:
+    """They come back; but not where none came for a minute."""
+    road = Road()
+    road.has_requests = True
+    road.way.make_way()
+    road.has_requests = False
+    assert road.work(0.01) > 0.05
+    road.now_s += 100.0
+    assert road.work(0.01) == pytest.approx(0.01)
+
+
+def test_a_server_that_is_busy_without_requests_paces_nothing() -> None:
+    """A thousand versions keep its loop busy, and are to come up soon."""
+    road = Road()
+    road.free_at_s = road.now_s + 0.001
+    road.work(1.0)
+    assert road.way.paced_s == 0
+
+
+def test_what_has_much_to_do_is_paced_for_a_bounded_time() -> None:
+    """Half a second more to do, and a quarter longer."""
+    road = Road()
+    road.has_requests = True
+    assert road.work(10.0) <= (10.0 + ALLOWANCE_S) * 1.25 + PAUSE_S
+
+
+def test_nothing_is_paced_while_nobody_is_served() -> None:
+    """Between two versions of the only model, requests wait for the load."""
+    road = Road()
+    road.has_requests = True
+    road.work(0.01)
+    paced_s, road.serves_nobody = road.way.paced_s, True
+    assert not road.way.has_traffic()
+    road.work(0.01)
+    assert road.way.paced_s == paced_s
+
+
+def test_a_long_portion_is_followed_by_one_pause() -> None:
+    """What a module's import takes cannot be divided, and is not to be doubled."""
+    road = Road()
+    road.has_requests = True
+    road.work(SLICE_S)
+    road.now_s += 3.0
+    assert road.seconds_lost() == pytest.approx(PAUSE_S)

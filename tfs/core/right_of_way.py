@@ -11,6 +11,16 @@ the lock, is put on the core where this thread goes on (an idle virtual core cou
 taken), and waits there for 0.9 ms although it asked for a short slice. A thread that
 sleeps for an instant between two portions lets it in.
 
+Where requests come, a load is *paced* as well: it works for half a millisecond and pauses
+for three. A request that arrives while a load works pays for it, whatever priorities
+there are: it gets a core late, or the wrong one, or one of two that share their parts. A
+load that works whenever nothing is answered meets every request; one that is paced meets
+one of seven. It takes a few times as long for it, which is a tenth of a second where
+there is little to do. Where there is much, pauses come out of an allowance of half a
+second, which grows by a fifth of the time: a load takes at most five eighths of a second
+and a quarter longer than without traffic. All threads of a process that load share its
+slices and its allowance.
+
 There is one per process, like the lock. In a worker, what answers requests is its server
 (``tfs/runtime/process/load_sign.py``). Where nothing does, in library use, asking costs
 next to nothing and never waits.
@@ -24,6 +34,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 LONGEST_WAIT_S: Final = 0.004
@@ -33,12 +44,30 @@ versions."""
 WORK_S: Final = 0.010
 """After a pause in vain (requests went on), no thread pauses again for so long."""
 
+SLICE_S: Final = 0.0005
+"""So long a load works beside traffic before it pauses, where its portions allow it."""
+
+PAUSE_S: Final = 0.003
+"""So long it pauses then."""
+
+ALLOWANCE_S: Final = 0.5
+"""Pauses that loads may make at once."""
+
+_ALLOWED_SHARE: Final = 0.2  # of all time, beyond that
+
 # One request is followed by others for about this long. It is by chance that one is being
 # answered when a load asks: a load that sleeps between portions only after it saw one has
 # done its worst by then.
 _TRAFFIC_S: Final = 60.0
 _LOOK_S: Final = 0.0003  # each look takes the lock itself
 _BREATH_S: Final = 0.00002  # long enough for a thread that waits to get the lock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answerer:
+    is_answering: Callable[[], bool]
+    has_requests: Callable[[], bool]
+    serves_nobody: Callable[[], bool]
 
 
 class RightOfWay:
@@ -54,42 +83,86 @@ class RightOfWay:
     ) -> None:
         self._now = now
         self._sleep = sleep
-        self._answerers: tuple[Callable[[], bool], ...] = ()
+        self._answerers: tuple[_Answerer, ...] = ()
+        self._lock_wanted_until_s = 0.0
         self._traffic_until_s = 0.0
         self._work_until_s = 0.0
+        self._resumed_s = 0.0
+        self._worked_s = 0.0
+        self._allowance_s = ALLOWANCE_S
+        self._allowed_at_s = 0.0
+        self.paced_s = 0.0
+        """How long its loads have been paced so far, not counting waits for answers."""
 
-    def note_answerer(self, is_answering: Callable[[], bool]) -> Callable[[], None]:
+    def note_answerer(
+        self,
+        is_answering: Callable[[], bool],
+        has_requests: Callable[[], bool] | None = None,
+        serves_nobody: Callable[[], bool] = lambda: False,
+    ) -> Callable[[], None]:
         """Has loads wait for a server; returns what takes that back.
 
         Args:
-            is_answering: Whether it works on requests; quick, called on any thread.
+            is_answering: Whether it does something that loads wait for; quick, called
+                on any thread.
+            has_requests: Whether there is a request, for which, and for a minute after
+                which, loads are paced; likewise. None: as ``is_answering``.
+            serves_nobody: Whether it waits for loads itself, which are not paced then;
+                likewise.
 
         """
-        self._answerers = (*self._answerers, is_answering)
+        answerer = _Answerer(is_answering, has_requests or is_answering, serves_nobody)
+        self._answerers = (*self._answerers, answerer)
 
         def forget() -> None:
             self._answerers = tuple(
-                each for each in self._answerers if each is not is_answering
+                each for each in self._answerers if each is not answerer
             )
 
         return forget
 
-    def make_way(self) -> None:
-        """Blocks while requests are answered, for 4 ms at most.
+    def has_traffic(self) -> bool:
+        """Returns whether loads are to be paced. Any thread.
 
-        Call it between portions of work of a few tenths of a millisecond, holding no lock
-        that a request could wait for, and never on a thread that answers.
+        That is, whether there is a request, or was one within the last minute, as far as
+        anybody asked while there was, and something that serves.
+        """
+        now_s = self._now()
+        if any(each.has_requests() for each in self._answerers):
+            self._traffic_until_s = now_s + _TRAFFIC_S
+        return now_s < self._traffic_until_s and not all(
+            each.serves_nobody() for each in self._answerers
+        )
+
+    def make_way(self) -> None:
+        """Blocks while requests are answered, and paces its caller where some came.
+
+        For 7 ms at most. Call it between portions of work of a few tenths of a
+        millisecond, holding no lock that a request could wait for, and never on a thread
+        that answers.
         """
         if not self._answerers:
             return
         now_s = self._now()
+        self._worked_s += now_s - self._resumed_s
+        is_paced = self._worked_s >= SLICE_S and self.has_traffic()
+        if is_paced and self._takes_allowance(now_s):
+            self._sleep(PAUSE_S)
+            self.paced_s += PAUSE_S
+            self._worked_s = 0.0
+        self._wait()
+        self._resumed_s = self._now()
+
+    def _wait(self) -> None:
+        """Blocks while requests are answered, for 4 ms at most."""
+        now_s = self._now()
         if not self._is_answering():
-            if now_s < self._traffic_until_s:
+            if now_s < self._lock_wanted_until_s:
                 # A thread that woke up to read the next request is not seen here until
                 # it has the lock, and a core.
                 self._sleep(_BREATH_S)
             return
-        self._traffic_until_s = now_s + _TRAFFIC_S
+        self._lock_wanted_until_s = now_s + _TRAFFIC_S
         if now_s < self._work_until_s:
             return
         limit_s = now_s + LONGEST_WAIT_S
@@ -100,10 +173,26 @@ class RightOfWay:
                 return
             self._sleep(_LOOK_S)
 
+    def _takes_allowance(self, now_s: float) -> bool:
+        """Takes a pause out of the allowance; returns whether there was enough."""
+        grown_s = (now_s - self._allowed_at_s) * _ALLOWED_SHARE
+        self._allowed_at_s = now_s
+        self._allowance_s = min(ALLOWANCE_S, self._allowance_s + grown_s)
+        if self._allowance_s < PAUSE_S:
+            return False
+        self._allowance_s -= PAUSE_S
+        return True
+
     def _is_answering(self) -> bool:
-        return any(is_answering() for is_answering in self._answerers)
+        return any(each.is_answering() for each in self._answerers)
 
 
 _of_process: Final = RightOfWay()
 note_answerer: Final = _of_process.note_answerer
 make_way: Final = _of_process.make_way
+has_traffic: Final = _of_process.has_traffic
+
+
+def paced_s() -> float:
+    """Returns how long this process's loads have been paced so far."""
+    return _of_process.paced_s

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.right_of_way import has_traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.dlmopen import dlmopen_probe
@@ -112,6 +113,7 @@ class Interpreters:
                     keeps_templates=options.keeps_templates,
                     is_urgent=is_urgent,
                     is_answering=is_answering,
+                    has_traffic=has_traffic,
                 ),
                 zygote,
             )

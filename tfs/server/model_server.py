@@ -187,7 +187,9 @@ class ModelServer:
             self._spare_memory.note_scarcity,
         )
         self._let_load = note_answerer(
-            lambda: self._gate.is_entered or self._loop.busy_since_s is not None
+            lambda: self._gate.is_entered or self._loop.busy_since_s is not None,
+            lambda: self._gate.is_entered,
+            lambda: self._manager.disturbs_nobody,
         )
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()

@@ -14,7 +14,7 @@ from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.guest.slab import HOST_ANSWERS, NUM_SLOTS, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, NUM_SLOTS, HostTraffic, Slab
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
@@ -47,25 +47,28 @@ def slab() -> Iterator[Slab]:
 
 def test_the_sign_follows_the_requests_while_something_is_loaded(slab: Slab) -> None:
     """After every round; with the last load it is taken down, and costs nothing more."""
-    loop, is_answering = ServingLoop(FakeClock()), [True]
-    sign = LoadSign(loop, slab, lambda: is_answering[0])
+    loop, is_answering, has_traffic = ServingLoop(FakeClock()), [True], [True]
+    sign = LoadSign(loop, slab, lambda: is_answering[0], lambda: has_traffic[0])
     loop.step()
-    assert slab.words[HOST_ANSWERS] == 0
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
     sign.begin()
     sign.begin()
     loop.step()
-    assert slab.words[HOST_ANSWERS] == 1
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.NOW
     is_answering[0] = False
     loop.step()
-    assert slab.words[HOST_ANSWERS] == 0
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.LATELY
+    has_traffic[0] = False
+    loop.step()
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
     is_answering[0] = True
     sign.end()
     loop.step()
-    assert slab.words[HOST_ANSWERS] == 1
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.NOW
     sign.end()
-    assert slab.words[HOST_ANSWERS] == 0
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
     loop.step()
-    assert slab.words[HOST_ANSWERS] == 0
+    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
     sign.end(0)  # a worker that died had nothing to do
 
 

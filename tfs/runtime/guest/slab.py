@@ -2,7 +2,7 @@
 
     bytes 0..63      counters: requests (host), started and replies (worker); then the
                      thread a worker is to bring to its core before it rings, or 0 (host);
-                     then whether the host answers requests, any worker's, or 0 (host)
+                     then whether the host has requests, any worker's (host)
     from byte 64 on  four words per slot, where calls overlap (see below)
     slot 0, slot 1   request words | reply words | input area | output area
 
@@ -30,6 +30,7 @@ one for the deadline (monotonic nanoseconds, 0 for none).
 from __future__ import annotations
 
 import array
+import enum
 import fcntl
 import mmap
 import os
@@ -48,7 +49,16 @@ REQUESTS: Final = 0
 STARTED: Final = 1
 REPLIES: Final = 2
 FOLLOWER: Final = 3
-HOST_ANSWERS: Final = 4
+HOST_TRAFFIC: Final = 4
+
+
+class HostTraffic(enum.IntEnum):
+    """Whether the host has requests, as a worker that loads is shown."""
+
+    NONE = 0
+    LATELY = 1
+    NOW = 2
+
 
 REQUEST_WORDS: Final = 5
 REPLY_WORDS: Final = 4

@@ -10,12 +10,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import torch
 
 from tfs.core.errors import ServingError, serving_error
-from tfs.core.right_of_way import note_answerer
+from tfs.core.right_of_way import note_answerer, paced_s
 from tfs.core.thread_priority import answer_later, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.brief_work import BriefWork
@@ -27,7 +28,7 @@ from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import copy
-from tfs.runtime.guest.slab import HOST_ANSWERS, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
 from tfs.runtime.guest.traces.clean_slate import CleanSlate
 from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.version_files import unreadable
@@ -86,13 +87,14 @@ class WorkerControl:
         }
         self._sessions: SessionGuest | None = None
         self._slate: CleanSlate | None = None
-        self._brief_work = BriefWork()
+        # Pauses say nothing of how much there is to do, or of the host's idle time.
+        self._brief_work = BriefWork(lambda: monotonic() - paced_s())
         self._makes_way = False
         self._has_run_code = False  # a model's, on this thread: what it set is not seen
 
     def start(self) -> None:
         """Starts the control thread."""
-        note_answerer(self._host_answers)
+        note_answerer(self._host_answers, self._host_has_traffic)
         threading.Thread(target=self._run, name="worker-control", daemon=True).start()
 
     def start_warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
@@ -149,7 +151,10 @@ class WorkerControl:
 
     def _host_answers(self) -> bool:
         # What is loaded on the control thread is in a hurry: it follows a crash.
-        return self._makes_way and self._slab.words[HOST_ANSWERS] != 0
+        return self._makes_way and self._slab.words[HOST_TRAFFIC] == HostTraffic.NOW
+
+    def _host_has_traffic(self) -> bool:
+        return self._makes_way and self._slab.words[HOST_TRAFFIC] != HostTraffic.NONE
 
     def _warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
         _give_way()

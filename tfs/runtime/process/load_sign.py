@@ -1,9 +1,10 @@
-"""Shows a worker that loads whether the server has requests to answer.
+"""Shows a worker that loads whether the server has requests to answer, or had lately.
 
 A load gives way to whoever wakes up, but the scheduler lets it go on before somebody who
 was interrupted and has had microseconds more than his share, and next to it everything
 takes longer. So a load looks at this sign where it asks for the way
-(:mod:`tfs.core.right_of_way`), and sleeps until the request is answered.
+(:mod:`tfs.core.right_of_way`), sleeps until the request is answered, and is paced where
+some came lately, which the server knows better than who has just begun to look.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfs.core.serving_loop import Phase, ServingLoop
-from tfs.runtime.guest.slab import HOST_ANSWERS, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
 
 
 class LoadSign:
@@ -21,15 +22,21 @@ class LoadSign:
         loop: The loop after whose rounds the sign is set.
         slab: The slab that holds the sign.
         is_answering: Whether the server has requests to answer; quick.
+        has_traffic: Whether it has, or had some lately; likewise.
 
     """
 
     def __init__(
-        self, loop: ServingLoop, slab: Slab, is_answering: Callable[[], bool]
+        self,
+        loop: ServingLoop,
+        slab: Slab,
+        is_answering: Callable[[], bool],
+        has_traffic: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._slab = slab
         self._is_answering = is_answering
+        self._has_traffic = has_traffic
         self._num_loads = 0
 
     def begin(self) -> None:
@@ -43,7 +50,12 @@ class LoadSign:
         self._num_loads -= num
         if num and not self._num_loads:
             self._loop.remove_round_hook(self._show)
-            self._slab.words[HOST_ANSWERS] = 0
+            self._slab.words[HOST_TRAFFIC] = HostTraffic.NONE
 
     def _show(self, _: float) -> None:
-        self._slab.words[HOST_ANSWERS] = self._is_answering()
+        traffic = HostTraffic.NONE
+        if self._has_traffic():
+            traffic = HostTraffic.LATELY
+        if self._is_answering():
+            traffic = HostTraffic.NOW
+        self._slab.words[HOST_TRAFFIC] = traffic

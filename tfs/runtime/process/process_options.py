@@ -45,6 +45,8 @@ class ProcessOptions:
             starts, or has nothing to serve. Called on any thread.
         is_answering: Whether requests are in flight, for which loads pause. Called on
             the loop, after each round while something loads.
+        has_traffic: Whether there are requests, or were some lately, between which loads
+            are paced. Called likewise.
 
     """
 
@@ -60,6 +62,7 @@ class ProcessOptions:
     keeps_templates: bool = False
     is_urgent: Callable[[], bool] = _never
     is_answering: Callable[[], bool] = _never
+    has_traffic: Callable[[], bool] = _never
 
     def __post_init__(self) -> None:
         if self.max_queued < 1:

@@ -329,7 +329,10 @@ class WorkerLife:
         self._num_lost_forks = 0
         link.num_uses += 1
         loop = self._loop
-        sign = LoadSign(loop, link.calls.slab, self._options.is_answering)
+        options = self._options
+        sign = LoadSign(
+            loop, link.calls.slab, options.is_answering, options.has_traffic
+        )
         conversation = WorkerConversation(link, self._user.take_event, self.end, sign)
         self.conversation = conversation
         loop.watch(link.calls.reply_fd, self._user.reader_of(link))
