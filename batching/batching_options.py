@@ -93,11 +93,7 @@ def options_from_parameters(
     max_batch = _positive(
         "input_batch_size_limit", max_batch_size, _DEFAULT_MAX_BATCH_SIZE
     )
-    timeout_micros = batch_timeout_micros or 0
-    if timeout_micros < 0:
-        raise InvalidArgument(
-            f"batch_timeout_micros must be non-negative; was {timeout_micros}"
-        )
+    timeout_micros = _not_negative("batch_timeout_micros", batch_timeout_micros)
     if max_enqueued_batches == 0 and not splits:
         max_enqueued_batches = 1  # as TensorFlow does
     num_enqueued = _positive(
@@ -107,12 +103,7 @@ def options_from_parameters(
         _positive("num_batch_threads", num_batch_threads, 1)
     execution = max_batch
     if splits and max_execution_batch_size is not None:
-        execution = _positive("max_execution_batch_size", max_execution_batch_size, 1)
-        if execution > max_batch:
-            raise InvalidArgument(
-                "max_execution_batch_size must be less than or equal to "
-                f"max_batch_size; was {execution}, max_batch_size is {max_batch}"
-            )
+        execution = _execution_rows(max_execution_batch_size, max_batch)
     policy = policy or QueuePolicy()
     if policy.window is not None and splits:
         raise InvalidArgument(
@@ -120,7 +111,7 @@ def options_from_parameters(
             "enable_large_batch_splitting"
         )
     allowed = tuple(allowed_batch_sizes)
-    _check_allowed(allowed, max_batch, execution, splits)
+    _check_allowed(allowed, max_batch, execution, splits=splits)
     max_lone = 0
     if not allowed and execution > _MAX_JOINED_ROWS:
         execution = _MAX_JOINED_ROWS
@@ -182,8 +173,25 @@ def _positive(what: str, value: int | None, default: int) -> int:
     return value
 
 
+def _not_negative(what: str, value: int | None) -> int:
+    if value is not None and value < 0:
+        raise InvalidArgument(f"{what} must be non-negative; was {value}")
+    return value or 0
+
+
+def _execution_rows(max_execution_batch_size: int, max_batch: int) -> int:
+    """Returns the most rows that are computed together, of requests that are split."""
+    execution = _positive("max_execution_batch_size", max_execution_batch_size, 1)
+    if execution > max_batch:
+        raise InvalidArgument(
+            "max_execution_batch_size must be less than or equal to "
+            f"max_batch_size; was {execution}, max_batch_size is {max_batch}"
+        )
+    return execution
+
+
 def _check_allowed(
-    allowed: Sequence[int], max_batch: int, execution: int, splits: bool
+    allowed: Sequence[int], max_batch: int, execution: int, *, splits: bool
 ) -> None:
     if not allowed:
         return

@@ -58,6 +58,17 @@ def add_parser(
         help="show which modules would be packaged and why; write nothing",
     )
     model = parser.add_argument_group("of an nn.Module")
+    _add_signature(model)
+    _add_packaging(model)
+    beside = parser.add_argument_group("beside the model")
+    beside.add_argument("--weights", help="of a servable.py: .safetensors or .pt")
+    beside.add_argument("--assets", metavar="DIR", help="copied to assets/")
+    beside.add_argument("--batching_parameters_file", metavar="FILE")
+    parser.set_defaults(run=run)
+
+
+def _add_signature(model: argparse._ArgumentGroup) -> None:
+    """Adds what says how a module is called."""
     model.add_argument(
         "--example",
         metavar="MODULE:NAME",
@@ -103,6 +114,10 @@ def add_parser(
         default=1,
         help="requests it takes at once, to batch parts of itself; default: 1",
     )
+
+
+def _add_packaging(model: argparse._ArgumentGroup) -> None:
+    """Adds what says which code goes into the archive."""
     for rule, meaning in (
         ("intern", "put the source of these modules into the archive"),
         ("extern", "import these from the server's environment"),
@@ -126,11 +141,6 @@ def add_parser(
         metavar="MODULE=PATH",
         help="take a module's code from this file or folder",
     )
-    beside = parser.add_argument_group("beside the model")
-    beside.add_argument("--weights", help="of a servable.py: .safetensors or .pt")
-    beside.add_argument("--assets", metavar="DIR", help="copied to assets/")
-    beside.add_argument("--batching_parameters_file", metavar="FILE")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

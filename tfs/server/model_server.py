@@ -106,11 +106,7 @@ class ModelServer:
         self._remote_copies = RemoteCopies(
             options, self._storage, self._monitor, self._clock, self._call_at
         )
-        self._memory = (
-            ResourceTracker.ram(options.model_memory_limit_bytes)
-            if options.model_memory_limit_bytes
-            else None
-        )
+        self._memory = _memory_of(options)
         self._manager = make_manager(options, self.bus, self._clock, self._memory)
         self._fleet = ModelFleet(
             options,
@@ -132,9 +128,7 @@ class ModelServer:
             clock=self._clock,
             platforms=warmed(
                 platforms,
-                WarmupOptions(
-                    options.enable_model_warmup, max(1, options.num_warmup_iterations)
-                ),
+                _warmup_options(options),
                 self.stats,
                 self._clock,
                 self._num_warmed.__setitem__,
@@ -162,17 +156,13 @@ class ModelServer:
         self._log_writer = LogWriter(
             self._clock,
             self.stats,
-            LogWriterOptions(
-                max_files=options.request_log_max_files,
-                max_total_bytes=options.request_log_max_bytes,
-            ),
+            _log_writer_options(options),
         )
-        task_index = options.request_log_task_index
         self._request_logs = RequestLogs(
             file_collectors(self._log_writer),
             self._clock,
             dc=options.request_log_dc,
-            task_index=None if task_index < 0 else task_index,
+            task_index=_task_index(options),
         )
         self.core.on_change(self._follow_config)
         self._decoders = ThreadExecutor(
@@ -456,3 +446,28 @@ def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
             )
         )
     return doors
+
+
+def _memory_of(options: ServerOptions) -> ResourceTracker | None:
+    """Returns what shares the main memory out among models; None: nothing bounds it."""
+    limit_bytes = options.model_memory_limit_bytes
+    return ResourceTracker.ram(limit_bytes) if limit_bytes else None
+
+
+def _warmup_options(options: ServerOptions) -> WarmupOptions:
+    # TensorFlow Serving's 0 iterations are one.
+    num_iterations = max(1, options.num_warmup_iterations)
+    return WarmupOptions(options.enable_model_warmup, num_iterations)
+
+
+def _log_writer_options(options: ServerOptions) -> LogWriterOptions:
+    return LogWriterOptions(
+        max_files=options.request_log_max_files,
+        max_total_bytes=options.request_log_max_bytes,
+    )
+
+
+def _task_index(options: ServerOptions) -> int | None:
+    """Returns which of its job's servers this is; None: none in particular."""
+    index = options.request_log_task_index
+    return None if index < 0 else index
