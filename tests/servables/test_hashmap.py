@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def test_csv_columns_become_outputs_with_their_types(tmp_path: Path) -> None:
         "name": TensorSpec(STRING, (-1,)),
         "found": TensorSpec(BOOL, (-1,)),
     }
+
+
+def test_what_the_page_writes_is_loaded(tmp_path: Path) -> None:
+    """docs/version-directory.md writes a table with its manifest in Python."""
+    page = (Path(__file__).parents[2] / "docs/version-directory.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(code.replace("/models/prices", str(tmp_path)), {})
+    outputs = looked_up(loaded(tmp_path / "7"), b"A1", b"gone")
+    assert bytes(outputs["found"].data) == b"\x01\x00"  # type: ignore[arg-type]
 
 
 def test_lookup_answers_row_by_row_and_marks_what_is_missing(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from sources.version_policy import All, Latest, Specific
 from tests.server.environment import config, model
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.config.server_config import (
     config_text,
     parse_config_text,
@@ -22,6 +26,14 @@ from tfs.server.model_settings import (
     RuntimeSettings,
     TaskSampling,
 )
+
+
+def test_the_page_names_every_field_of_ours() -> None:
+    """docs/configuration.md has a line for each field of runtime and guard."""
+    page = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
+    for message in (model_config_pb2.Runtime, model_config_pb2.Guard):
+        for name in message.DESCRIPTOR.fields_by_name:
+            assert re.search(rf"^\| `{name}\b", page, re.M), name
 
 
 def settings(extra: str) -> ModelSettings:
