@@ -1,8 +1,9 @@
 """Asks a server for its health over gRPC: exit 0 if it answers and serves, else 1.
 
-Run as `python healthcheck.py HOST:PORT`. It needs grpcio only, so that it starts fast
-and works whatever else of TFS is broken: the empty HealthCheckRequest is no bytes, and
-the status is the one field of the reply.
+Run as `python healthcheck.py HOST:PORT [SERVICE]`, or with `unix:/path` where the port
+speaks TLS; the service is a model's name or `tfs.live`. It needs grpcio only, so that it
+starts fast and works whatever else of TFS is broken: the service is the one field of the
+request, the status the one of the reply.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import grpc
 CHECK = "/grpc.health.v1.Health/Check"
 SERVING = b"\x08\x01"
 TIMEOUT_S = 4.0
+_MAX_BYTES = 127  # of an argument: a length of one byte on the wire
 
 
-def find_fault(target: str, timeout_s: float = TIMEOUT_S) -> str | None:
+def find_fault(target: str, service: str = "") -> str | None:
     """Returns why the server at `target` is unhealthy, or None if it is healthy.
 
     A server that knows no health service, but says so itself, is alive: healthy.
@@ -24,7 +26,7 @@ def find_fault(target: str, timeout_s: float = TIMEOUT_S) -> str | None:
     with grpc.insecure_channel(target) as channel:
         check = channel.unary_unary(CHECK, bytes, bytes)
         try:
-            reply = check(b"", timeout=timeout_s)
+            reply = check(request_for(service), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None
@@ -34,12 +36,18 @@ def find_fault(target: str, timeout_s: float = TIMEOUT_S) -> str | None:
     return None
 
 
+def request_for(service: str) -> bytes:
+    """Returns a HealthCheckRequest; of a service's name, up to 127 bytes."""
+    name = service.encode()
+    return b"\x0a" + bytes((len(name),)) + name if name else b""
+
+
 def main(argv: list[str]) -> int:
     """Prints the fault, if any, and returns the exit status."""
-    if len(argv) != 2:
-        print("usage: healthcheck.py HOST:PORT", file=sys.stderr)
+    if len(argv) not in (2, 3) or len(argv[-1].encode()) > _MAX_BYTES:
+        print("usage: healthcheck.py HOST:PORT|unix:PATH [SERVICE]", file=sys.stderr)
         return 2
-    fault = find_fault(argv[1])
+    fault = find_fault(*argv[1:])
     if fault is not None:
         print(f"unhealthy: {fault}", file=sys.stderr)
     return 1 if fault else 0

@@ -23,6 +23,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 FOREIGN = {
     "--find-links",  # pip's
     "--flag",  # any flag
+    "--health-cmd",  # docker's
     "--models",  # TorchServe's
     "--noflag",
     "--pids-limit",  # docker's

@@ -57,6 +57,19 @@ def test_a_draining_server_is_unhealthy() -> None:
     assert "not serving" in result.stderr
 
 
+def test_a_service_is_asked_for_by_name() -> None:
+    """A liveness probe asks for less than readiness."""
+    asked = []
+
+    def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+        asked.append(request)
+        return b"\x08\x01"
+
+    with health_server(answer) as target:
+        assert check(target, "tfs.live").returncode == 0
+    assert asked == [b"\x0a\x08tfs.live"]
+
+
 def test_a_server_without_a_health_service_is_healthy() -> None:
     """Saying UNIMPLEMENTED takes a living server."""
     with health_server(None) as target:

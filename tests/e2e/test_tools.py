@@ -171,5 +171,7 @@ def test_a_tls_port_and_a_unix_socket_are_served_side_by_side(
         assert json.loads(first) == json.loads(second)
         plain = [*words, f"--address={server.address}", "--timeout_s=3"]
         assert main(plain) == 1
-        assert "UNAVAILABLE" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert f"what listens at {server.address} hung up" in told
+        assert "--ca_file speaks TLS" in told
         assert server.stop() == 0

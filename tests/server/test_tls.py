@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def test_an_upstream_ssl_config_is_read(
     tls = read_tls_file(str(made.write_config(tmp_path, mutual=mutual)))
     assert tls == made.tls(mutual=mutual)
     assert "PRIVATE" not in repr(tls)
+
+
+def test_what_the_page_writes_is_read(
+    made: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/operations.md makes an SSLConfig of PEM files."""
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    Path("server.key").write_bytes(made.server_key)
+    Path("server.pem").write_bytes(made.server_cert)
+    exec(code, {})
+    assert read_tls_file("ssl.config") == made.tls()
 
 
 def test_certificates_that_do_not_fit_are_named(made: Certificates) -> None:

@@ -19,8 +19,7 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
 
 _DENIED: Final = os.strerror(errno.EACCES)
-# grpc's words for a peer that closes, and for a handshake that fails.
-_HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
+# grpc's words for a handshake that fails.
 _UNTRUSTED: Final = ("handshake failed", "TSI_PROTOCOL_FAILURE")
 
 R = TypeVar("R", covariant=True)
@@ -135,18 +134,20 @@ def ask(
 
 def _advice(target: str, problem: str, *, has_ca: bool) -> str:
     """Returns what to do about a server that was not reached, by grpc's words."""
+    from tfs.client.requests import HUNG_UP
+
     if target.startswith("unix:"):
         if _DENIED in problem:
             return (
                 "its socket is another user's: call as the user that the server runs "
                 "as, or over --address"
             )
-    elif has_ca and any(words in problem for words in (*_HUNG_UP, *_UNTRUSTED)):
+    elif has_ca and any(words in problem for words in (*HUNG_UP, *_UNTRUSTED)):
         return (
             "TLS failed: see whether --ca signed its certificate, and whether it wants "
             "one of ours, --cert with --key"
         )
-    elif any(words in problem for words in _HUNG_UP):
+    elif any(words in problem for words in HUNG_UP):
         return "something listens there and hung up: if it speaks TLS, give --ca"
     return "say where it is with --socket or --address"
 

@@ -53,6 +53,7 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
     import grpc
 
     from tfs.client import Client
+    from tfs.client.requests import HUNG_UP
 
     credentials = None
     if bool(arguments.cert_file) != bool(arguments.key_file):
@@ -74,9 +75,10 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
         except Unavailable as error:
             if _NOBODY not in error.message:
                 raise
-            raise Unavailable(
-                f"{error.message}; say with --address where it is"
-            ) from error
+            advice = "say with --address where it is"
+            if any(words in error.message for words in HUNG_UP):
+                advice = "--ca_file speaks TLS, --cert_file shows a certificate"
+            raise Unavailable(f"{error.message}; {advice}") from error
 
 
 _NOBODY: Final = "failed to connect"

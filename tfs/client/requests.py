@@ -47,6 +47,8 @@ STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
 # What grpcio says for itself.
 _LOCAL_DEADLINE: Final = "Deadline Exceeded"
 _NO_CONNECTION: Final = ("failed to connect", "errors resolving")
+# grpcio's words for a peer that is there and closes the connection.
+HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
 
 Features = Mapping[str, object]
 """One example: numbers, strings, bytes or lists of them by feature name."""
@@ -182,6 +184,15 @@ def read_error(error: Any, address: str = "") -> ServingError:
         pass
     elif code is Code.DEADLINE_EXCEEDED and details == _LOCAL_DEADLINE:
         details = f"no answer from {address} in time; wait longer (timeout_s)"
+    elif (
+        code is Code.UNAVAILABLE
+        and details.startswith(_NO_CONNECTION)
+        and any(words in details for words in HUNG_UP)
+    ):
+        details = (
+            f"what listens at {address} hung up; see whether it wants TLS "
+            f"(credentials) or a certificate of ours ({details})"
+        )
     elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
         details = f"no server answers at {address}; is it there? ({details})"
     return kind(details, retry_after_s=retry_after_s)
