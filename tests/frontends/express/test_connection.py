@@ -731,6 +731,50 @@ def test_the_window_is_refilled_while_a_large_message_arrives() -> None:
     assert wire.budget.used_bytes == wire.connection._window.size
 
 
+def test_reads_of_uploads_end_where_frames_do() -> None:
+    """Four in turn, whose frames are alike: few of them are taken in two parts."""
+    wire = Wire(echo=True)
+    streams = (1, 3, 5, 7)
+    wire.feed(b"".join(map(headers_frame, streams)))
+    message = prefixed(bytes(600_000))
+    sizes = range(0, len(message), 16_384)
+    data = b"".join(
+        data_frame(
+            stream_id,
+            message[begin : begin + 16_384],
+            END_STREAM if begin == sizes[-1] else 0,
+        )
+        for begin in sizes
+        for stream_id in streams
+    )
+    connection = wire.connection
+    connection._window.size = len(data)  # as it is after a while
+    index = num_reads = num_partial = 0
+    while index < len(data):
+        size = 262_144
+        if connection.frame_bytes:
+            size = connection.fitting_bytes(size)
+            assert 131_072 <= size <= 262_144
+        wire.feed(data[index : index + size])
+        index += size
+        num_reads += 1
+        num_partial += connection._data_left > 0
+    assert num_reads == 10
+    assert num_partial <= 2  # the first read, and one with the ends of messages
+    assert [event for event in wire.events if event[0] == "end"] == [
+        ("end", stream_id) for stream_id in streams
+    ]
+
+
+def test_a_read_is_never_much_shorter_than_it_may_be() -> None:
+    """Frames longer than half a read, or the rest of one, do not make reads tiny."""
+    connection = Wire().connection
+    for frame_bytes, left in ((200_000, 0), (200_000, 10), (16_393, 300_000), (10, 9)):
+        connection.frame_bytes = frame_bytes
+        connection._data_left = left
+        assert 131_072 <= connection.fitting_bytes(262_144) <= 262_144
+
+
 def test_more_than_the_window_closes_the_connection() -> None:
     """By the short path and by the long one."""
     limits = ConnectionLimits(preferred_window=1)

@@ -144,8 +144,12 @@ class Session(SocketOutput):
             self.on_failure(error)
 
     def _read(self) -> None:
+        turns = self._shared.turns
+        num_bytes = turns.current.num_read_bytes
+        if self.connection.frame_bytes and not turns.are_short:
+            num_bytes = self.connection.fitting_bytes(num_bytes)
         try:
-            data = self._socket.recv(self._shared.turns.current.num_read_bytes)
+            data = self._socket.recv(num_bytes)
         except BlockingIOError:
             return
         except OSError:

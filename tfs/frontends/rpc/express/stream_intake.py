@@ -49,6 +49,8 @@ class StreamIntake(SendingHalf):
         is_choked: Whether its client leaves so many answers unread that it gets no more
             room for requests; kept by the owner.
         num_uploads: Large requests that arrived whole in several parts.
+        frame_bytes: Of a DATA frame from the middle of one, its head included; 0 before
+            there was any.
 
     Args:
         context: What it is made with.
@@ -68,6 +70,7 @@ class StreamIntake(SendingHalf):
         "_pad_left",
         "_patience",
         "_window",
+        "frame_bytes",
         "is_choked",
         "num_uploads",
     )
@@ -87,6 +90,7 @@ class StreamIntake(SendingHalf):
         self._num_large = 0  # made whole in this ``receive``
         self.is_choked = False
         self.num_uploads = 0
+        self.frame_bytes = 0
         # A DATA frame of which only a part has arrived.
         self._data_stream_id = 0
         self._data_left = 0
@@ -118,6 +122,19 @@ class StreamIntake(SendingHalf):
     def max_request_bytes(self) -> int:
         """The longest message taken, compressed or not."""
         return self._max_request_bytes
+
+    def fitting_bytes(self, most_bytes: int) -> int:
+        """Returns how much to read so that it ends where a DATA frame does.
+
+        If those to come are as long as the one before: clients make them all alike, and
+        a frame of which a part was read takes as long as four that are whole. At least
+        half of ``most_bytes``.
+        """
+        left = self._data_left + self._pad_left
+        if left >= most_bytes:
+            return most_bytes
+        num_bytes = most_bytes - (most_bytes - left) % self.frame_bytes
+        return num_bytes if 2 * num_bytes >= most_bytes else most_bytes
 
     def release(self, stream: Stream, num_bytes: int | None = None) -> None:
         """Gives (all of) the bytes a stream holds back to the budget."""
@@ -221,6 +238,7 @@ class StreamIntake(SendingHalf):
             stream.held_bytes += length
             stream.received_bytes += length
             room -= length
+            self.frame_bytes = end - index
             index = end
             num_taken += 1
         self._window.size = room
