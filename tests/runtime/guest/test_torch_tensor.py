@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfs.core.dtype import DTYPES, FLOAT32, STRING, DType
+from tfs.core.dtype import COMPLEX128, DTYPES, FLOAT32, FLOAT64, STRING, DType
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.torch_tensor import (
     flatten,
@@ -84,6 +84,27 @@ def test_the_tensor_lies_in_memory_that_was_given_away() -> None:
     assert isinstance(tensor, torch.Tensor)
     tensor.view(torch.uint8).fill_(1)
     assert buffer == b"\1" * 200_000
+
+
+@pytest.mark.parametrize("dtype", [FLOAT64, COMPLEX128], ids=str)
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_memory_that_torch_cannot_read_there_is_copied(
+    dtype: DType, offset: int
+) -> None:
+    """A tensor lies anywhere in its message; torch reads sixteen bytes of a complex128 at
+    once, and ends the process where those are not aligned.
+    """
+    num = 100_000 // dtype.item_bytes
+    buffer = bytearray(b"\1" * (offset + num * dtype.item_bytes))
+    base = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+    place = memoryview(buffer)[offset:]
+    tensor = to_torch(TensorView(dtype, (num // 2, 2), place))
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.data_ptr() % 16 == 0
+    assert (tensor.data_ptr() == base + offset) == ((base + offset) % 16 == 0)
+    if dtype is FLOAT64:
+        tensor = torch.view_as_complex(tensor)
+    assert bool((tensor.clone() == tensor[0]).all())
 
 
 @pytest.mark.parametrize(

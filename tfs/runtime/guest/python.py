@@ -17,7 +17,6 @@ Only ``predict`` is required. Inputs are tensors; strings are nested lists of by
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -337,13 +336,12 @@ def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:
         if not num:
             tensors[name] = torch.empty(shape, dtype=dtype)
             continue
-        flat: torch.Tensor | None = None
-        with contextlib.suppress(ValueError):  # not aligned for its type
+        if (start + begin) % dtype.itemsize:  # torch reads what it takes to be aligned
+            piece = bytearray(buffer[start + begin : start + end])
+            flat = torch.frombuffer(piece, dtype=dtype)
+        else:
             flat = torch.frombuffer(
                 buffer, dtype=dtype, count=num, offset=start + begin
             )
-        if flat is None:
-            piece = bytearray(buffer[start + begin : start + end])
-            flat = torch.frombuffer(piece, dtype=dtype)
         tensors[name] = flat.view(shape)
     return tensors

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from tfs.core.dtype import DTYPES, STRING, DType
+from tfs.core.dtype import COMPLEX128, DTYPES, FLOAT64, STRING, DType
 from tfs.core.tensor_view import LARGE_BYTES, TensorView
 
 Strings: TypeAlias = "bytes | list[Strings]"
@@ -41,11 +41,19 @@ _ARRAY_DTYPES: Final = {
 }
 
 
+# A tensor may begin anywhere in the message it came in. torch's own code reads that, but for
+# complex128, whose elements it takes to be aligned, and float64 that are viewed as such:
+# there the processor ends the process.
+_ALIGNED: Final = frozenset((FLOAT64, COMPLEX128))
+_ALIGNMENT: Final = 16
+
+
 def to_torch(view: TensorView) -> torch.Tensor | Strings:
     """Returns a tensor that the model may keep and write to; strings as nested lists.
 
     It lies in a fresh copy, the only one; or in the view's own memory where that is
-    large and given away (see :class:`~tfs.core.tensor_view.TensorView`).
+    large, given away (see :class:`~tfs.core.tensor_view.TensorView`) and aligned as torch
+    needs it.
     """
     data = view.data
     if isinstance(data, tuple):
@@ -58,9 +66,17 @@ def to_torch(view: TensorView) -> torch.Tensor | Strings:
             # As tensor_over, for what most requests bring, in two thirds of the time. A
             # larger one's memory would not be known to be in use: arrays do not lock it.
             return torch.from_numpy(_array(shape, dtype, data))
-    elif not isinstance(data, memoryview) or data.readonly:
+    elif (
+        not isinstance(data, memoryview)
+        or data.readonly
+        or (view.dtype in _ALIGNED and not _is_aligned(data))
+    ):
         data = bytearray(data)
     return tensor_over(view.dtype, shape, data)
+
+
+def _is_aligned(data: memoryview) -> bool:
+    return ctypes.addressof(ctypes.c_char.from_buffer(data)) % _ALIGNMENT == 0
 
 
 def tensor_over(dtype: DType, shape: tuple[int, ...], buffer: object) -> torch.Tensor:
