@@ -40,6 +40,16 @@ def test_module_is_packaged_and_its_path_printed(
     assert signature.labels == ("a", "b")
 
 
+def test_an_example_that_is_missing_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody knows where it was looked for before they have read the manual."""
+    assert packaged("tests.models.adds_one:AddsOne", "--out", str(tmp_path)) == 1
+    told = capsys.readouterr().err
+    assert "tests.models.adds_one:example_inputs" in told
+    assert "or name them with --example MODULE:NAME" in told
+
+
 def test_sizes_that_callers_choose_are_told_by_input(tmp_path: Path) -> None:
     """A model of sequences needs no script to be packaged."""
     base = str(tmp_path / "base")

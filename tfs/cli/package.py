@@ -359,7 +359,14 @@ def _module(spec: str) -> tuple[Any, str]:
 
 
 def _example(spec: str | None, home: str) -> Any:
-    return _made(spec or f"{home}:example_inputs")
+    try:
+        return _made(spec or f"{home}:example_inputs")
+    except InvalidArgument as error:
+        if spec:
+            raise
+        raise InvalidArgument(
+            f"{error.message}; put them there, or name them with --example MODULE:NAME"
+        ) from error
 
 
 def _made(spec: str) -> Any:
