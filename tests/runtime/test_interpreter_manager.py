@@ -590,6 +590,15 @@ def test_a_fork_is_told_to_make_its_own(tmp_path: Path) -> None:
             pickle.dumps(model)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Has SIGINT raise KeyboardInterrupt; what a shell starts behind & ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("backend", ["process", "inline"])
 def test_ctrl_c_reaches_the_program(tmp_path: Path, backend: str) -> None:
     """It ends the wait for a call at once, and the next call is answered."""

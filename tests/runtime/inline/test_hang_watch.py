@@ -145,6 +145,7 @@ def test_a_group_prefers_interpreters_where_nothing_hangs(
     first = cast("InlineInterpreter", private)
     spread = SpreadModel([(first, hanging), (other, well)])
     assert values(ask(spread, X).outputs()["y"]) == [[2, 4]]
+    gate.opened.set()  # else its end would be waited for
     other.close()
 
 
