@@ -83,7 +83,8 @@ class LocalFileSystem:
     def contents(self, path: str) -> Contents:
         """Returns names, fingerprint and time of the last change.
 
-        The time is the inode's change time where that is later than the
+        A directory that takes another's place has another fingerprint, though its files
+        be equal. The time is the inode's change time where that is later than the
         modification time: ``cp -p`` and ``rsync -t`` set the latter back.
 
         Raises:
@@ -96,7 +97,12 @@ class LocalFileSystem:
             lines.append(f" -> {os.readlink(path)}")
         is_linked = bool(lines)
         top = frozenset(os.listdir(path))
-        newest_s = _changed_s(os.stat(path))
+        folder_stat = os.stat(path)
+        newest_s = _changed_s(folder_stat)
+        if self.gives_events(path):  # network file systems may number anew at any time
+            # Copies that keep their times look alike: what failed while it was being
+            # replaced would never be tried again.
+            lines.append(f" is {folder_stat.st_ino}")
         is_barred, num_entries = False, 0
         pending = [(path, "")]
         while pending:

@@ -25,9 +25,9 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 def report() -> pb.ModelReport:
     """Returns a model with a failed version and a rejected canary."""
     model = pb.ModelReport(name="digits", primary=1, overridden=True)
-    model.versions.add(
-        version=2, state=50, reason="latest(1)"
-    ).error.message = "bad\nfile"
+    failed = model.versions.add(version=2, state=50, reason="latest(1)")
+    failed.error.message = "bad\nfile"
+    failed.load.num_retries = 0
     model.versions.add(version=1, state=30, since_s=1.0).memory.resident_bytes = 1 << 20
     model.labels.add(label="stable", version=1)
     canary = model.canary
@@ -94,8 +94,12 @@ def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
     assert problem_of(model) == ""
     model.error.message = "base path is gone"
     assert problem_of(model) == "base path is gone"
-    model.versions.add(version=4, state=50).error.message = "damaged"
+    failed = model.versions.add(version=4, state=50)
+    failed.error.message = "damaged"
+    failed.load.num_retries = 0
     assert problem_of(model) == "version 4: damaged"
+    failed.ClearField("load")  # it is not asked for any more
+    assert problem_of(model) == "base path is gone"
     model.ClearField("primary")
     assert problem_of(model) == "version 2: bad\nfile"
 

@@ -14,7 +14,7 @@ import pytest
 from managers.load_status import LoadStatus
 from managers.resource_tracker import ResourceTracker
 from tests.server.environment import Environment, config, model
-from tfs.cli.report import server_lines
+from tfs.cli.report import problem_of, server_lines
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -390,6 +390,20 @@ def test_a_version_that_failed_is_tried_again() -> None:
     assert reply.status.code == 0
     assert reply.model.primary == 2
     assert env.served("a") == 2
+
+
+def test_a_version_that_failed_is_no_problem_once_nobody_asks_for_it() -> None:
+    """Its files were removed, or the policy changed: its end stays among the versions."""
+    operator = operating(1)
+    env = operator.env
+    path = env.add_version("a", 2)
+    env.broken.add(path)
+    env.look()
+    assert problem_of(operator.model()) == f"version 2: {path} is damaged"
+    env.files.remove(path)
+    env.look()
+    assert problem_of(operator.model()) == ""
+    assert [each.version for each in operator.model().versions] == [2, 1]
 
 
 @pytest.mark.parametrize(

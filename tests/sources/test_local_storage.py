@@ -118,6 +118,22 @@ def test_whether_a_file_can_be_read_is_asked_of_the_system(tmp_path: Path) -> No
     assert FILES.contents(str(tmp_path)).fingerprint != before
 
 
+def test_a_directory_in_anothers_place_is_a_change(tmp_path: Path) -> None:
+    """What failed while it was replaced by an equal copy is worth another load."""
+    for name in ("1", "new"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "model.pt").write_bytes(b"a")
+        os.utime(folder / "model.pt", (1e9, 1e9))
+    at = str(tmp_path / "1")
+    numbers_anew = LocalFileSystem(lambda: f"1 1 0:1 / {tmp_path} rw - nfs server rw")
+    before = FILES.contents(at), numbers_anew.contents(at)
+    (tmp_path / "1").rename(tmp_path / "old")
+    (tmp_path / "new").rename(tmp_path / "1")
+    assert FILES.contents(at).fingerprint != before[0].fingerprint
+    assert numbers_anew.contents(at).fingerprint == before[1].fingerprint
+
+
 def test_contents_name_the_top_level_only(tmp_path: Path) -> None:
     """Files and folders of a version, without what lies in the folders."""
     (tmp_path / "assets").mkdir()

@@ -138,13 +138,15 @@ def _canary_word(model: pb.ModelReport) -> str:
 def problem_of(model: pb.ModelReport) -> str:
     """Returns the first thing that is wrong with a model, "" if nothing is.
 
-    What failed before the primary came is over: it is in the versions' own table.
+    What failed before the primary came, and what is not asked for any more, is over: it is
+    in the versions' own table.
     """
     from tfs.core.servable_state import ManagerState
 
     for version in model.versions:
         is_past = version.state == ManagerState.END.value and (
-            model.HasField("primary") and version.version < model.primary
+            (model.HasField("primary") and version.version < model.primary)
+            or not version.HasField("load")
         )
         if version.HasField("error") and not is_past:
             return f"version {version.version}: {_error(version)}"
