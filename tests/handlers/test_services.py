@@ -14,6 +14,7 @@ from tfs.core.errors import (
     DataLoss,
     InvalidArgument,
     NotFound,
+    ResourceExhausted,
     ServingError,
     Unimplemented,
 )
@@ -284,6 +285,15 @@ def reflect(**fields: str) -> reflection_pb2.ServerReflectionResponse:
     assert call.num_finishes == 1
     (message,) = call.sent
     return reflection_pb2.ServerReflectionResponse.FromString(message)
+
+
+def test_a_question_to_reflection_is_bounded() -> None:
+    """It is parsed on the serving loop, and names one thing."""
+    handler = ReflectionHandler(reflection_pb2, POOL, ["a.Service"])
+    request = reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 65_536)
+    call = FakeCall(request.SerializeToString())
+    handler(call)
+    assert isinstance(call.outcome, ResourceExhausted)
 
 
 def test_reflection_lists_the_services() -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
 
 from tfs.core.call import StreamCall
-from tfs.core.errors import Code, InvalidArgument, ResourceExhausted
+from tfs.core.errors import Code, ResourceExhausted, ServingError
+from tfs.handlers.messages import parse
+
+_MOST_BYTES: Final = 65_536
+"""Of a question, which names one thing; it is parsed on the serving loop."""
 
 
 class ReflectionHandler:
@@ -41,11 +44,11 @@ class ReflectionHandler:
 
         def on_message(message: bytes | memoryview) -> None:
             try:
-                request = self._messages.ServerReflectionRequest.FromString(
-                    bytes(message)
+                request: Any = parse(
+                    self._messages.ServerReflectionRequest, message, _MOST_BYTES
                 )
-            except DecodeError as error:
-                call.fail(InvalidArgument(f"cannot parse the request: {error}"))
+            except ServingError as error:
+                call.fail(error)
                 return
             if not call.send(self._answer(request).SerializeToString()):
                 call.fail(ResourceExhausted("the client reads too slowly"))

@@ -873,6 +873,30 @@ def test_requests_by_the_long_path_are_bounded_too() -> None:
     assert len([event for event in wire.events if event[0] == "open"]) == 10
 
 
+@pytest.mark.parametrize("is_one_frame", [True, False])
+def test_a_round_takes_a_bounded_number_of_a_streams_messages(
+    is_one_frame: bool,
+) -> None:
+    """One DATA frame holds fifty thousand, each of which asks for an answer."""
+    num_messages = 5000
+    wire = Wire(ConnectionLimits(max_requests_per_round=10))
+    wire.feed(headers_frame(1))
+    if is_one_frame:
+        data = data_frame(1, prefixed(b"") * num_messages, 0)
+    else:
+        data = data_frame(1, prefixed(b""), 0) * num_messages
+    has_more = wire.feed(data)
+    num_taken = 0
+    while True:
+        num_now = [event[0] for event in wire.events].count("message")
+        assert num_now <= 10 + 512 / 5 + 2
+        num_taken += num_now
+        if not has_more:
+            break
+        has_more = wire.feed(b"")
+    assert num_taken == num_messages
+
+
 @pytest.mark.parametrize(
     "frame",
     [

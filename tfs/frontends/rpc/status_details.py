@@ -31,9 +31,10 @@ def wire_message(error: ServingError) -> str:
     """
     hinted = error.retry_after_s is not None
     max_bytes = MAX_HINTED_MESSAGE_BYTES if hinted else MAX_MESSAGE_BYTES
-    message = _UNPRINTABLE.sub("?", error.message)
-    if len(message) > MAX_MESSAGE_CHARS:
+    message = error.message
+    if len(message) > MAX_MESSAGE_CHARS:  # first: a name in it may be megabytes long
         message = message[:MAX_MESSAGE_CHARS] + TRUNCATED
+    message = _UNPRINTABLE.sub("?", message)
     if not message.isascii() or "%" in message:
         message = _cut_encoded(message, max_bytes)
     return message

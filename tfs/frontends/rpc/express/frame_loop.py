@@ -112,9 +112,18 @@ class FrameLoop(RepeatedRequests, abc.ABC):
         while True:
             if self._data_stream_id:
                 index = self._continue_data(data, index, size)
-                if self._data_stream_id or self.is_closed:
+                if self.is_closed:
                     return index, False
-                num_whole_left -= self._data_ends
+                # A stream's messages are work as well, each like a request.
+                num_messages, self._num_messages = self._num_messages, 0
+                if self._data_stream_id:
+                    num_whole_left -= num_messages
+                    if index == size:
+                        return index, False
+                    if num_whole_left <= 0:
+                        return index, True
+                    continue
+                num_whole_left -= max(num_messages, self._data_ends)
                 if self._num_large >= self.max_large:
                     num_whole_left = 0
             if size - index < HEAD_SIZE:

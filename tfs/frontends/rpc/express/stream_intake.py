@@ -22,8 +22,9 @@ from tfs.frontends.rpc.express.frames import (
     ErrorCode,
     FrameType,
     unpack_head,
+    unpack_uint32,
 )
-from tfs.frontends.rpc.express.messages import MessageAssembler
+from tfs.frontends.rpc.express.messages import PREFIX_SIZE, MessageAssembler
 from tfs.frontends.rpc.express.patience import Annoyance, Patience
 from tfs.frontends.rpc.express.sending_half import SendingHalf
 from tfs.frontends.rpc.express.stream import Stream
@@ -37,6 +38,7 @@ from tfs.frontends.rpc.express.stream_state import (
 )
 
 _LARGE_REQUEST: Final = 65_536
+_BITE: Final = 512  # of a payload, behind its first message
 
 
 class StreamIntake(SendingHalf):
@@ -67,6 +69,7 @@ class StreamIntake(SendingHalf):
         "_limits",
         "_max_request_bytes",
         "_num_large",
+        "_num_messages",
         "_pad_left",
         "_patience",
         "_window",
@@ -88,6 +91,7 @@ class StreamIntake(SendingHalf):
         self._window = ReceiveWindow(budget, limits.preferred_window)
         self._patience = Patience(context.begun_s)
         self._num_large = 0  # made whole in this ``receive``
+        self._num_messages = 0  # of requests that did not come in one frame; taken away
         self.is_choked = False
         self.num_uploads = 0
         self.frame_bytes = 0
@@ -270,9 +274,15 @@ class StreamIntake(SendingHalf):
         return payload
 
     def _continue_data(self, data: bytes, index: int, size: int) -> int:
-        """Takes what has arrived of the DATA frame begun; returns the new index."""
+        """Takes of the DATA frame begun what has arrived; returns the new index.
+
+        No more of it than holds a few messages behind the first, which ``_num_messages``
+        counts: of five bytes each, one frame could bring fifty thousand.
+        """
         stream_id = self._data_stream_id
         count = min(size - index, self._data_left)
+        if count > _BITE:
+            count = self._bite(stream_id, data, index, count)
         if count:
             self._window.receive(count)
             self._data_left -= count
@@ -292,6 +302,18 @@ class StreamIntake(SendingHalf):
                     self._on_stream_end(stream, Signal.RECEIVE_DATA_END)
         return index
 
+    def _bite(self, stream_id: int, data: bytes, index: int, count: int) -> int:
+        """Returns how much of a payload to take at once; all, if it is one message."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return count
+        assembler = stream.assembler
+        if assembler is not None and not assembler.is_between_messages:
+            first = assembler.missing_bytes
+        else:
+            first = PREFIX_SIZE + unpack_uint32(data, index + 1)[0]
+        return min(count, first + _BITE)
+
     def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
         stream = self.streams.get(stream_id)
         if stream is None or stream.state is not OPENED or stream.end_block:
@@ -306,6 +328,7 @@ class StreamIntake(SendingHalf):
             stream.message_s = self._now_s
         try:
             for is_compressed, message in stream.assembler.feed(chunk):
+                self._num_messages += 1
                 self._events.on_message(stream, message, is_compressed)
                 if stream.id not in self.streams:
                     return
