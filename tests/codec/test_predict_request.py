@@ -223,6 +223,38 @@ def test_a_huge_claim_with_little_payload_is_refused() -> None:
         read_predict_request(message, options)
 
 
+@pytest.mark.parametrize("how", ["plain", "with content", "with values"])
+@pytest.mark.parametrize("dtype", [types_pb2.DT_FLOAT, types_pb2.DT_STRING, 9, 10])
+def test_rows_of_nothing_are_budgeted_too(dtype: int, how: str) -> None:
+    """They take no bytes to send, and an answer each: sixty bytes asked for terabytes."""
+    options = DecodeOptions(quick_fill_bytes=1_000)
+
+    def message(*sizes: int) -> bytes:
+        proto = tensor_pb2.TensorProto(dtype=dtype)  # type: ignore[arg-type]
+        for size in sizes:
+            proto.tensor_shape.dim.add(size=size)
+        if how == "with content":
+            proto.tensor_content = b"abcd"
+        elif how == "with values":
+            field = {1: "float_val", 7: "string_val", 9: "int64_val", 10: "bool_val"}
+            getattr(proto, field[dtype]).extend([b"a" if dtype == 7 else 1] * 200)
+        return request(proto).SerializeToString()
+
+    for sizes in ((1 << 40, 0), (1 << 20, 1 << 20, 0), (2, 0, 1 << 40)):
+        with pytest.raises(ResourceExhausted, match="tensor parsing error: x0: "):
+            read_predict_request(message(*sizes), options)
+        assert read_if_quick(message(*sizes), options) is None
+    for few in ((3, 0), (0, 1 << 40), (0,), (0, 0)):
+        for read in (read_predict_request, read_if_quick):
+            view = read(message(*few), options)
+            assert view is not None
+            assert view.inputs["x0"].shape == few
+    assert read_if_quick(message(2_000, 0), options) is None
+    assert (
+        read_predict_request(message(2_000, 0), options).inputs["x0"].num_rows == 2_000
+    )
+
+
 def test_hostile_messages_allocate_little() -> None:
     """Small messages with big claims cost no memory worth mentioning."""
     huge = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING)

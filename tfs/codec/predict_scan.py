@@ -20,6 +20,7 @@ from tfs.codec.tensor import (
     MANY_STRINGS,
     MAX_DIMENSIONS,
     STRING_BYTES,
+    check_empty,
     check_strings,
     clean_bools,
     count_elements,
@@ -254,6 +255,8 @@ def _scan_tensor(
     if kind is None:
         raise _UnusualError
     dtype = kind.dtype
+    if num_elements == 0:
+        check_empty(dtype, shape, budget)
     if tag == _CONTENT_TAG:
         if start == end or dtype is STRING:
             raise _UnusualError
@@ -309,6 +312,7 @@ def _long_strings(
     if end != stop:
         raise _UnusualError
     if num_elements == 0:
+        check_empty(STRING, sizes, budget)
         return TensorView(STRING, sizes, ())
     try:
         check_strings(min(num, num_elements), num_bytes, budget)

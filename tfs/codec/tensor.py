@@ -71,8 +71,8 @@ def tensor_view_of(
     Raises:
         InvalidArgument: A dtype that is not served, a bad shape, or a payload that
             does not fit; says which, not for which tensor.
-        ResourceExhausted: The shape claims more elements than were sent, and filling
-            them in would exceed the budget.
+        ResourceExhausted: The shape claims more elements than were sent, or rows
+            without any, and filling them in would exceed the budget.
 
     """
     budget = budget or FillBudget()
@@ -85,6 +85,7 @@ def tensor_view_of(
     shape = tuple([dim.size for dim in dims])
     num_elements = count_elements(shape)
     if num_elements == 0:
+        check_empty(kind.dtype, shape, budget)
         return TensorView(kind.dtype, shape, () if kind.dtype is STRING else b"")
     content = proto.tensor_content
     if kind.dtype is STRING:
@@ -104,6 +105,23 @@ def tensor_view_of(
         kind.dtype, shape, num_elements, _typed_payload(proto, kind), budget
     )
     return TensorView(kind.dtype, shape, data)
+
+
+def check_empty(dtype: DType, shape: Sequence[int], budget: FillBudget) -> None:
+    """Refuses rows that have no elements, where they are too many to have some.
+
+    Nothing is sent for them, and models answer each all the same.
+
+    Raises:
+        ResourceExhausted: With an element in each they would exceed the budget.
+
+    """
+    if shape[0]:  # no rows ask for nothing
+        num_places = math.prod([size for size in shape if size])
+        budget.take(
+            num_places * (dtype.item_bytes or 8),
+            f"shape {list(shape)}, with an element where it has none,",
+        )
 
 
 def of_content(
