@@ -29,7 +29,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save_python
-from tfs.export.save_python import write_safetensors
+from tfs.export.weights_file import write_safetensors
 from tfs.runtime.guest.python import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
@@ -84,6 +84,17 @@ def test_class_is_validated_prepared_called_and_finished(
     assert outcome["greeting"].data == (b"hello eve",)
     examples = read_manifest(path).signatures[DEFAULT_SIGNATURE].examples
     assert examples["names"].value == (b"ann", b"bob")
+
+
+def test_authors_file_is_run_to_be_described_and_to_be_loaded(tmp_path: Path) -> None:
+    """Whatever it does when it is run happens twice, not once for each question."""
+    source, runs = tmp_path / "servable.py", tmp_path / "runs"
+    code = SORTING.read_text(encoding="utf-8")
+    source.write_text(
+        f"{code}\nwith open({str(runs)!r}, 'a') as runs: runs.write('run ')\n"
+    )
+    save_python(source, tmp_path / "base", example_inputs=EXAMPLE)
+    assert runs.read_text().split() == ["run", "run"]
 
 
 def test_invalid_rows_are_named_and_nothing_is_computed(

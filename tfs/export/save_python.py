@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
-import sys
-import types
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +13,6 @@ from typing import Final
 import torch
 
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.manifest import read_signatures
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
@@ -27,29 +23,23 @@ from tfs.export.opened_files import watched_files
 from tfs.export.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.read_variables import warned_of_variables
+from tfs.export.servable_class import (
+    SignatureForms,
+    entry_of,
+    find_class,
+    read_forms,
+    signatures_of,
+)
 from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.export.verify import warn_of_files
+from tfs.export.weights_file import Weights, write_weights
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
-from tfs.runtime.guest.model_source import ModelSource, concurrency_of
-from tfs.runtime.guest.python import methods_of_class
+from tfs.runtime.guest.model_source import ModelSource
 
 log = logging.getLogger(__name__)
 
 SOURCE: Final = "servable.py"
-_WEIGHTS: Final = ("weights.safetensors", "weights.pt")
-_SAFETENSORS_NAMES: Final[Mapping[torch.dtype, str]] = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
 
 
 def save_python(
@@ -57,10 +47,10 @@ def save_python(
     base_path: str | os.PathLike[str],
     version: int | None = None,
     *,
-    signatures: Mapping[str, Signature | Mapping[str, object]] | None = None,
+    signatures: SignatureForms | None = None,
     class_name: str | None = None,
     methods: Mapping[str, str] = MappingProxyType({}),
-    weights: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None = None,
+    weights: Weights | None = None,
     example_inputs: Mapping[str, object] | None = None,
     assets: str | os.PathLike[str] | None = None,
     batching_parameters: str | None = None,
@@ -69,9 +59,9 @@ def save_python(
 
     The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
     ``validate(self, **item)``, ``preprocess``, ``postprocess``, ``methods`` and
-    ``concurrency`` (see :mod:`tfs.runtime.guest.python`). Its code runs here once: the
-    version is loaded, and called if there are example inputs, before it appears by one
-    rename. Blocks.
+    ``concurrency`` (see :mod:`tfs.runtime.guest.python`). Its code runs here: once for
+    what the class says of itself, and again when the version is loaded, and called if
+    there are example inputs, before it appears by one rename. Blocks.
 
     Args:
         source: The file; stored as ``servable.py``. It may import what every server
@@ -104,26 +94,20 @@ def save_python(
     place = os.fspath(source)
     if not os.path.isfile(place):
         raise InvalidArgument(f"no such file: {place}")
+    kind = find_class(place, class_name)
     found = (
-        _signatures_of(signatures, place)
-        if signatures is not None
-        else class_signatures(place, class_name)
+        signatures_of(kind, place)
+        if signatures is None
+        else read_forms(signatures, place)
     )
-    entry: dict[str, object] = {}
-    if class_name is not None:
-        entry["class"] = class_name
-    if methods:
-        entry["methods"] = dict(methods)
-    _check_methods({**class_methods(place, class_name), **methods}, found, place)
-    concurrency = class_concurrency(place, class_name)
-    if concurrency is not None:
-        entry["concurrency"] = concurrency
+    entry = entry_of(kind, place, class_name, methods, found)
     extras = Extras(assets, batching_parameters)
     example = _example(example_inputs, found)
 
     def fill(folder: str) -> None:
         shutil.copyfile(place, os.path.join(folder, SOURCE))
-        _write_weights(weights, folder)
+        if weights is not None:
+            write_weights(weights, folder)
         extras.write(folder)
         placed = dict(found)
         if example:
@@ -131,129 +115,12 @@ def save_python(
             examples, blob = place_examples({DEFAULT_SIGNATURE: derived})
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
-        with (
-            own_code_out_of_reach() as finder,
-            watched_files(folder) as opened,
-            warned_of_variables(),
-            server_defaults(),
-        ):
-            try:
-                _try(folder, entry, placed, example)
-                needed = []
-            except ServingError:
-                needed = sorted(set(finder.refused))
-                if not needed:
-                    raise
-        warn_of_files(opened)
-        if needed:
-            log.warning(
-                "event=own_modules_needed file=%s modules=%s no server has them: put "
-                "their code into the file, or install them beside every server",
-                place,
-                ",".join(needed),
-            )
-            _try(folder, entry, placed, example)
+        _try_as_served(folder, entry, placed, example, place)
         commit(folder, "python", placed, entry, producer())
 
     final = publish(os.fspath(base_path), version, fill)
     log.info("event=version_exported path=%s platform=python", final)
     return final
-
-
-def class_signatures(path: str, class_name: str | None = None) -> dict[str, Signature]:
-    """Runs a ``servable.py`` and returns what its class says of its signatures.
-
-    Raises:
-        InvalidArgument: There is no such class, or it does not say.
-
-    """
-    kind = _class_of(path, class_name)
-    form = getattr(kind, "signatures", None)
-    if form is None:
-        raise InvalidArgument(
-            f"{kind.__name__} has no signatures: give it a dict of that name in "
-            "the form of a manifest, or pass signatures"
-        )
-    if callable(form):
-        form = kind().signatures()
-    if not isinstance(form, Mapping):
-        raise InvalidArgument(f"{kind.__name__}.signatures must be a dict")
-    return _signatures_of(form, path)
-
-
-def _signatures_of(
-    form: Mapping[str, Signature | Mapping[str, object]], path: str
-) -> dict[str, Signature]:
-    return {
-        str(key): value
-        if isinstance(value, Signature)
-        else read_signatures({key: json.loads(json.dumps(value))}, path)[key]
-        for key, value in form.items()
-    }
-
-
-def class_concurrency(path: str, class_name: str | None = None) -> int | None:
-    """Runs a ``servable.py`` and returns its class's ``concurrency``, None if none.
-
-    Raises:
-        InvalidArgument: There is no such class, or the value is no such number.
-
-    """
-    value = getattr(_class_of(path, class_name), "concurrency", None)
-    return None if value is None else concurrency_of({"concurrency": value}, path)
-
-
-def class_methods(path: str, class_name: str | None = None) -> dict[str, str]:
-    """Runs a ``servable.py`` and returns its class's ``methods`` by signature key.
-
-    Raises:
-        InvalidArgument: There is no such class.
-
-    """
-    return methods_of_class(_class_of(path, class_name))
-
-
-def _check_methods(
-    methods: Mapping[str, str], signatures: Mapping[str, Signature], path: str
-) -> None:
-    unknown = [key for key in methods if key not in signatures]
-    if unknown:
-        raise InvalidArgument(
-            f"{path}: methods names {', '.join(map(repr, unknown))}, which is no "
-            f"signature; there are {', '.join(signatures)}"
-        )
-
-
-def _class_of(path: str, class_name: str | None) -> type:
-    module = types.ModuleType("servable")
-    # Dataclasses look their module up by name, so it has one for as long as it runs.
-    module.__name__ = f"servable_{id(module):x}"
-    module.__file__ = path
-    sys.modules[module.__name__] = module
-    try:
-        exec(
-            compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(module)
-        )
-    except Exception as error:
-        raise InvalidArgument(
-            f"{path} cannot be run: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.modules.pop(module.__name__, None)
-    classes: list[type] = [
-        value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and value.__module__ == module.__name__
-        and (name == class_name if class_name else hasattr(value, "predict"))
-    ]
-    if len(classes) != 1:
-        raise InvalidArgument(
-            f"{path} must define {class_name or 'one class with predict'}; found "
-            f"{', '.join(kind.__name__ for kind in classes) or 'none'} (an nn.Module "
-            "is for tfs.export.save, or tfs package MODULE:NAME)"
-        )
-    return classes[0]
 
 
 def _example(
@@ -285,6 +152,41 @@ def _example(
     views = {name: view_of(value) for name, value in example.items()}
     signature.check_inputs(signature.with_defaults(views))
     return example
+
+
+def _try_as_served(
+    folder: str,
+    entry: Mapping[str, object],
+    signatures: Mapping[str, Signature],
+    example: Values,
+    place: str,
+) -> None:
+    """Tries the version where nothing of the author's is in reach, as on a server.
+
+    If it needs modules of the author's, says which, and tries it with them.
+    """
+    needed: list[str] = []
+    with (
+        own_code_out_of_reach() as finder,
+        watched_files(folder) as opened,
+        warned_of_variables(),
+        server_defaults(),
+    ):
+        try:
+            _try(folder, entry, signatures, example)
+        except ServingError:
+            needed = sorted(set(finder.refused))
+            if not needed:
+                raise
+    warn_of_files(opened)
+    if needed:
+        log.warning(
+            "event=own_modules_needed file=%s modules=%s no server has them: put "
+            "their code into the file, or install them beside every server",
+            place,
+            ",".join(needed),
+        )
+        _try(folder, entry, signatures, example)
 
 
 def _try(
@@ -336,55 +238,3 @@ def _try_others(
                 DEFAULT_SIGNATURE,
                 error.message,
             )
-
-
-def _write_weights(
-    weights: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None, folder: str
-) -> None:
-    if weights is None:
-        return
-    if isinstance(weights, Mapping):
-        write_safetensors(weights, os.path.join(folder, _WEIGHTS[0]))
-        return
-    place = os.fspath(weights)
-    if not os.path.isfile(place):
-        raise InvalidArgument(f"no such weights: {place}")
-    suffix = os.path.splitext(place)[1]
-    for name in _WEIGHTS:
-        if name.endswith(suffix) and suffix:
-            shutil.copyfile(place, os.path.join(folder, name))
-            return
-    raise InvalidArgument(f"weights must be a .safetensors or a .pt file: {place}")
-
-
-def write_safetensors(tensors: Mapping[str, torch.Tensor], path: str) -> None:
-    """Writes tensors as a safetensors file, aligned for mapping.
-
-    Raises:
-        InvalidArgument: The format has no name for a tensor's type.
-
-    """
-    header: dict[str, object] = {}
-    # The largest element first, so that every tensor lies at a multiple of its own.
-    names = sorted(tensors, key=lambda name: -getattr(tensors[name], "itemsize", 0))
-    offset = 0
-    for name in names:
-        tensor = tensors[name]
-        if not isinstance(tensor, torch.Tensor):
-            raise InvalidArgument(
-                f"weights: {name!r} is a {type(tensor).__name__}, not a tensor"
-            )
-        if tensor.dtype not in _SAFETENSORS_NAMES:
-            raise InvalidArgument(f"weights: {name!r} is {tensor.dtype}")
-        header[name] = {
-            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + tensor.nbytes],
-        }
-        offset += tensor.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            file.write(view_of(tensors[name]).buffer)

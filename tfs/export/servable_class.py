@@ -1,0 +1,140 @@
+"""The class of a ``servable.py``, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.manifest import read_signatures
+from tfs.core.signature import Signature
+from tfs.runtime.guest.model_source import concurrency_of
+from tfs.runtime.guest.python import methods_of_class
+
+SignatureForms: TypeAlias = Mapping[str, Signature | Mapping[str, object]]
+"""Signatures by key, each as an object or in the form of a manifest."""
+
+
+def find_class(path: str, class_name: str | None = None) -> type:
+    """Runs a ``servable.py`` and returns its class.
+
+    Args:
+        path: The file.
+        class_name: Which class; None takes the only one with ``predict``.
+
+    Raises:
+        InvalidArgument: The file cannot be run, or has no such class.
+
+    """
+    module = types.ModuleType("servable")
+    # Dataclasses look their module up by name, so it has one for as long as it runs.
+    module.__name__ = f"servable_{id(module):x}"
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    try:
+        exec(
+            compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(module)
+        )
+    except Exception as error:
+        raise InvalidArgument(
+            f"{path} cannot be run: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.modules.pop(module.__name__, None)
+    classes: list[type] = [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and (name == class_name if class_name else hasattr(value, "predict"))
+    ]
+    if len(classes) != 1:
+        raise InvalidArgument(
+            f"{path} must define {class_name or 'one class with predict'}; found "
+            f"{', '.join(kind.__name__ for kind in classes) or 'none'} (an nn.Module "
+            "is for tfs.export.save, or tfs package MODULE:NAME)"
+        )
+    return classes[0]
+
+
+def signatures_of(kind: type, path: str) -> dict[str, Signature]:
+    """Returns what a class says of its signatures.
+
+    Raises:
+        InvalidArgument: It does not say, or not in the form of a manifest.
+
+    """
+    form = getattr(kind, "signatures", None)
+    if form is None:
+        raise InvalidArgument(
+            f"{kind.__name__} has no signatures: give it a dict of that name in "
+            "the form of a manifest, or pass signatures"
+        )
+    if callable(form):
+        form = kind().signatures()
+    if not isinstance(form, Mapping):
+        raise InvalidArgument(f"{kind.__name__}.signatures must be a dict")
+    return read_forms(form, path)
+
+
+def read_forms(forms: SignatureForms, path: str) -> dict[str, Signature]:
+    """Returns signatures that were given in either form.
+
+    Args:
+        forms: The signatures.
+        path: Whose they are, for messages.
+
+    Raises:
+        InvalidArgument: One of them is no signature.
+
+    """
+    return {
+        str(key): value
+        if isinstance(value, Signature)
+        else read_signatures({key: json.loads(json.dumps(value))}, path)[key]
+        for key, value in forms.items()
+    }
+
+
+def entry_of(
+    kind: type,
+    path: str,
+    class_name: str | None,
+    methods: Mapping[str, str],
+    signatures: Mapping[str, Signature],
+) -> dict[str, object]:
+    """Returns what a version's manifest says of its class.
+
+    Args:
+        kind: The class.
+        path: Its file, for messages.
+        class_name: The name by which a server finds it, None where there is one only.
+        methods: By signature key, the method to call; before those of the class.
+        signatures: Those of the version.
+
+    Raises:
+        InvalidArgument: ``methods`` names a signature that there is not, or the class's
+            ``concurrency`` is no such number.
+
+    """
+    unknown = [
+        key for key in {**methods_of_class(kind), **methods} if key not in signatures
+    ]
+    if unknown:
+        raise InvalidArgument(
+            f"{path}: methods names {', '.join(map(repr, unknown))}, which is no "
+            f"signature; there are {', '.join(signatures)}"
+        )
+    entry: dict[str, object] = {}
+    if class_name is not None:
+        entry["class"] = class_name
+    if methods:
+        entry["methods"] = dict(methods)
+    concurrency = getattr(kind, "concurrency", None)
+    if concurrency is not None:
+        entry["concurrency"] = concurrency_of({"concurrency": concurrency}, path)
+    return entry
