@@ -205,6 +205,16 @@ def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
     assert "busy; the next one in 58 s" in versions_table([model])
 
 
+def test_a_version_that_fails_on_its_own_example_is_a_problem() -> None:
+    """It is available, and answers nobody: the host lacks what its author had."""
+    model = pb.ModelReport(name="digits", primary=1)
+    version = model.versions.add(version=1, state=30, reason="latest(1)")
+    version.signatures.add(name="embed").example_error = "no module foo"
+    told = "embed fails on its own example: no module foo"
+    assert problem_of(model) == f"version 1: {told}"
+    assert told in versions_table([model])
+
+
 def test_a_trial_shows_figures_and_limits() -> None:
     """Whoever watches a trial sees each figure beside its limit, and the verdict."""
     text = "\n".join(canary_lines(report()))

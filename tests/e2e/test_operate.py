@@ -29,6 +29,23 @@ pytestmark = pytest.mark.timeout(180)
 X = np.array([[1.0, 2.0]], dtype=np.float32)
 
 
+HERE_ONLY = """
+import os
+
+class Scale:
+    signatures = {
+        "serving_default": {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
+            "outputs": {"y": {"dtype": "float32", "shape": [-1, 2]}},
+        }
+    }
+
+    def predict(self, x):
+        return {"y": x * float(os.environ["SCALE_OF_ITS_AUTHOR"])}
+"""
+
+
 class Operated(Serving):
     """A server of model "scale" with an admin socket and a state directory."""
 
@@ -378,3 +395,21 @@ def test_what_stands_in_runs_as_it_did(tmp_path: Path) -> None:
         (version,) = server.json("models")["models"][0]["versions"]
         assert version["state"] == "AVAILABLE"
         assert "cuda:99" in version["error"]["message"]
+
+
+def test_a_version_that_fails_on_its_own_example_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is available, and whoever looks sees that this host lacks something."""
+    (tmp_path / "servable.py").write_text(HERE_ONLY)
+    with monkeypatch.context() as of_its_author:
+        of_its_author.setenv("SCALE_OF_ITS_AUTHOR", "2")
+        save_python(
+            tmp_path / "servable.py", tmp_path / "scale", example_inputs={"x": X}
+        )
+    with Operated(tmp_path, "--load_probe_budget_s=0.5") as server:
+        server.wait_for("scale/1 is available")
+        told = "serving_default fails on its own example: "
+        assert told in server.tfs("status")
+        assert told in server.tfs("models")
+        assert server.stop() == 0

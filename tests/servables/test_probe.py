@@ -19,7 +19,13 @@ from tfs.core.errors import DeadlineExceeded, Internal, InvalidArgument, Serving
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, OneByOne, Tensors
 from tfs.core.servable_id import ServableId
-from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
+from tfs.core.signature import (
+    DEFAULT_SIGNATURE,
+    ExampleSlot,
+    Method,
+    Signature,
+    TensorSpec,
+)
 from tfs.core.tensor_view import TensorView
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
@@ -382,6 +388,59 @@ def test_warm_up_calls_every_signature_small_and_full(tmp_path: Path) -> None:
     num_calls = call(deadline_s, num_rounds=2, predict_s=lambda _, rows: times[rows])
     assert num_calls == 4
     assert {rows for _, rows in subject.calls} == {1}, "8 rows would not end in time"
+
+
+def test_warm_up_tells_of_failures_on_an_authors_example_only(tmp_path: Path) -> None:
+    """What fails on values that were made up may never be asked for."""
+
+    def failing(rows: Rows) -> Rows:
+        raise Internal("index out of range")
+
+    values = struct.pack("<4f", 1, 2, 3, 4)
+    (tmp_path / "examples.bin").write_bytes(values)
+    example = {"x": ExampleSlot((2, 2))}
+    signatures = {
+        "authors": replace(SIGNATURE, examples=example),
+        "made_up": SIGNATURE,
+    }
+    subject = FakeSubject(failing, signatures=signatures)
+    told: dict[str, ServingError] = {}
+    warm_up(
+        subject,
+        str(tmp_path),
+        lambda _: (1, 8),
+        subject.clock.now() + 60,
+        subject.clock,
+        on_failure=told.__setitem__,
+    )
+    assert {name: error.message for name, error in told.items()} == {
+        "authors": "index out of range"
+    }
+
+
+def test_warm_up_does_not_blame_a_model_that_takes_no_single_row(
+    tmp_path: Path,
+) -> None:
+    """It answers its author's example, which has two."""
+
+    def of_several(rows: Rows) -> Rows:
+        if len(rows) != 2:
+            raise Internal("expected more than 1 value per channel")
+        return rows
+
+    (tmp_path / "examples.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    signature = replace(SIGNATURE, examples={"x": ExampleSlot((2, 2))})
+    subject = FakeSubject(of_several, signatures={DEFAULT_SIGNATURE: signature})
+    told: dict[str, ServingError] = {}
+    warm_up(
+        subject,
+        str(tmp_path),
+        lambda _: (1, 8),
+        subject.clock.now() + 60,
+        subject.clock,
+        on_failure=told.__setitem__,
+    )
+    assert told == {}
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def problem_of(model: pb.ModelReport) -> str:
     hindrances = [
         f"version {version.version}: {why}"
         for version in model.versions
-        if (why := _hindrance(version))
+        if (why := _hindrance(version) or _example_error(version))
     ]
     return hindrances[0] if hindrances else ""
 
@@ -223,7 +223,7 @@ def _why(version: pb.VersionReport) -> str:
         return _error(version)
     if version.load.HasField("next_attempt_s"):
         return version.notes[-1]
-    return _hindrance(version) or version.reason
+    return _hindrance(version) or _example_error(version) or version.reason
 
 
 def _error(version: pb.VersionReport) -> str:
@@ -239,6 +239,16 @@ def _hindrance(version: pb.VersionReport) -> str:
 
     at_rest = (ManagerState.AVAILABLE.value, ManagerState.END.value)
     return "" if version.state in at_rest or not version.notes else version.notes[-1]
+
+
+def _example_error(version: pb.VersionReport) -> str:
+    """Returns which signature fails on its own example here, "" if none is known to."""
+    for signature in version.signatures:
+        if signature.example_error:
+            return (
+                f"{signature.name} fails on its own example: {signature.example_error}"
+            )
+    return ""
 
 
 def batching_table(models: Iterable[pb.ModelReport]) -> str:

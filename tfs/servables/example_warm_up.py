@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from tfs.core.clock import Clock
-from tfs.core.errors import ServingError
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.right_of_way import make_way
 from tfs.servables.probe_inputs import ProbeInputs
 from tfs.servables.probe_subject import ProbeSubject
 
 log = logging.getLogger(__name__)
+
+OnFailure: TypeAlias = Callable[[str, ServingError], None]
+
+_OF_THE_HOST: Final = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
+"""What says nothing of the model: there was no time, or no room."""
 
 
 def warm_up(
@@ -23,10 +35,11 @@ def warm_up(
     *,
     num_rounds: int = 1,
     predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
+    on_failure: OnFailure = lambda name, error: None,
 ) -> int:
     """Calls every signature with its example until the deadline; returns how often.
 
-    For a version that brings no warm-up requests. Failures are logged, nothing more.
+    For a version that brings no warm-up requests. Failures are told, and fail nothing.
 
     Args:
         subject: The version.
@@ -37,6 +50,8 @@ def warm_up(
         num_rounds: Calls of each size.
         predict_s: What a call probably takes: one that would not end in time is left
             out.
+        on_failure: Hears once of each signature that fails on its author's example. One
+            that fails on values that were made up may never get such.
 
     """
     num_calls = 0
@@ -56,5 +71,26 @@ def warm_up(
                 except ServingError as error:
                     log.info("event=warm_up_failed signature=%s error=%s", name, error)
                     failed.add(name)
+                    found = _fault_of_example(subject, name, inputs[name], left_s)
+                    if found is not None:
+                        on_failure(name, found)
                 num_calls += name not in failed
     return num_calls
+
+
+def _fault_of_example(
+    subject: ProbeSubject, name: str, inputs: ProbeInputs, timeout_s: float
+) -> ServingError | None:
+    """Returns how a signature fails on all rows of its author's example, if it does.
+
+    There are models that take no single row, or no more than a few.
+    """
+    if not inputs.is_authors:
+        return None
+    try:
+        subject.call(name, inputs.batch(inputs.num_different), timeout_s)
+    except _OF_THE_HOST:
+        return None
+    except ServingError as error:
+        return error
+    return None

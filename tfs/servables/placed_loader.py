@@ -230,6 +230,7 @@ class PlacedLoader:
         sizes: Mapping[str, Sequence[int]] = {}
         if isinstance(target, BatchedServable):
             sizes = {n: o.allowed_rows for n, o in target.queue_options.items()}
+        errors: dict[str, ServingError] = {}
         warm_up(
             ServableSubject(servable),
             self._path,
@@ -240,7 +241,16 @@ class PlacedLoader:
             predict_s=lambda name, num_rows: (
                 costs[name].predict_s(num_rows) if name in costs else 0.0
             ),
+            on_failure=errors.__setitem__,
         )
+        for name, error in errors.items():
+            log.warning(
+                "event=example_failed servable=%s signature=%s error=%s",
+                servable.id.slashed,
+                name,
+                error,
+            )
+        servable.example_errors = errors
 
     def _resident_bytes(self, profile: ModelProfile | None) -> int | None:
         """Returns what this load took, else what one of the same code did."""

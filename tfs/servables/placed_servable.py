@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tfs.core.errors import ServingError
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
@@ -19,16 +20,26 @@ class PlacedServable:
 
     Attributes:
         profile: What was measured of the version; None until then.
+        example_errors: By signature, why it failed on its author's example when it was
+            called to warm it up.
         model: The version on its interpreter; None for a platform that needs none.
 
     """
 
-    __slots__ = ("_target", "id", "model", "profile", "signatures")
+    __slots__ = (
+        "_target",
+        "example_errors",
+        "id",
+        "model",
+        "profile",
+        "signatures",
+    )
 
     def __init__(self, target: Servable, model: InterpreterModel | None = None) -> None:
         self.id: ServableId = target.id
         self.signatures: Mapping[str, Signature] = target.signatures
         self.profile: ModelProfile | None = None
+        self.example_errors: Mapping[str, ServingError] = {}
         self.model = model
         self._target = target
 

@@ -138,7 +138,12 @@ def describe_profile(
 ) -> None:
     """Adds what was measured of the version: its load, memory and calls."""
     del include_stats
-    profile = servable.profile if isinstance(servable, PlacedServable) else None
+    if not isinstance(servable, PlacedServable):
+        return
+    for signature in report.signatures:
+        error = servable.example_errors.get(signature.name)
+        signature.example_error = error.message if error else ""
+    profile = servable.profile
     if profile is None:
         return
     report.code_digest = profile.code_digest

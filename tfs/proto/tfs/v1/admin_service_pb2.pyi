@@ -241,7 +241,7 @@ class InterpreterReport(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., since_s: _Optional[float] = ..., private_bytes: _Optional[int] = ...) -> None: ...
 
 class SignatureReport(_message.Message):
-    __slots__ = ("name", "method", "batching", "call_s_by_rows", "requests")
+    __slots__ = ("name", "method", "batching", "call_s_by_rows", "requests", "example_error")
     class CallSByRowsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -254,12 +254,14 @@ class SignatureReport(_message.Message):
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     CALL_S_BY_ROWS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
     method: str
     batching: BatchingReport
     call_s_by_rows: _containers.ScalarMap[int, float]
     requests: RequestStats
-    def __init__(self, name: _Optional[str] = ..., method: _Optional[str] = ..., batching: _Optional[_Union[BatchingReport, _Mapping]] = ..., call_s_by_rows: _Optional[_Mapping[int, float]] = ..., requests: _Optional[_Union[RequestStats, _Mapping]] = ...) -> None: ...
+    example_error: str
+    def __init__(self, name: _Optional[str] = ..., method: _Optional[str] = ..., batching: _Optional[_Union[BatchingReport, _Mapping]] = ..., call_s_by_rows: _Optional[_Mapping[int, float]] = ..., requests: _Optional[_Union[RequestStats, _Mapping]] = ..., example_error: _Optional[str] = ...) -> None: ...
 
 class RequestStats(_message.Message):
     __slots__ = ("num_requests", "num_errors_by_code", "num_in_flight", "latency_s")
