@@ -19,7 +19,7 @@ from tfs.core.errors import DataLoss, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
@@ -260,6 +260,7 @@ class Environment:
         *,
         version: int | None = None,
         label: str | None = None,
+        inputs: Tensors | None = None,
     ) -> int:
         """Sends one request as a handler does; returns the version that got it."""
         metadata = (("tfs-routing-key", key),) if key else ()
@@ -275,11 +276,14 @@ class Environment:
             self.outcomes.append(outcome)
             handle.release()
 
+        signature = handle.servable.signatures["serving_default"]
+        inputs = signature.with_defaults(inputs or {"x": floats((1.0, 2.0))})
         task = InferenceTask(
             "serving_default",
-            handle.servable.signatures["serving_default"],
-            {"x": floats((1.0, 2.0))},
+            signature,
+            inputs,
             done,
+            num_rows=signature.check_inputs(inputs),
         )
         handle.servable.submit(task)
         if settles:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from tests.server.environment import Environment, config, model
-from tests.server.puppet import floats
+from tests.server.puppet import SIGNATURE, floats
+from tfs.core.dtype import FLOAT32
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
-from tfs.core.signature import Signature
+from tfs.core.signature import Signature, TensorSpec
 from tfs.server.canary import trial
 from tfs.server.canary.comparison import Figures
 from tfs.server.canary.copies import MAX_QUEUED
@@ -135,6 +137,29 @@ def test_a_canary_that_fails_alone_is_at_fault() -> None:
     env.request("a")
     assert record(env).total.canary_fault_rate == 0.5
     assert record(env).total.primary_error_rate == 0.5
+
+
+def test_what_a_request_leaves_out_is_the_canarys_own_default() -> None:
+    """A copy is what the caller sent: the primary's default is no row of it, and may be
+    another than the canary's.
+    """
+    env = on_trial("tee_fraction: 1")
+    for version in (1, 2):
+        env.puppet("a", version).signatures = {
+            "serving_default": replace(
+                SIGNATURE,
+                inputs={**SIGNATURE.inputs, "scale": TensorSpec(FLOAT32, (-1, 2))},
+                defaults={"scale": floats((version, version))},
+            )
+        }
+    rows = floats((1.0, 2.0), (3.0, 4.0))
+    env.request("a", inputs={"x": rows})
+    env.request("a", inputs={"x": rows, "scale": rows})
+    found = record(env).total
+    assert (found.num_pairs, found.canary_error_rate) == (2, 0.0)
+    left_out, sent = env.puppet("a", 2).tasks
+    assert left_out.inputs["scale"] == floats((2.0, 2.0))
+    assert sent.inputs["scale"] == rows
 
 
 def test_a_canary_without_the_signature_fails() -> None:

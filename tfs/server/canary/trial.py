@@ -219,7 +219,10 @@ class Trial:
         servable.submit(task)
 
     def _copy_of(self, task: InferenceTask) -> Copy | None:
-        """Copies the inputs, whose buffers are valid only until the task is done."""
+        """Copies what the caller sent, whose buffers are valid until the task is done.
+
+        What was left out the canary has a default of its own for.
+        """
         size_bytes = sum(view.size_bytes for view in task.inputs.values())
         with self._lock:
             if self._is_closed or self._rejected:
@@ -228,9 +231,15 @@ class Trial:
             if not hangs and not self._queue.has_room(size_bytes):
                 self._num_dropped += 1
                 return None
+        defaults = task.signature.defaults
+        sent = {
+            name: view
+            for name, view in task.inputs.items()
+            if view is not defaults.get(name)
+        }
         return Copy(
             task.signature_name,
-            {} if hangs else owned(task.inputs),
+            {} if hangs else owned(sent),
             task.output_filter,
             task.num_rows,
             size_bytes,
