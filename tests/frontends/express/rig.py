@@ -61,6 +61,7 @@ class RawClient:
         self.pings: list[bytes] = []
         self.window = frames.DEFAULT_WINDOW  # what we may send
         self.goaway: ErrorCode | None = None
+        self.max_streams = 0  # as the server said last
         self.decoder = Decoder()
 
     def send(self, data: bytes) -> None:
@@ -116,6 +117,11 @@ class RawClient:
             self.window += int.from_bytes(sent.payload, "big")
         elif sent.frame_type == FrameType.GOAWAY:
             self.goaway = sent.error
+        elif sent.frame_type == FrameType.SETTINGS and not sent.is_ack:
+            said = dict(frames.parse_settings(sent.payload))
+            self.max_streams = said.get(
+                frames.Setting.MAX_CONCURRENT_STREAMS, self.max_streams
+            )
         elif sent.frame_type == FrameType.PING and not sent.is_ack:
             self.pings.append(sent.payload)
 

@@ -186,3 +186,14 @@ def test_unread_answers_leave_less_to_requests() -> None:
     assert budget.free_to_favoured_bytes == 64 * MIB
     budget.headroom.waiting_bytes = 5 * MIB
     assert budget.free_to_favoured_bytes == 0
+
+
+def test_what_clients_are_told_of_streams_changes_rarely() -> None:
+    """One that comes and goes does not make the others' limits swing."""
+    budget = ReceiveBudget(1 << 20)
+    told = []
+    for num_more in [32, 1, -1, 1, 31, 1, -21, -2, -42]:
+        budget.count_windows(num_more)
+        told.append(budget.told_streams_each)
+        assert told[-1] <= budget.max_streams_each
+    assert told == [1024, 512, 512, 512, 512, 256, 256, 512, 32_768]

@@ -192,6 +192,25 @@ def test_a_call_answered_in_its_round_never_has_a_deadline_to_watch(rig: Rig) ->
     assert len(deadlines) == 2
 
 
+def test_clients_are_told_how_many_streams_there_is_room_for(rig: Rig) -> None:
+    """Who knows opens no more: what is refused, many libraries do not send again."""
+    clients = [rig.connect() for _ in range(33)]
+    rig.step(2)
+    for client in clients:
+        client.read()
+    assert {client.max_streams for client in clients} == {512}
+    for client in clients[2:]:
+        client.close()
+    rig.step()
+    rig.advance(3.0)
+    for client in clients[:2]:
+        client.read()
+        assert client.max_streams == 1024
+        client.send(request(1))
+        rig.step()
+        assert client.answer(1).messages == [b"ping"]
+
+
 def test_a_cancelled_call_counts_until_its_handler_is_done(tmp_path: Path) -> None:
     """The stream is gone at once, its work is not."""
     options = ExpressOptions(limits=ConnectionLimits(max_concurrent_streams=2))

@@ -68,6 +68,7 @@ class Connection(FrameLoop):
         "_rest",
         "_rest_since_s",
         "_saw_preface",
+        "_told_streams",
         "fault",
         "is_draining",
         "num_begun",
@@ -82,6 +83,7 @@ class Connection(FrameLoop):
         self._saw_preface = False
         # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.
         self._has_greeted = False
+        self._told_streams = 0
         self.is_draining = False
 
     # -- what the owner asks ----------------------------------------------------------
@@ -185,16 +187,33 @@ class Connection(FrameLoop):
             return
         self._has_greeted = True
         limits = self._limits
+        self._told_streams = self._streams_to_tell
         self.out.append(
             frames.settings(
                 {
-                    Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                    Setting.MAX_CONCURRENT_STREAMS: self._told_streams,
                     Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW,
                     Setting.MAX_FRAME_SIZE: limits.max_frame_size,
                     Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
                 }
             )
         )
+
+    @property
+    def _streams_to_tell(self) -> int:
+        return min(self._limits.max_concurrent_streams, self._budget.told_streams_each)
+
+    def tell_streams(self) -> bool:
+        """Tells the client how many streams it may have; returns False if it knows.
+
+        What it opened meanwhile is refused, and its library may not send that again.
+        """
+        told = self._streams_to_tell
+        if not self._has_greeted or self.is_closed or told == self._told_streams:
+            return False
+        self._told_streams = told
+        self.out.append(frames.settings({Setting.MAX_CONCURRENT_STREAMS: told}))
+        return True
 
     # -- the end ------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from tfs.frontends.rpc.express.headroom import Headroom
 _LEAST_GRANT: Final = 16_384
 _MAX_STREAMS: Final = 32_768
 _LEAST_STREAMS: Final = 32
+_MORE_THAN_ENOUGH: Final = 3
 _LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
 
 
@@ -54,6 +55,8 @@ class ReceiveBudget:
         max_streams_each: Streams that each of them may have open. One takes a
             kilobyte, and thirty bytes to open: a thousand on each of a thousand
             connections were half a gigabyte.
+        told_streams_each: What clients are told of that: a power of two, so that it
+            changes rarely, and grows again only where there is more than enough room.
         used_bytes: Windows granted and bytes held.
         headroom: What of the limit is open to all, and what unread answers take of it.
 
@@ -68,6 +71,7 @@ class ReceiveBudget:
         "limit_bytes",
         "max_streams_each",
         "num_windows",
+        "told_streams_each",
         "used_bytes",
     )
 
@@ -77,7 +81,7 @@ class ReceiveBudget:
         self.limit_bytes = limit_bytes
         self.headroom = headroom or Headroom(limit_bytes)
         self.num_windows = 0
-        self.max_streams_each = _MAX_STREAMS
+        self.max_streams_each = self.told_streams_each = _MAX_STREAMS
         self.used_bytes = 0
 
     @property
@@ -113,9 +117,11 @@ class ReceiveBudget:
     def count_windows(self, num_more: int) -> None:
         """Takes note of connections that came, or went."""
         self.num_windows += num_more
-        self.max_streams_each = max(
-            _LEAST_STREAMS, _MAX_STREAMS // max(1, self.num_windows)
-        )
+        share = max(_LEAST_STREAMS, _MAX_STREAMS // max(1, self.num_windows))
+        self.max_streams_each = share
+        told = self.told_streams_each
+        if share < told or share > told * _MORE_THAN_ENOUGH:
+            self.told_streams_each = 1 << share.bit_length() - 1
 
     def release(self, num_bytes: int) -> None:
         """Takes note that bytes held are done with."""

@@ -208,6 +208,12 @@ class Session(SocketOutput):
             self._written_s if self._unsent else None,
             has_more=self._has_more,
         )
+        self.tell_streams()
+
+    def tell_streams(self) -> None:
+        """Tells the client how many streams it may have, if that has changed."""
+        if not self.is_closed and self.connection.tell_streams():
+            self.mark_dirty()
 
     def cut_off_reader(self) -> None:
         """Ends the connection: too much waits for those who read too slowly."""

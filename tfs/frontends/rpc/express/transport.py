@@ -16,6 +16,7 @@ rate with 8 and 6 % with 24.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import socket
 import threading
@@ -56,6 +57,7 @@ _MIN_GRANT_BYTES: Final = 16_384
 _LARGE_BYTES: Final = 1 << 20
 _FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
 _MAX_PLAIN_HOSTS: Final = 1024
+_TOLD_PER_ROUND: Final = 100
 _SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
 _OUT_OF_FILES: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -107,6 +109,7 @@ class ExpressTransport:
         self._methods: dict[Listener, MethodTable] = {}
         self._plain_hosts: set[str] = set()  # whose clients were seen to speak no TLS
         self._is_sweeping = False
+        self._told_streams = self._shared.budget.told_streams_each
         self._on_scarcity = on_scarcity
         self._had_unread = False  # large answers, when timeouts were last looked at
         self._is_draining = False
@@ -236,9 +239,22 @@ class ExpressTransport:
             self._sessions.add(
                 Session(self._shared, client, peer, methods, self._sessions.discard)
             )
+        if self._shared.budget.told_streams_each < self._told_streams:
+            self._tell_streams(iter(list(self._sessions)))
+        self._told_streams = self._shared.budget.told_streams_each
         if not self._is_sweeping:
             self._is_sweeping = True
             self._sweep_later()
+
+    def _tell_streams(self, sessions: Iterator[Session]) -> None:
+        """Tells clients that they may have fewer streams, some in each round."""
+        for session in itertools.islice(sessions, _TOLD_PER_ROUND):
+            session.tell_streams()
+        if not self._is_closed:
+            left = next(sessions, None)
+            if left is not None:
+                rest = itertools.chain((left,), sessions)
+                self._loop.post(partial(self._tell_streams, rest))
 
     @property
     def _num_connections(self) -> int:
