@@ -1,4 +1,4 @@
-"""What reached a manager and was not looked at yet: sources' words, and what changed."""
+"""What a manager was told and has not acted on yet: aspired versions, and changes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Mail:
     """What an inbox had in it. Immutable.
 
     Attributes:
-        aspired: What sources said, by servable, the last word of each.
+        aspired: What sources aspire, by servable; the latest of each.
         tried_again: Versions that somebody wants tried again, by servable.
         changed: Servables to which something happened, and whether that cannot wait.
-        num_aspired: How many words of sources, and such wishes, had come in by then.
+        num_aspired: How many of both had come in by then.
 
     """
 

@@ -112,18 +112,29 @@ def _why_pickle(data: bytes) -> str | None:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
-            for name in pickles:
-                for opcode, argument, _ in pickletools.genops(archive.read(name)):
-                    if opcode.name == "GLOBAL":
-                        named = str(argument)
-                        if named in _TENSOR_GLOBALS or _STORAGE.fullmatch(named):
-                            continue
-                        return f"its pickle names {named}"
-                    if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ"):
-                        return f"its pickle holds {opcode.name}"
+            found = [_why_opcodes(archive.read(name)) for name in pickles]
     except (zipfile.BadZipFile, ValueError):
         return "a pickle that cannot be looked into"
-    return None if pickles else "a pickle that cannot be looked into"
+    if not found:
+        return "a pickle that cannot be looked into"
+    return next((why for why in found if why is not None), None)
+
+
+def _why_opcodes(pickled: bytes) -> str | None:
+    """Returns what a pickle names or makes that is no tensor.
+
+    Raises:
+        ValueError: It is none.
+
+    """
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ"):
+            return f"its pickle holds {opcode.name}"
+        if opcode.name == "GLOBAL":
+            named = str(argument)
+            if named not in _TENSOR_GLOBALS and not _STORAGE.fullmatch(named):
+                return f"its pickle names {named}"
+    return None
 
 
 def _why_program(data: bytes) -> str | None:

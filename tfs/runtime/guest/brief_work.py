@@ -1,4 +1,4 @@
-"""What a worker does in the background so quickly that idle time is enough for it.
+"""Background work of a worker that is short enough to be left to idle time.
 
 Nobody who wakes up waits for a thread that has idle time only
 (:func:`~tfs.core.thread_priority.give_way`), but on a host that is never idle such a

@@ -1,4 +1,4 @@
-"""The device that a model asks for: whether there is one, and as its threads' own."""
+"""The device that a model asks for: checks it, and makes it a thread's current one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process holds more memory than it did, asked often."""
+"""Tells cheaply whether a process holds more memory than it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether calls keep every core busy: then a worker that has finished brings the loop."""
+"""Moves the loop to the core of a worker that finished, where all cores are busy."""
 
 from __future__ import annotations
 

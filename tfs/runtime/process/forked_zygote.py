@@ -1,4 +1,4 @@
-"""A zygote that another one forks off: its channel is all one sees of it."""
+"""A zygote that another one forked off; it is reached through its channel alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfs.runtime.process.exit_statuses import ExitStatuses
 
 
 class ForkedZygote:
-    """One such process. Thread-safe.
+    """A zygote that is no child of this process's own making. Thread-safe.
 
     Attributes:
         channel: The conversation's end here; with it the process ends.

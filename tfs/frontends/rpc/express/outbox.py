@@ -1,4 +1,4 @@
-"""What a stream has to say and the client's windows did not take yet."""
+"""Answers of a stream that the client's flow-control windows did not take yet."""
 
 from __future__ import annotations
 

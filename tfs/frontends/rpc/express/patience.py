@@ -1,4 +1,4 @@
-"""How much a connection may annoy before it is closed.
+"""How many useless or wrong frames a connection may send before it is closed.
 
 The known HTTP/2 floods (rapid reset CVE-2023-44487, CONTINUATION CVE-2024-27316,
 PING, SETTINGS, empty frames) all make the server work without asking it for

@@ -1,4 +1,4 @@
-"""What is plain: a module that is as torch made it, a call that only serves."""
+"""Tells whether a module is as torch made it, and whether a call only serves."""
 
 from __future__ import annotations
 

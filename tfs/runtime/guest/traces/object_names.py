@@ -1,4 +1,4 @@
-"""What people call an object of a process: by who holds it."""
+"""Names of a process's objects for messages, by what refers to them."""
 
 from __future__ import annotations
 
