@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tfs.core.dtype import BFLOAT16, STRING, dtype
+from tfs.core.servable import Outcome
 from tfs.core.tensor_view import TensorView
 from tfs.server.canary.comparison import Figures, Side, Tally, figures_of
 from tfs.server.canary.difference import Difference, difference
@@ -191,7 +192,12 @@ def test_nothing_measured_is_no_figure() -> None:
         ),
         (
             GuardSettings(max_error_rate=0.0, max_latency_ratio=1.5),
-            Figures(num_samples=1, canary_fault_rate=0.1, latency_ratio=1.6),
+            Figures(
+                num_samples=1,
+                canary_fault_rate=0.1,
+                latency_ratio=1.6,
+                sure_latency_ratio=1.6,
+            ),
             ["max_latency_ratio", "max_error_rate"],
         ),
         (GuardSettings(max_top1_disagreement=0.1), Figures(num_samples=1), []),
@@ -204,3 +210,27 @@ def test_a_limit_counts_with_samples_enough(
     limits = judge(guard, figures)
     assert [each.name for each in limits if each.is_exceeded] == exceeded
     assert bool(rejection(limits, figures)) is bool(exceeded)
+
+
+def test_a_few_slow_requests_are_no_slow_version() -> None:
+    """A pause of the host hits one of the two; every request of a slow version is slow."""
+    guard = GuardSettings(max_latency_ratio=1.5)
+    unlucky, slow = Tally(), Tally()
+    answer: Outcome = {}
+    for index in range(1000):
+        is_paused = index % 250 == 100
+        unlucky.add_split(answer, 0.0004, is_canary=False)
+        unlucky.add_split(answer, 0.1 if is_paused else 0.0004, is_canary=True)
+        slow.add_split(answer, 0.1 if is_paused else 0.0004, is_canary=False)
+        slow.add_split(answer, 0.1 if is_paused else 0.0024, is_canary=True)
+    (limit,) = judge(guard, figures_of([unlucky]))
+    assert limit.value == pytest.approx(1.996)
+    assert not limit.is_exceeded
+    (limit,) = judge(guard, figures_of([slow]))
+    assert limit.value is not None
+    assert limit.value > 2
+    for _ in range(4000):
+        slow.add_split(answer, 0.0004, is_canary=False)
+        slow.add_split(answer, 0.0024, is_canary=True)
+    (limit,) = judge(guard, figures_of([slow]))
+    assert limit.is_exceeded

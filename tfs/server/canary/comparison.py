@@ -41,6 +41,7 @@ class Side:
     num_split: int = 0
     num_disputed: int = 0
     latency_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
+    sum_squares_s2: float = 0.0
 
     def note(self, outcome: Outcome, latency_s: float) -> None:
         """Counts a request."""
@@ -49,6 +50,7 @@ class Side:
             self.num_errors += 1
         else:
             self.latency_s.observe(latency_s)
+            self.sum_squares_s2 += latency_s * latency_s
 
     def note_split(self, outcome: Outcome, latency_s: float) -> None:
         """Counts a request of its share of a split."""
@@ -123,7 +125,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a tally amounts to; None is not measured yet. Immutable."""
+    """What a tally amounts to; None is not measured yet. Immutable.
+
+    ``sure_latency_ratio`` is what is left of ``latency_ratio`` without what chance could
+    do: a few slow requests, of thousands, double the mean of either version.
+    """
 
     num_samples: int = 0
     num_pairs: int = 0
@@ -136,6 +142,7 @@ class Figures:
     canary_error_rate: float | None = None
     canary_fault_rate: float | None = None
     latency_ratio: float | None = None
+    sure_latency_ratio: float | None = None
     primary_s: HistogramSnapshot | None = None
     canary_s: HistogramSnapshot | None = None
 
@@ -153,6 +160,11 @@ def figures_of(tallies: Sequence[Tally]) -> Figures:
         sum(side.num_split for side in primary),
     )
     primary_s, canary_s = _latency_s(primary), _latency_s(canary)
+    latency_ratio = (
+        _ratio(canary_s.mean, primary_s.mean)
+        if canary_s.num and primary_s.num
+        else None
+    )
     num_elements = sum(tally.num_elements for tally in tallies)
     return Figures(
         num_samples=num_canary,
@@ -174,9 +186,11 @@ def figures_of(tallies: Sequence[Tally]) -> Figures:
         ),
         canary_error_rate=_ratio(sum(side.num_errors for side in canary), num_canary),
         canary_fault_rate=_ratio(num_faults, num_canary),
-        latency_ratio=_ratio(canary_s.mean, primary_s.mean)
-        if canary_s.num and primary_s.num
-        else None,
+        latency_ratio=latency_ratio,
+        sure_latency_ratio=None
+        if latency_ratio is None
+        else latency_ratio
+        * (1 - _CHANCE_DEVIATIONS * math.hypot(_spread(canary), _spread(primary))),
         primary_s=primary_s,
         canary_s=canary_s,
     )
@@ -200,6 +214,18 @@ def _excess(
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+def _spread(sides: Sequence[Side]) -> float:
+    """Returns how far chance takes a mean latency, as a share of it: a deviation."""
+    num, total_s = 0, 0.0
+    for side in sides:
+        snapshot = side.latency_s.snapshot()
+        num, total_s = num + snapshot.num, total_s + snapshot.total
+    if not total_s:
+        return 0.0
+    squares = sum(side.sum_squares_s2 for side in sides) * num / total_s**2
+    return math.sqrt(max(0.0, squares - 1.0) / num)
 
 
 def _latency_s(sides: Sequence[Side]) -> HistogramSnapshot:

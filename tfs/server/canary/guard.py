@@ -31,21 +31,41 @@ def judge(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
     if guard is None:
         return ()
     has_samples = figures.num_samples >= guard.min_samples
-    pairs = (
+    # What is told, and what of it counts.
+    figures_of_limits = (
         (
             "max_top1_disagreement",
             guard.max_top1_disagreement,
             figures.top1_disagreement,
+            figures.top1_disagreement,
         ),
-        ("max_mean_abs_diff", guard.max_mean_abs_diff, figures.mean_abs_diff),
-        ("max_latency_ratio", guard.max_latency_ratio, figures.latency_ratio),
-        ("max_error_rate", guard.max_error_rate, figures.canary_fault_rate),
+        (
+            "max_mean_abs_diff",
+            guard.max_mean_abs_diff,
+            figures.mean_abs_diff,
+            figures.mean_abs_diff,
+        ),
+        (
+            "max_latency_ratio",
+            guard.max_latency_ratio,
+            figures.latency_ratio,
+            figures.sure_latency_ratio,
+        ),
+        (
+            "max_error_rate",
+            guard.max_error_rate,
+            figures.canary_fault_rate,
+            figures.canary_fault_rate,
+        ),
     )
     return tuple(
         Limit(
-            name, limit, value, has_samples and value is not None and not value <= limit
+            name,
+            limit,
+            told,
+            has_samples and counts is not None and not counts <= limit,
         )
-        for name, limit, value in pairs
+        for name, limit, told, counts in figures_of_limits
         if limit is not None
     )
 
