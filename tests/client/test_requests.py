@@ -115,3 +115,12 @@ def test_a_state_that_is_not_known_here_is_an_error_of_ours() -> None:
     reply = b"\x0a\x04\x08\x01\x10\x63"  # version 1, state 99
     with pytest.raises(Unknown):
         read_reply(status(Target("m")), reply)
+
+
+@pytest.mark.parametrize("key", ["user 7", b"user 7"])
+def test_a_routing_key_travels_with_the_request(key: str | bytes) -> None:
+    """Who has none is drawn by lot at every request of a split."""
+    message = predict(Target("m"), {}, routing_key=key).message
+    assert predict_pb2.PredictRequest.FromString(message).client_id == b"user 7"
+    message = predict(Target("m"), {}).message
+    assert not predict_pb2.PredictRequest.FromString(message).HasField("client_id")

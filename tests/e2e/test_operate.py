@@ -154,6 +154,10 @@ def test_a_split_is_sticky_and_a_promotion_ends_it(
 
             first = {key: side(key) for key in keys}
             assert set(first.values()) == {1, 2}
+            with Client(server.address, timeout_s=PATIENCE_S) as client:
+                for key in keys:
+                    answer = client.predict("scale", {"x": X}, routing_key=key)
+                    assert answer.version == first[key]
             assert {key: side(key) for key in keys} == first
             server.tfs("canary", "scale", "2", "--split=0.9")
             wider = {key: side(key) for key in keys}

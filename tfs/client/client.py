@@ -78,6 +78,7 @@ class Client:
         label: str | None = None,
         signature: str = "",
         outputs: Sequence[str] = (),
+        routing_key: str | bytes = "",
         timeout_s: float | None = None,
         idempotent: bool = False,
     ) -> Prediction:
@@ -91,13 +92,17 @@ class Client:
             label: Ask the version this label means.
             signature: Other than the default one.
             outputs: Only these; empty means all.
+            routing_key: Stands for whoever asks: of a version that answers a share of
+                the callers, one key sees always the same side. Empty draws lots.
             timeout_s: For this call, repeats included.
             idempotent: Whether it may be repeated although it may have run.
 
         """
         target = Target(model, version, label, signature)
         return self._call(
-            requests.predict(target, inputs, outputs), timeout_s, idempotent
+            requests.predict(target, inputs, outputs, routing_key),
+            timeout_s,
+            idempotent,
         )
 
     def classify(

@@ -115,13 +115,20 @@ def _refusing_what_is_no_text() -> Iterator[None]:
 
 @_refusing_what_is_no_text()
 def predict(
-    target: Target, inputs: Mapping[str, object], outputs: Sequence[str] = ()
+    target: Target,
+    inputs: Mapping[str, object],
+    outputs: Sequence[str] = (),
+    routing_key: str | bytes = "",
 ) -> Rpc[Prediction]:
     """Returns the call that runs a signature on ``inputs``; no ``outputs`` means all."""
     if isinstance(outputs, str):  # a sequence too, of names of one letter
         outputs = (outputs,)
     request = predict_pb2.PredictRequest(output_filter=outputs)
     target.fill(request.model_spec)
+    if routing_key:
+        request.client_id = (
+            routing_key.encode() if isinstance(routing_key, str) else routing_key
+        )
     for name, value in inputs.items():
         fill_tensor(request.inputs[name], value, name)
     return Rpc(PREDICT, request.SerializeToString(), _read_prediction)
