@@ -1,4 +1,4 @@
-"""docs/quickstart.md does what it says: its files are written, its commands run."""
+"""docs/quickstart.md and the README: their files are written, their commands run."""
 
 from __future__ import annotations
 
@@ -120,3 +120,20 @@ def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
     assert "price: float32 [2, 1]" in printed
     assert re.search(r"by version 2\n", printed)
     assert printed.rstrip().endswith("by version 1")
+
+
+def test_the_readmes_model_is_served(tmp_path: Path) -> None:
+    """The first thing that anybody tries works as it is copied."""
+    terminal = Terminal(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = text.replace("/abs/models", f"{tmp_path}/models")
+    code, serve, ask = re.findall(r"^```(?:python)?\n(.*?)^```", text, re.M | re.S)[3:6]
+    (tmp_path / "export.py").write_text(code)
+    terminal.run("python export.py")
+    server = Serving.of(terminal.start(serve))
+    try:
+        server.wait_for("digits/1 is available")
+        assert "output: float32 [1, 10]" in terminal.run(ask)
+        assert server.stop() == 0
+    finally:
+        server.close()

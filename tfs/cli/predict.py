@@ -90,14 +90,16 @@ def _as_json(answer: Prediction) -> str:
             "model": answer.model,
             "version": answer.version,
             "signature": answer.signature,
-            "outputs": {name: jsonable(each) for name, each in answer.outputs.items()},
+            "outputs": {
+                name: jsonable(each) for name, each in sorted(answer.outputs.items())
+            },
         }
     )
 
 
 def _as_text(answer: Prediction) -> str:
     lines = [f"{answer.model}/{answer.version} {answer.signature}"]
-    for name, array in answer.outputs.items():
+    for name, array in sorted(answer.outputs.items()):  # the wire has no order
         dtype = "string" if array.dtype.kind == "O" else str(array.dtype)
         lines += [f"{name}: {dtype} {list(array.shape)}", str(array)]
     return "\n".join(lines)

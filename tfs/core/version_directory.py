@@ -39,6 +39,8 @@ BATCHING_PARAMETERS: Final = "batching_params.pbtxt"
 WARMUP_REQUESTS: Final = "assets.extra/tf_serving_warmup_requests"
 TEMPORARY_PREFIX: Final = ".tmp-"
 
+_TAKEN: Final = "{} exists; a version is never overwritten: give it the next number"
+
 PLATFORM_BY_FILE: Final[Mapping[str, tuple[str, ...]]] = {
     "model.pt": ("torch_package", "torchscript"),
     "model.pt2": ("torch_export",),
@@ -217,7 +219,7 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
     is_first = not os.path.lexists(base_path)
     os.makedirs(base_path, exist_ok=True)
     if os.path.lexists(final):
-        raise FailedPrecondition(f"{final} exists; a version is never overwritten")
+        raise FailedPrecondition(_TAKEN.format(final))
     temporary = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}{version}-", dir=base_path)
     try:
         os.chmod(temporary, 0o755)
@@ -231,9 +233,7 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
         except OSError as error:
             if not os.path.lexists(final):
                 raise
-            raise FailedPrecondition(
-                f"{final} exists; a version is never overwritten"
-            ) from error
+            raise FailedPrecondition(_TAKEN.format(final)) from error
         _sync(base_path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

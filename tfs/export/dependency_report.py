@@ -91,9 +91,9 @@ class DependencyReport:
         if self.unsaved:
             parts.append(f"{len(self.unsaved)} of its values cannot be saved")
         if self.unresolved:
-            parts.append(
-                f"{len(self.unresolved)} of the modules it uses need a decision"
-            )
+            num = len(self.unresolved)
+            verb = "needs" if num == 1 else "need"
+            parts.append(f"{num} of the modules it uses {verb} a decision")
         return ", ".join(parts)
 
     def advice(self) -> str:
