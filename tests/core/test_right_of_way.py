@@ -4,8 +4,9 @@ import pytest
 
 from tfs.core.right_of_way import (
     ALLOWANCE_S,
+    LONGEST_PAUSE_S,
     LONGEST_WAIT_S,
-    PAUSE_S,
+    PAUSES,
     SLICE_S,
     WORK_S,
     RightOfWay,
@@ -90,6 +91,19 @@ def test_where_requests_come_the_lock_is_offered_between_them() -> None:
     assert road.num_sleeps == before + 1
 
 
+def test_who_needs_no_lock_of_this_process_is_not_offered_it() -> None:
+    """A worker's load would sleep forty times for nobody."""
+    road = Road()
+    road.forget()
+    road.way.note_answerer(lambda: road.now_s < road.free_at_s, shares_lock=False)
+    road.free_at_s = road.now_s + 0.001
+    road.way.make_way()
+    road.now_s = road.free_at_s
+    before = road.num_sleeps
+    road.way.make_way()
+    assert road.num_sleeps == before
+
+
 def test_a_server_that_ended_is_waited_for_no_more() -> None:
     """Its last word on what it does is no reason to wait."""
     road = Road()
@@ -102,8 +116,10 @@ def test_beside_requests_a_load_works_for_a_small_share_of_the_time() -> None:
     """Each request that comes beside one that works is late."""
     road = Road()
     road.has_requests = True
-    assert road.work(0.01) == pytest.approx(0.01 / SLICE_S * (SLICE_S + PAUSE_S))
-    assert road.way.paced_s == pytest.approx(0.01 / SLICE_S * PAUSE_S)
+    road.way.make_way()
+    paced_s = road.way.paced_s
+    assert road.work(0.01) == pytest.approx(0.01 * (1 + PAUSES))
+    assert road.way.paced_s - paced_s == pytest.approx(0.01 * PAUSES)
 
 
 def test_a_load_is_paced_while_requests_came_lately() -> None:
@@ -129,7 +145,7 @@ def test_what_has_much_to_do_is_paced_for_a_bounded_time() -> None:
     """Half a second more to do, and a quarter longer."""
     road = Road()
     road.has_requests = True
-    assert road.work(10.0) <= (10.0 + ALLOWANCE_S) * 1.25 + PAUSE_S
+    assert road.work(10.0) <= (10.0 + ALLOWANCE_S) * 1.25 + LONGEST_PAUSE_S
 
 
 def test_nothing_is_paced_while_nobody_is_served() -> None:
@@ -149,4 +165,4 @@ def test_a_long_portion_is_followed_by_one_pause() -> None:
     road.has_requests = True
     road.work(SLICE_S)
     road.now_s += 3.0
-    assert road.seconds_lost() == pytest.approx(PAUSE_S)
+    assert road.seconds_lost() == pytest.approx(LONGEST_PAUSE_S)

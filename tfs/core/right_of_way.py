@@ -12,14 +12,14 @@ taken), and waits there for 0.9 ms although it asked for a short slice. A thread
 sleeps for an instant between two portions lets it in.
 
 Where requests come, a load is *paced* as well: it works for half a millisecond and pauses
-for three. A request that arrives while a load works pays for it, whatever priorities
-there are: it gets a core late, or the wrong one, or one of two that share their parts. A
-load that works whenever nothing is answered meets every request; one that is paced meets
-one of seven. It takes a few times as long for it, which is a tenth of a second where
-there is little to do. Where there is much, pauses come out of an allowance of half a
-second, which grows by a fifth of the time: a load takes at most five eighths of a second
-and a quarter longer than without traffic. All threads of a process that load share its
-slices and its allowance.
+for three, or for six times what took longer in one piece. A request that arrives while a
+load works pays for it, whatever priorities there are: it gets a core late, or the wrong
+one, or one of two that share their parts. A load that works whenever nothing is answered
+meets every request; one that is paced meets one of seven. It takes a few times as long
+for it, which is a tenth of a second where there is little to do. Where there is much,
+pauses come out of an allowance of half a second, which grows by a fifth of the time: a
+load takes at most five eighths of a second and a quarter longer than without traffic. All
+threads of a process that load share its slices and its allowance.
 
 There is one per process, like the lock. In a worker, what answers requests is its server
 (``tfs/runtime/process/load_sign.py``). Where nothing does, in library use, asking costs
@@ -47,8 +47,12 @@ WORK_S: Final = 0.010
 SLICE_S: Final = 0.0005
 """So long a load works beside traffic before it pauses, where its portions allow it."""
 
-PAUSE_S: Final = 0.003
-"""So long it pauses then."""
+PAUSES: Final = 6.0
+"""Times what it worked, it pauses then: the work of others for it counts, a call of the
+model in a worker for instance."""
+
+LONGEST_PAUSE_S: Final = 0.008
+"""And no longer: what took long may have waited, or have been an import of seconds."""
 
 ALLOWANCE_S: Final = 0.5
 """Pauses that loads may make at once."""
@@ -68,6 +72,7 @@ class _Answerer:
     is_answering: Callable[[], bool]
     has_requests: Callable[[], bool]
     serves_nobody: Callable[[], bool]
+    shares_lock: bool
 
 
 class RightOfWay:
@@ -99,6 +104,8 @@ class RightOfWay:
         is_answering: Callable[[], bool],
         has_requests: Callable[[], bool] | None = None,
         serves_nobody: Callable[[], bool] = lambda: False,
+        *,
+        shares_lock: bool = True,
     ) -> Callable[[], None]:
         """Has loads wait for a server; returns what takes that back.
 
@@ -109,9 +116,12 @@ class RightOfWay:
                 which, loads are paced; likewise. None: as ``is_answering``.
             serves_nobody: Whether it waits for loads itself, which are not paced then;
                 likewise.
+            shares_lock: Whether it needs this process's Python lock.
 
         """
-        answerer = _Answerer(is_answering, has_requests or is_answering, serves_nobody)
+        answerer = _Answerer(
+            is_answering, has_requests or is_answering, serves_nobody, shares_lock
+        )
         self._answerers = (*self._answerers, answerer)
 
         def forget() -> None:
@@ -137,7 +147,7 @@ class RightOfWay:
     def make_way(self) -> None:
         """Blocks while requests are answered, and paces its caller where some came.
 
-        For 7 ms at most. Call it between portions of work of a few tenths of a
+        For 12 ms at most. Call it between portions of work of a few tenths of a
         millisecond, holding no lock that a request could wait for, and never on a thread
         that answers.
         """
@@ -146,10 +156,11 @@ class RightOfWay:
         now_s = self._now()
         self._worked_s += now_s - self._resumed_s
         is_paced = self._worked_s >= SLICE_S and self.has_traffic()
-        if is_paced and self._takes_allowance(now_s):
-            self._sleep(PAUSE_S)
-            self.paced_s += PAUSE_S
+        pause_s = min(PAUSES * self._worked_s, LONGEST_PAUSE_S)
+        if is_paced and self._takes_allowance(now_s, pause_s):
             self._worked_s = 0.0
+            self._sleep(pause_s)
+            self.paced_s += pause_s
         self._wait()
         self._resumed_s = self._now()
 
@@ -157,7 +168,7 @@ class RightOfWay:
         """Blocks while requests are answered, for 4 ms at most."""
         now_s = self._now()
         if not self._is_answering():
-            if now_s < self._lock_wanted_until_s:
+            if now_s < self._lock_wanted_until_s and self._shares_lock():
                 # A thread that woke up to read the next request is not seen here until
                 # it has the lock, and a core.
                 self._sleep(_BREATH_S)
@@ -173,15 +184,18 @@ class RightOfWay:
                 return
             self._sleep(_LOOK_S)
 
-    def _takes_allowance(self, now_s: float) -> bool:
+    def _takes_allowance(self, now_s: float, pause_s: float) -> bool:
         """Takes a pause out of the allowance; returns whether there was enough."""
         grown_s = (now_s - self._allowed_at_s) * _ALLOWED_SHARE
         self._allowed_at_s = now_s
         self._allowance_s = min(ALLOWANCE_S, self._allowance_s + grown_s)
-        if self._allowance_s < PAUSE_S:
+        if self._allowance_s < pause_s:
             return False
-        self._allowance_s -= PAUSE_S
+        self._allowance_s -= pause_s
         return True
+
+    def _shares_lock(self) -> bool:
+        return any(each.shares_lock for each in self._answerers)
 
     def _is_answering(self) -> bool:
         return any(each.is_answering() for each in self._answerers)

@@ -317,6 +317,45 @@ def test_a_worker_is_reused_a_bounded_number_of_times(
     assert is_gone(first)
 
 
+def test_who_cleans_up_is_shown_that_requests_come(versions: Versions) -> None:
+    """They must not be late for it; when it is done, the loop does nothing more."""
+    looks: list[None] = []
+    host = versions.host
+
+    def is_answering() -> bool:
+        looks.append(None)
+        return True
+
+    options = ProcessOptions(is_answering=is_answering, has_traffic=lambda: True)
+    versions.parked = ParkedWorkers(host.loop, options)
+    pid = versions.come_and_go()
+    assert versions.parked.pids == [pid]
+    assert looks
+    looks.clear()
+    for _ in range(3):
+        host.on_loop(lambda: None)
+    assert not looks
+
+
+def test_a_worker_that_dies_as_it_cleans_up_is_shown_nothing_more(
+    versions: Versions,
+) -> None:
+    """Its memory is gone: writing to it would fail in every round."""
+    host = versions.host
+    options = ProcessOptions(is_answering=lambda: True, has_traffic=lambda: True)
+    versions.parked = ParkedWorkers(host.loop, options)
+    model = versions.load(versions.source())
+    pid = model.worker_pid
+    assert pid is not None
+    model.unload()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pid not in versions.parked.all_pids, "its end")
+    host.on_loop(lambda: None)
+    num_failures: list[int] = []
+    host.on_loop(lambda: num_failures.append(host.loop.num_failures))
+    assert num_failures == [0]
+
+
 def test_a_worker_that_nobody_takes_ends(
     versions: Versions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

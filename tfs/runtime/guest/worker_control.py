@@ -94,7 +94,7 @@ class WorkerControl:
 
     def start(self) -> None:
         """Starts the control thread."""
-        note_answerer(self._host_answers, self._host_has_traffic)
+        note_answerer(self._host_answers, self._host_has_traffic, shares_lock=False)
         threading.Thread(target=self._run, name="worker-control", daemon=True).start()
 
     def start_warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:

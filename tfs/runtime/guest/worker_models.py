@@ -233,8 +233,10 @@ class WorkerModels:
             self._limit.allow_threads(-slots.num_threads)
         if loaded is not None:
             weights = loaded.weights
+            make_way()
             loaded.guest.close()
             del loaded
+            make_way()
             give_back()
             if not weights.close():
                 self._retained.append(weights)

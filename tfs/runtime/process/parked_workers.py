@@ -23,6 +23,8 @@ from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process.load_sign import LoadSign
+from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import has_ended
 from tfs.runtime.process.worker_conversation import WorkerConversation, WorkerReply
 from tfs.runtime.process.worker_link import WorkerLink
@@ -76,12 +78,20 @@ class ParkedWorkers:
 
     Args:
         loop: Watches them; its clock says when they have waited too long.
+        options: Tell of the server's requests, for which cleaning up makes way.
         most: How many at a time.
 
     """
 
-    def __init__(self, loop: ServingLoop, most: int = _MOST_PARKED) -> None:
+    def __init__(
+        self,
+        loop: ServingLoop,
+        options: ProcessOptions | None = None,
+        *,
+        most: int = _MOST_PARKED,
+    ) -> None:
         self._loop = loop
+        self._options = options or ProcessOptions()
         self._most = most
         self._parked: list[_Parked] = []
         self._timer: Timer | None = None
@@ -119,8 +129,12 @@ class ParkedWorkers:
             return False
         if len(self._parked) >= self._most:
             return False
+        options = self._options
+        sign = LoadSign(
+            self._loop, link.calls.slab, options.is_answering, options.has_traffic
+        )
         conversation = WorkerConversation(
-            link, lambda _: None, lambda _: self._end(parked)
+            link, lambda _: None, lambda _: self._end(parked), sign
         )
         parked = _Parked(code, link, conversation, model_id)
         self._parked.append(parked)
@@ -220,6 +234,7 @@ class ParkedWorkers:
         self._parked.remove(parked)
         self._loop.unwatch(parked.link.pidfd)
         self._loop.unwatch(parked.link.control.fileno())
+        parked.conversation.end()  # and with it the sign, in memory that may go
         self._arm()
 
     def _end(self, parked: _Parked) -> None:

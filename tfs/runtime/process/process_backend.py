@@ -45,7 +45,7 @@ class ProcessBackend:
         self._parked: ParkedWorkers | None = None
         if self._options.keeps_spare:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)
-            self._parked = ParkedWorkers(loop)
+            self._parked = ParkedWorkers(loop, self._options)
         self._shares = DeviceShares(
             loop, self._zygote, self._options.worker, self._options.kept_devices
         )

@@ -41,6 +41,7 @@ import torch
 from torch.package import _mangling, package_importer
 
 from tfs.core import right_of_way
+from tfs.core.right_of_way import make_way
 from tfs.runtime.guest import slab
 from tfs.runtime.guest.fast_layers import embedding_bags
 from tfs.runtime.guest.freed_memory import give_back
@@ -145,6 +146,7 @@ class CleanSlate:
 
         Random numbers of Python and torch are new ones; numpy's are the zygote's again.
         """
+        make_way()
         if self._numpy_random is not None:
             sys.modules["numpy"].random.set_state(self._numpy_random)
         seed_random()
@@ -162,7 +164,9 @@ class CleanSlate:
             del loggers[name]
         with contextlib.suppress(ValueError):  # it can no more be raised
             resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
+        make_way()
         give_back()
+        make_way()
 
     def changes(self) -> str:
         """Returns what differs, as a list for people; empty if nothing does. Blocks.
@@ -171,12 +175,15 @@ class CleanSlate:
         """
         self._await_ends_of_threads()
         found = self._watched.changes(self._words)
+        make_way()
         found += _replaced("sys.modules", sys.modules, self._modules)
         found += _replaced("loggers", logging.root.manager.loggerDict, self._loggers)
         found += _replaced("random", vars(random._inst), self._random)
         found += _replaced("warnings", vars(warnings), self._warnings, {"filters"})
         found += _replaced("torch.package._mangling", vars(_mangling), self._mangling)
+        make_way()
         now = self._read_settings()
+        make_way()
         found += [name for name in now if now[name] != self._settings.get(name)]
         if list(warnings.filters) != self._filters:
             found.append("warnings.filters")
@@ -188,6 +195,7 @@ class CleanSlate:
             # Libraries that others load when they are first needed.
             if ".so" not in path or os.path.dirname(path) not in self._folders
         ]
+        make_way()
         if not found:
             found = self._left_behind()
         return ", ".join(found)
@@ -195,6 +203,7 @@ class CleanSlate:
     def _left_behind(self) -> list[str]:
         """Returns what is there only because somebody holds it, whoever that is."""
         objects = gc.get_objects()
+        make_way()
         if not any(each is self._witness for each in objects):
             return ["objects that were frozen"]
         this_thread = threading.current_thread()

@@ -26,6 +26,7 @@ from typing import Final
 
 import torch
 
+from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.traces.object_layouts import WATCHED, WITH_ITEMS, layouts
 from tfs.runtime.guest.traces.object_names import names_of
 from tfs.runtime.guest.traces.object_words import SET_ENTRY_WORDS, WORD_BYTES
@@ -163,6 +164,7 @@ class WatchedObjects:
         """Returns what lies there, by the tensors from before where that is the same."""
         found = []
         for part, old in itertools.zip_longest(places, before[: len(places)]):
+            make_way()
             new = self._memory[part]
             found.append(old if old is not None and torch.equal(old, new) else new)
         return found
@@ -173,6 +175,7 @@ class WatchedObjects:
         """Returns the numbers of the words that are others now."""
         found = [torch.empty(0, dtype=torch.int64)]
         for number, (part, old) in enumerate(zip(places, before, strict=True)):
+            make_way()
             indices = (self._memory[part] != old).nonzero().flatten()
             if len(indices):
                 found.append(indices + number * _PART_WORDS)
