@@ -36,7 +36,7 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
-class Call(Generic[ItemT, ResultT]):
+class ItemTask(Generic[ItemT, ResultT]):
     """A task of one item; its own ``cancel``, which reads the future."""
 
     __slots__ = ("arrived_s", "deadline_s", "future", "item", "num_rows")
@@ -49,7 +49,7 @@ class Call(Generic[ItemT, ResultT]):
         self.future: Future[ResultT] = Future()
 
     @property
-    def cancel(self) -> Call[ItemT, ResultT]:
+    def cancel(self) -> ItemTask[ItemT, ResultT]:
         return self
 
     @property
@@ -81,13 +81,13 @@ class _FunctionRunner(Generic[ItemT, ResultT]):
         self._loop = loop
         self._name = name
 
-    def run(self, batch: Batch[Call[ItemT, ResultT]]) -> None:
+    def run(self, batch: Batch[ItemTask[ItemT, ResultT]]) -> None:
         self._executor.submit(lambda: self._compute(batch))
 
-    def _compute(self, batch: Batch[Call[ItemT, ResultT]]) -> None:
+    def _compute(self, batch: Batch[ItemTask[ItemT, ResultT]]) -> None:
         outcomes: Sequence[ResultT] | ServingError
         try:
-            results = self._function([call.item for call in batch.tasks])
+            results = self._function([task.item for task in batch.tasks])
             outcomes = _in_order(results, len(batch.tasks), self._name)
         except (Exception, SystemExit) as error:
             outcomes = serving_error(error, self._name)
@@ -122,7 +122,7 @@ class DrivenQueue(Generic[ItemT, ResultT]):
     def __init__(
         self,
         driver: BatchDriver,
-        shared: SharedQueue[Call[ItemT, ResultT]],
+        shared: SharedQueue[ItemTask[ItemT, ResultT]],
         default_timeout_s: float | None,
     ) -> None:
         self._driver = driver
@@ -178,7 +178,9 @@ class BatchDriver:
         self.loop = ServingLoop(self._clock, name="batch-driver")
         self.scheduler = SharedBatchScheduler(options, self._clock)
         self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
-        self._incoming: deque[tuple[SharedQueue[Any], Call[Any, Any], bool]] = deque()
+        self._incoming: deque[tuple[SharedQueue[Any], ItemTask[Any, Any], bool]] = (
+            deque()
+        )
         self._armed = False
         # Guards `_closed`, and that nothing is appended to `_incoming` after it was
         # set; leaf lock.
@@ -211,7 +213,7 @@ class BatchDriver:
         """
         options = options or BatchQueueOptions()
         runner = _FunctionRunner(function, self._executor, self.loop, options.name)
-        made: Future[SharedQueue[Call[ItemT, ResultT]]] = Future()
+        made: Future[SharedQueue[ItemTask[ItemT, ResultT]]] = Future()
 
         def add() -> None:
             try:
@@ -230,7 +232,7 @@ class BatchDriver:
 
     def enqueue(
         self,
-        queue: SharedQueue[Call[ItemT, ResultT]] | None,
+        queue: SharedQueue[ItemTask[ItemT, ResultT]] | None,
         item: ItemT,
         num_rows: int,
         timeout_s: float | None,
@@ -238,17 +240,17 @@ class BatchDriver:
     ) -> Future[ResultT]:
         """Queues an item, or fails it if there is no queue any more."""
         deadline_s = None if timeout_s is None else self._clock.now() + timeout_s
-        call: Call[ItemT, ResultT] = Call(item, num_rows, deadline_s)
+        task: ItemTask[ItemT, ResultT] = ItemTask(item, num_rows, deadline_s)
         with self._changed:
             closed = self._closed or queue is None
             if queue is not None and not closed:
-                self._incoming.append((queue, call, low))
+                self._incoming.append((queue, task, low))
         if closed:
-            call.on_done(Unavailable("the batch queue is closed"))
+            task.on_done(Unavailable("the batch queue is closed"))
         elif not self._armed:
             self._armed = True  # one post per burst
             self.loop.post(self._submit_incoming)
-        return call.future
+        return task.future
 
     def post(self, fn: Callable[[], None]) -> None:
         """Runs ``fn`` on the driver's thread."""
@@ -282,8 +284,8 @@ class BatchDriver:
         incoming = self._incoming
         submit = self.scheduler.submit
         while incoming:
-            queue, call, low = incoming.popleft()
-            submit(queue, call, low)
+            queue, task, low = incoming.popleft()
+            submit(queue, task, low)
 
     def remove(self, queue: SharedQueue[Any]) -> None:
         """Lets ``queue`` drain. Confined to the driver's thread."""

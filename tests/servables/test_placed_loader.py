@@ -25,7 +25,7 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.built_in import default_registry
 from tfs.servables.code_digest import code_digest
-from tfs.servables.placed_loader import LeaveFront, PlacedLoader, Places
+from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
@@ -74,7 +74,7 @@ class Host:
             leave(0.02)
 
     def loader(self, path: Path) -> PlacedLoader:
-        places = Places(
+        placing = PlacementContext(
             PlacementOptions(),
             self.of,
             self.profiler,
@@ -89,7 +89,7 @@ class Host:
             lambda context: registry.loader(str(path), context),
             str(path),
             LoadContext(self.of_nothing),
-            places,
+            placing,
         )
 
     def of_nothing(self, _: object) -> Interpreter:

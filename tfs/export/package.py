@@ -42,7 +42,7 @@ from tfs.export.module_origin import (
     trouble,
 )
 from tfs.export.parametrizations import without_parametrizations
-from tfs.export.pickling import Trial, unsaved_of
+from tfs.export.pickling import TrialPickler, unsaved_of
 from tfs.export.script_source import needed_source
 from tfs.export.wrappers import unwrapped, without_compiled_parts
 
@@ -458,7 +458,7 @@ def _save_script(
     exporter: PackageExporter, module: nn.Module, classes: Sequence[str]
 ) -> None:
     """Puts what the model uses of the running script into the archive."""
-    trial = Trial()
+    trial = TrialPickler()
     try:
         trial.dump(module)
     except Exception:

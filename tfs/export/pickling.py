@@ -22,7 +22,7 @@ _MOST_DEPTH: Final = 12
 _MOST_SHOWN: Final = 8
 
 
-class Trial(pickle.Pickler):
+class TrialPickler(pickle.Pickler):
     """Pickles everything but the elements of tensors, to see whether it can be.
 
     Attributes:
@@ -61,7 +61,7 @@ def unsaved_of(module: nn.Module) -> tuple[Unsaved, ...]:
 
 def _error(value: object) -> Exception | None:
     try:
-        Trial().dump(value)
+        TrialPickler().dump(value)
     except Exception as error:
         return error
     return None

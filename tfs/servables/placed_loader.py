@@ -49,7 +49,7 @@ where it runs; returns it unchanged where nothing may be batched."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PlacementContext:
     """What a server gives every placed loader. Immutable.
 
     Attributes:
@@ -86,7 +86,7 @@ class PlacedLoader:
         make: Makes the platform's loader in a context.
         path: The version directory.
         context: What the server gives every loader.
-        places: Where versions may run, and what decides.
+        placing: Where versions may run, and what decides.
 
     """
 
@@ -95,16 +95,16 @@ class PlacedLoader:
         make: Callable[[LoadContext], Loader[Servable]],
         path: str,
         context: LoadContext,
-        places: Places,
+        placing: PlacementContext,
     ) -> None:
         self._path = path
-        self._places = places
-        self._entrance = _Entrance(places)
+        self._placing = placing
+        self._entrance = _Entrance(placing)
         self._loader = make(
             replace(
                 context,
                 interpreter_for=lambda _: self._entrance,
-                profiler=places.profiler,
+                profiler=placing.profiler,
             )
         )
         self._servable: PlacedServable | None = None
@@ -120,17 +120,17 @@ class PlacedLoader:
         return self._loader.estimate_resources()
 
     def load(self, servable_id: ServableId) -> None:
-        loader, places = self._loader, self._places
+        loader, placing = self._loader, self._placing
         if not isinstance(loader, ModelLoader):
             loader.load(servable_id)
             self._servable = PlacedServable(
-                places.batch(loader.servable, self._path, None, Backend.FRONT)
+                placing.batch(loader.servable, self._path, None, Backend.FRONT)
             )
             return
         loader.on_late_profile = self._take_late_profile
         self._concurrency = loader.concurrency
-        known = places.profiler.known(loader.code_digest)
-        placement = place(places.placement, known, self._concurrency)
+        known = placing.profiler.known(loader.code_digest)
+        placement = place(placing.placement, known, self._concurrency)
         self._entrance.backend = placement.backend
         loader.load(servable_id)
         servable = PlacedServable(loader.servable, self._entrance.placed)
@@ -174,14 +174,14 @@ class PlacedLoader:
         ``was_called`` tells whether it was measured for that profile, or may have been.
         """
         make_way()
-        places, model = self._places, self._entrance.placed
+        placing, model = self._placing, self._entrance.placed
         remembers = profile is not None and not profile.is_repeatable
         if profile is not None and model is not None:
-            placement = place(places.placement, profile, self._concurrency)
+            placement = place(placing.placement, profile, self._concurrency)
             is_used = was_called and remembers
             if placement.backend is not self._entrance.backend or is_used:
-                interpreter = places.interpreter(placement.backend)
-                deadline_s = places.clock.now() + _MOVE_S
+                interpreter = placing.interpreter(placement.backend)
+                deadline_s = placing.clock.now() + _MOVE_S
                 model.move(interpreter.load(model.source), deadline_s)
                 self._entrance.backend = placement.backend
         backend = placement.backend
@@ -191,7 +191,7 @@ class PlacedLoader:
             target = self._loader.servable
             why += "; its requests are not joined before it"
         else:
-            target = places.batch(self._loader.servable, self._path, profile, backend)
+            target = placing.batch(self._loader.servable, self._path, profile, backend)
         if remembers:
             why += (
                 "; its answers to the same inputs differ, not by chance: it serves as it "
@@ -200,15 +200,15 @@ class PlacedLoader:
         servable.profile = profile
         servable.become(target)
         asked, has_processes = (
-            places.placement.backend,
-            places.placement.process_available,
+            placing.placement.backend,
+            placing.placement.process_available,
         )
         if backend is Backend.FRONT and asked is Backend.AUTO and has_processes:
-            places.on_front(servable.id, self._leave_front)
+            placing.on_front(servable.id, self._leave_front)
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
-        places.note(servable.id, why, self._resident_bytes(profile))
-        if profile is not None and not remembers and places.warm_up_s > 0:
-            until_s = places.clock.now() + places.warm_up_s
+        placing.note(servable.id, why, self._resident_bytes(profile))
+        if profile is not None and not remembers and placing.warm_up_s > 0:
+            until_s = placing.clock.now() + placing.warm_up_s
             self._warm_up(servable, target, profile, until_s)
 
     def _warm_up(
@@ -236,7 +236,7 @@ class PlacedLoader:
             self._path,
             lambda name: sizes.get(name) or (1,),
             until_s,
-            self._places.clock,
+            self._placing.clock,
             num_rounds=3 if any(sizes.values()) else 1,
             predict_s=lambda name, num_rows: (
                 costs[name].predict_s(num_rows) if name in costs else 0.0
@@ -284,7 +284,7 @@ class PlacedLoader:
                 return
             before = servable.target
             try:
-                placement = place(self._places.placement, profile, self._concurrency)
+                placement = place(self._placing.placement, profile, self._concurrency)
                 self._settle(servable, profile, placement, was_called=True)
             except ServingError as error:
                 log.warning(
@@ -301,8 +301,8 @@ class _Entrance:
     Confined to the loader.
     """
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, placing: PlacementContext) -> None:
+        self._placing = placing
         self.backend = Backend.PROCESS
         self.placed: PlacedModel | None = None
 
@@ -314,12 +314,12 @@ class _Entrance:
         """Does nothing: the backends are the server's."""
 
     def load(self, source: ModelSource) -> PlacedModel:
-        model = self._places.interpreter(self.backend).load(source)
-        self.placed = PlacedModel(model, self._places.clock)
+        model = self._placing.interpreter(self.backend).load(source)
+        self.placed = PlacedModel(model, self._placing.clock)
         return self.placed
 
     def stats(self) -> InterpreterStats:
-        return self._places.interpreter(self.backend).stats()
+        return self._placing.interpreter(self.backend).stats()
 
     def close(self, deadline_s: float | None = None) -> None:
         """Does nothing: the backends are the server's."""

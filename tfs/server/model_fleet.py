@@ -31,15 +31,14 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.servables.placed_loader import LeaveFront, PlacedLoader, Places
+from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
 from tfs.servables.platform import LoadContext
 from tfs.servables.probe import ProbeOptions
 from tfs.servables.profile_cache import ProfileCache
 from tfs.servables.profiler import Profiler
 from tfs.server.batching import Batcher, read_batching_file
 from tfs.server.interpreters import Interpreters, interpreters_options
-from tfs.server.model_settings import Backend as RuntimeBackend
-from tfs.server.model_settings import RuntimeSettings
+from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
 
 log = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ class ModelFleet:
             is_crowded=self._is_crowded,
             clock=loop.clock,
         )
-        self._places = Places(
+        self._placing = PlacementContext(
             placement=PlacementOptions(
                 options.interpreter_backend,
                 process_available=self._interpreters.has_processes,
@@ -151,24 +150,24 @@ class ModelFleet:
 
         What the model's own ``runtime`` config says comes before the server's options.
         """
-        places = self._places
+        placing = self._placing
         context = LoadContext(_no_interpreter, intra_op_threads=self._intra_op_threads)
         if runtime is not None and runtime != RuntimeSettings():
-            places = self._places_of(runtime)
+            placing = self._placing_of(runtime)
             context = replace(
                 context,
                 device=runtime.device,
                 intra_op_threads=runtime.intra_op_threads or self._intra_op_threads,
             )
-        return PlacedLoader(make, path, context, places)
+        return PlacedLoader(make, path, context, placing)
 
-    def _places_of(self, runtime: RuntimeSettings) -> Places:
+    def _placing_of(self, runtime: RuntimeSettings) -> PlacementContext:
         placement = replace(
-            self._places.placement,
+            self._placing.placement,
             isolation_required=runtime.must_isolate,
             device=runtime.device,
         )
-        if runtime.backend is not RuntimeBackend.AUTO:
+        if runtime.backend is not ConfiguredBackend.AUTO:
             placement = replace(placement, backend=_BACKENDS[runtime.backend])
         num = runtime.num_interpreters
 
@@ -177,7 +176,7 @@ class ModelFleet:
                 return self._interpreter(backend)
             return self._interpreters.of(backend, num_processes=num)
 
-        return replace(self._places, placement=placement, interpreter=interpreter)
+        return replace(self._placing, placement=placement, interpreter=interpreter)
 
     def reserve_pids(self) -> Sequence[int]:
         """Returns the processes that run no version and wait for one."""
@@ -185,7 +184,7 @@ class ModelFleet:
 
     def prepare(self) -> None:
         """Imports torch where versions may come to run in this process. Blocks."""
-        if self._places.placement.backend is not Backend.PROCESS:
+        if self._placing.placement.backend is not Backend.PROCESS:
             self._interpreters.prepare()
 
     def close(self, deadline_s: float) -> None:
@@ -323,9 +322,9 @@ class ModelFleet:
 
 
 _BACKENDS: Final = {
-    RuntimeBackend.INLINE: Backend.INLINE,
-    RuntimeBackend.PROCESS: Backend.PROCESS,
-    RuntimeBackend.DLMOPEN: Backend.DLMOPEN,
+    ConfiguredBackend.INLINE: Backend.INLINE,
+    ConfiguredBackend.PROCESS: Backend.PROCESS,
+    ConfiguredBackend.DLMOPEN: Backend.DLMOPEN,
 }
 
 

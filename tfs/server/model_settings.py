@@ -58,7 +58,7 @@ class CanarySettings:
     guard: GuardSettings | None = None
 
 
-class Backend(enum.Enum):
+class ConfiguredBackend(enum.Enum):
     """How interpreters are made, numbered as ``tfs.v1.Runtime.Backend``."""
 
     AUTO = 0
@@ -82,7 +82,7 @@ class RuntimeSettings:
 
     """
 
-    backend: Backend = Backend.AUTO
+    backend: ConfiguredBackend = ConfiguredBackend.AUTO
     must_isolate: bool = False
     num_interpreters: int = 0
     device: str = "cpu"

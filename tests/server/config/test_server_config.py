@@ -18,8 +18,8 @@ from tfs.server.config.server_config import (
     single_model,
 )
 from tfs.server.model_settings import (
-    Backend,
     CanarySettings,
+    ConfiguredBackend,
     GuardSettings,
     LoggingSettings,
     ModelSettings,
@@ -67,11 +67,14 @@ def settings(extra: str) -> ModelSettings:
                 ),
             },
         ),
-        ("runtime { backend: INLINE }", {"runtime": RuntimeSettings(Backend.INLINE)}),
+        (
+            "runtime { backend: INLINE }",
+            {"runtime": RuntimeSettings(ConfiguredBackend.INLINE)},
+        ),
         ('runtime { device: "cpu" }', {"runtime": RuntimeSettings()}),
         (
             "runtime { backend: PROCESS isolation: REQUIRED num_interpreters: 2 }",
-            {"runtime": RuntimeSettings(Backend.PROCESS, True, 2)},
+            {"runtime": RuntimeSettings(ConfiguredBackend.PROCESS, True, 2)},
         ),
     ],
 )
@@ -159,7 +162,10 @@ def test_bad_request_logging_is_refused(fields: str, words: str) -> None:
 
 def test_private_pythons_are_for_the_cpu() -> None:
     """Running a model elsewhere than asked for would be worse than refusing it."""
-    assert settings("runtime { backend: DLMOPEN }").runtime.backend is Backend.DLMOPEN
+    assert (
+        settings("runtime { backend: DLMOPEN }").runtime.backend
+        is ConfiguredBackend.DLMOPEN
+    )
     with pytest.raises(InvalidArgument, match=r"model a: runtime.*CPU only"):
         settings('runtime { backend: DLMOPEN device: "cuda" }')
 

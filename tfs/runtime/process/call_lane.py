@@ -8,11 +8,11 @@ from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest.slab import FOLLOWER, NUM_SLOTS, REQUESTS
 from tfs.runtime.process.busy_cores import BusyCores
-from tfs.runtime.process.call import Call, send_request, take_reply
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
+from tfs.runtime.process.worker_call import WorkerCall, send_request, take_reply
 from tfs.runtime.task_outcome import finish, why_not_run
 
 
@@ -35,7 +35,7 @@ class CallLane(Lane):
         self._spin_s = spin_s
         self._cores = cores
         self._look_backoff = SpinBackoff()
-        self._calls: deque[Call] = deque()
+        self._calls: deque[WorkerCall] = deque()
         self._sequence = 0  # requests written to the present worker
         self._head_begun_s = 0.0
         self.channel: CallChannel | None = None
@@ -102,7 +102,7 @@ class CallLane(Lane):
         if self._when_idle:
             self.tell_idle()
 
-    def close(self, num_started: int) -> list[Call]:
+    def close(self, num_started: int) -> list[WorkerCall]:
         """Stops handing out tasks: the worker is gone.
 
         Calls it had not begun wait again, in their place.
@@ -120,7 +120,7 @@ class CallLane(Lane):
         self._cores.num_running -= len(self._calls)
         self._cores.settle()
         self._cancel_timer()
-        failed: list[Call] = []
+        failed: list[WorkerCall] = []
         while self._calls:
             # Calls run in order: the first may have been running whatever the worker
             # said, the next only if it said so.
@@ -164,7 +164,7 @@ class CallLane(Lane):
         if error is not None:
             finish(task, error)
             return
-        self._calls.append(Call(model, task, index, sequence))
+        self._calls.append(WorkerCall(model, task, index, sequence))
         self._sequence = sequence = sequence + 1
         words = channel.slab.words
         words[REQUESTS] = sequence

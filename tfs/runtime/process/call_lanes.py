@@ -10,12 +10,12 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.busy_cores import BusyCores
-from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lane import CallLane
 from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.overlapping_lane import OverlappingLane
 from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.spread_model import summed
 
 
@@ -74,7 +74,7 @@ class CallLanes:
         """
         return functools.partial(self._common.read_replies, channel)
 
-    def close(self) -> list[Call]:
+    def close(self) -> list[WorkerCall]:
         """Stops handing out tasks: the worker is gone. What it had not begun waits.
 
         Returns:

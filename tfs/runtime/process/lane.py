@@ -12,8 +12,8 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.process.call import Call
 from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
 
 
@@ -149,7 +149,7 @@ class Lane(ABC):
         finish(task, refused)
         return None
 
-    def _put_back(self, calls: Iterable[Call]) -> None:
+    def _put_back(self, calls: Iterable[WorkerCall]) -> None:
         """Has calls that the worker had not begun wait again, in their order."""
         self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
 

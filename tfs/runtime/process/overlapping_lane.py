@@ -7,11 +7,11 @@ import time
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.runtime.guest.slab import REQUESTS
-from tfs.runtime.process.call import Call, send_request, take_reply
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
+from tfs.runtime.process.worker_call import WorkerCall, send_request, take_reply
 from tfs.runtime.task_outcome import finish
 
 
@@ -57,7 +57,7 @@ class OverlappingLane(Lane):
             finish(task, outcome)
         self.tell_idle()
 
-    def close(self) -> list[Call]:
+    def close(self) -> list[WorkerCall]:
         """Stops handing out tasks: the worker is gone, or lets go of the model.
 
         What it had finished is answered; calls it had not begun wait again.
@@ -185,7 +185,7 @@ class OverlappingLane(Lane):
             self._on_unusable(f"was ended because a call took over {limit_s:.1f} s")
 
 
-class _Overlapping(Call):
+class _Overlapping(WorkerCall):
     """A call with the time at which its worker counts as hung."""
 
     __slots__ = ("limit_s",)

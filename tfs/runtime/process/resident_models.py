@@ -8,7 +8,6 @@ from typing import Final
 
 from tfs.core.errors import Internal, ServingError
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.process.call import Call
 from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.device_shares import OnLost
 from tfs.runtime.process.lane import LaneTerms
@@ -18,6 +17,7 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.quarantine import Quarantine
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.process.worker_conversation import (
     OnReply,
     WorkerConversation,
@@ -76,7 +76,7 @@ class ResidentModels:
         self._models: dict[int, ProcessModel] = {}
         self._mapping: ProcessModel | None = None  # being loaded again
         self._num_calls_before = 0  # when the worker that runs was new
-        self._failed: list[Call] = []  # a dead worker was in, to be answered
+        self._failed: list[WorkerCall] = []  # a dead worker was in, to be answered
 
     @property
     def num_models(self) -> int:

@@ -30,8 +30,8 @@ from tfs.server.model_settings import (
     DETECT,
     MAX_INTERPRETERS,
     MAX_INTRA_OP_THREADS,
-    Backend,
     CanarySettings,
+    ConfiguredBackend,
     GuardSettings,
     ModelSettings,
     RuntimeSettings,
@@ -344,7 +344,7 @@ def _read_guard(where: str, guard: model_config_pb2.Guard) -> GuardSettings:
 
 def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettings:
     where = f"model {name}: runtime"
-    if runtime.backend not in [each.value for each in Backend]:
+    if runtime.backend not in [each.value for each in ConfiguredBackend]:
         raise InvalidArgument(f"{where}.backend: no such backend: {runtime.backend}")
     if runtime.isolation not in model_config_pb2.Runtime.Isolation.values():
         raise InvalidArgument(
@@ -363,18 +363,21 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
         if value > most:
             raise InvalidArgument(f"{where}.{field} must be <= {most}: {value}")
     settings = RuntimeSettings(
-        backend=Backend(runtime.backend),
+        backend=ConfiguredBackend(runtime.backend),
         must_isolate=runtime.isolation == model_config_pb2.Runtime.REQUIRED,
         num_interpreters=runtime.num_interpreters,
         device=device,
         intra_op_threads=runtime.intra_op_threads,
     )
-    if settings.must_isolate and settings.backend in (Backend.INLINE, Backend.DLMOPEN):
+    if settings.must_isolate and settings.backend in (
+        ConfiguredBackend.INLINE,
+        ConfiguredBackend.DLMOPEN,
+    ):
         raise InvalidArgument(
             f"{where}: isolation REQUIRED needs backend PROCESS or AUTO, not "
             f"{settings.backend.name}"
         )
-    if settings.backend is Backend.DLMOPEN and device != "cpu":
+    if settings.backend is ConfiguredBackend.DLMOPEN and device != "cpu":
         raise InvalidArgument(
             f"{where}: backend DLMOPEN computes on the CPU only, not on {device}; use "
             "INLINE or PROCESS"

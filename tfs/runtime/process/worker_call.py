@@ -12,7 +12,7 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import read_reply, write_request
 
 
-class Call:
+class WorkerCall:
     """A task that a worker has, and what is needed to read its reply. Loop-confined.
 
     Attributes:
@@ -74,7 +74,9 @@ def send_request(
     return None
 
 
-def take_reply(channel: CallChannel, slot: Slot, call: Call) -> tuple[Outcome, float]:
+def take_reply(
+    channel: CallChannel, slot: Slot, call: WorkerCall
+) -> tuple[Outcome, float]:
     """Reads the reply in a call's slot; notes the time it took with the model.
 
     Returns:
