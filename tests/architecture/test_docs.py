@@ -45,6 +45,17 @@ def test_named_modules_exist(page: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_python_examples_are_python(page: Path) -> None:
+    """Also those that cannot be run, because they stand for a reader's own code."""
+    text = page.read_text(encoding="utf-8")
+    for indent, code in re.findall(
+        r"^( *)```python[^\n]*\n(.*?)^ *```$", text, re.M | re.S
+    ):
+        if not code.startswith(">>> "):  # those are run as doctests
+            compile(re.sub(f"^{indent}", "", code, flags=re.M), page.name, "exec")
+
+
 def test_the_map_names_modules_that_exist() -> None:
     """Its table leaves the folder out where the row has named it."""
     text = (ROOT / "docs" / "code-map.md").read_text(encoding="utf-8")

@@ -85,7 +85,11 @@ def test_a_policy_says_what_tensorflow_serving_cannot() -> None:
     ("text", "words"),
     [
         ("max_batch_size: 3", "Invalid protobuf file: 'here'"),
-        ("policy { weight: 0 }", "weight must be positive"),
+        ("policy { weight: 0 }", "here: .*weight must be positive"),
+        (
+            "max_batch_size { value: 32 } allowed_batch_sizes: 16",
+            "here: Last entry in allowed_batch_sizes must match max_batch_size",
+        ),
         ("policy { length_buckets: 4 length_buckets: 2 }", "must be positive and incr"),
         ("policy { low_priority { ageing_micros: -1 } }", "ageing_s must be non-neg"),
         (

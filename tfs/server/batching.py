@@ -46,6 +46,13 @@ def read_batching_parameters(text: str, where: str) -> BatchingOptions:
         text_format.Parse(text, message, descriptor_pool=POOL)
     except text_format.ParseError as error:
         raise InvalidArgument(f"Invalid protobuf file: '{where}': {error}") from error
+    try:
+        return _options(message)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message}") from error
+
+
+def _options(message: session_bundle_config_pb2.BatchingParameters) -> BatchingOptions:
     return options_from_parameters(
         max_batch_size=_wrapped(message, "max_batch_size"),
         batch_timeout_micros=_wrapped(message, "batch_timeout_micros"),
@@ -125,8 +132,9 @@ def read_batching_file(path: str) -> BatchingOptions:
         with open(path, encoding="utf-8-sig") as file:  # some editors add a mark
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise FailedPrecondition(
-            f"cannot read batching parameters {path}: {error}"
+            f"cannot read batching parameters {path}: {why}"
         ) from error
     return read_batching_parameters(text, path)
 

@@ -161,7 +161,7 @@ def test_a_disk_that_fails_is_told_once(
         written.submit(b"abc")
     written.writer.write_pending()
     assert written.counted("request_log_dropped", reason="disk") == 3
-    assert caplog.text.count("request_log_unwritable") == 1
+    assert caplog.text.count("request_log_unwritable prefix=") == 1
     (tmp_path / "deep").unlink()
     written.submit(b"abc")
     written.writer.write_pending()

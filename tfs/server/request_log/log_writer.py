@@ -101,7 +101,7 @@ class LogWriter:
         options = self.options
         file = RotatedFile(
             prefix,
-            self._note_written,
+            lambda num, error: self._note_written(prefix, num, error),
             options.max_file_bytes,
             self.clock,
             max_files=options.max_files,
@@ -169,13 +169,13 @@ class LogWriter:
                 item.file.write(item.make())
                 touched[id(item.file)] = item.file
             except Exception as error:
-                self._note_written(1, error)
+                self._note_written(item.file.prefix, 1, error)
             with self._changed:
                 self._num_bytes -= item.size_bytes
         for file in touched.values():
             file.flush()
 
-    def _note_written(self, num: int, error: Exception | None) -> None:
+    def _note_written(self, prefix: str, num: int, error: Exception | None) -> None:
         """Counts records that are in their file now, or are lost."""
         if error is None:
             self._num_written.add(num)
@@ -184,7 +184,9 @@ class LogWriter:
         self._num_dropped["disk"].add(num)
         if not self._failing:
             self._failing = True
-            log.error("event=request_log_unwritable problem=%s", error)
+            log.error(
+                "event=request_log_unwritable prefix=%s problem=%s", prefix, error
+            )
 
     def _run(self) -> None:
         while True:
