@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import hashlib
 import re
 import sys
@@ -198,12 +199,21 @@ class RemoteFileSystem:
             return fn()
         except FileNotFoundError:
             raise
+        except PermissionError as error:
+            self._log_out(path, file_system)
+            told = error.strerror or str(error) or "Permission denied"
+            what = (
+                f"{told}; see that the server's credentials are valid and may read it"
+            )
+            raise PermissionError(errno.EACCES, what, path) from error
         except OSError:
             self._log_out(path, file_system)
             raise
         except Exception as error:  # drivers have error types of their own
             self._log_out(path, file_system)
-            raise OSError(5, f"{type(error).__name__}: {error}", path) from error
+            raise OSError(
+                errno.EIO, f"{type(error).__name__}: {error}", path
+            ) from error
 
     def _log_out(self, path: str, file_system: Any) -> None:
         """Has the next call make the driver's file system anew; others' calls go on."""

@@ -164,7 +164,7 @@ def test_credentials_that_were_replaced_are_found() -> None:
             files.list_directories("locked://m")
     held[0] = "new"
     assert logins == ["old", "old"]
-    with pytest.raises(PermissionError, match="no such key"):
+    with pytest.raises(PermissionError, match="no such key; see that the server's"):
         files.list_directories("locked://m")
     clock.advance(15)
     with pytest.raises(PermissionError, match="no such key"):
