@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tfs.core.errors import InvalidItems, forget_frames, serving_error
-from tfs.runtime.guest.device_faults import leave_if_device_is_lost
+from tfs.runtime.guest.devices.device_faults import leave_if_device_is_lost
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (

@@ -16,14 +16,14 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.current_device import check_device, current_device
+from tfs.runtime.guest.devices.current_device import check_device, current_device
 from tfs.runtime.guest.fault_text import one_line as one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import Strings
 from tfs.runtime.guest.version_files import VersionFiles as VersionFiles
 
 if TYPE_CHECKING:
-    from tfs.runtime.guest.device_weights import DeviceWeights
+    from tfs.runtime.guest.devices.device_weights import DeviceWeights
 
 Value: TypeAlias = "torch.Tensor | Strings"
 Output: TypeAlias = "torch.Tensor | TensorView"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.errors import ServingError, Unavailable
-from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 

@@ -38,7 +38,7 @@ def import_for(platform: str) -> None:
     What is missing is reported by who loads a version that needs it.
     """
     # Needs torch, which the server's process may have to do without.
-    from tfs.runtime.guest.no_devices import no_devices
+    from tfs.runtime.guest.devices.no_devices import no_devices
 
     begun_s = time.thread_time()
     for name in MODULES[platform]:

@@ -33,7 +33,7 @@ import torch
 
 from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
 from tfs.core.signature import Signature
-from tfs.runtime.guest.device_weights import MIN_SHARED_BYTES, DeviceWeights
+from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.fast_layers.quickening import quicken_held
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource

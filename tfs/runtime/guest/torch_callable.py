@@ -12,7 +12,7 @@ from tfs.core.errors import FailedPrecondition, Internal, InvalidArgument, Servi
 from tfs.core.servable import Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.current_device import current_device
+from tfs.runtime.guest.devices.current_device import current_device
 from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
-from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.fast_layers.packed_nodes import pack_nodes
 from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.fault_text import what_is_missing

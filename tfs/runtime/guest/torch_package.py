@@ -26,7 +26,7 @@ from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.right_of_way import make_way
-from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.fast_layers.packed_convolutions import quicken_convolutions
 from tfs.runtime.guest.fast_layers.quickening import quicken
 from tfs.runtime.guest.guest_model import GuestModel

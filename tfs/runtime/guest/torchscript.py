@@ -10,7 +10,7 @@ import warnings
 import torch
 
 from tfs.core.errors import DataLoss
-from tfs.runtime.guest.device_weights import MIN_SHARED_BYTES, DeviceWeights
+from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource

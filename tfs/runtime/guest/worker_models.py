@@ -15,8 +15,9 @@ from tfs.core.right_of_way import make_way
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.call_channel import CallChannel
 from tfs.runtime.guest.control_channel import tell
-from tfs.runtime.guest.device_memory import device_memory
-from tfs.runtime.guest.device_weights import DeviceWeights
+from tfs.runtime.guest.devices.device_memory import device_memory
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
+from tfs.runtime.guest.devices.weights_lease import WeightsLease
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import load_guest_model
 from tfs.runtime.guest.load_meter import LoadMeter
@@ -31,7 +32,6 @@ from tfs.runtime.guest.traces.process_state import ProcessState
 from tfs.runtime.guest.traces.process_surface import WatchedSurface
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.guest.weights_lease import WeightsLease
 
 
 class WorkerModels:

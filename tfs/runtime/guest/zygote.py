@@ -48,6 +48,7 @@ from tfs.core.thread_priority import (
 )
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.call_channel import CallChannel
+from tfs.runtime.guest.devices.weights_keeper import run as run_keeper
 from tfs.runtime.guest.parent_death import (
     die_after_parent,
     die_with_parent,
@@ -61,7 +62,6 @@ from tfs.runtime.guest.traces.clean_slate import watch_objects
 from tfs.runtime.guest.traces.process_surface import WatchedSurface
 from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.warm_up import make_archive
-from tfs.runtime.guest.weights_keeper import run as run_keeper
 from tfs.runtime.guest.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 

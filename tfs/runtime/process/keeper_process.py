@@ -32,7 +32,7 @@ class KeeperProcess:
         loop: Watches it.
         zygote: Forks it; kept meanwhile.
         options: It runs as the workers do.
-        kind: Kind of memory, see ``guest/device_memory.py``.
+        kind: Kind of memory, see ``guest/devices/device_memory.py``.
         device: The device whose memory it is.
         on_dropped: Called with a version that is gone from the device.
         on_end: Called once, with the reason, when it ends unasked.

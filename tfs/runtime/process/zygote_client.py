@@ -140,7 +140,7 @@ class ZygoteClient:
         close ``fds`` in it. A spare warms up, and tells its control channel so. A
         platform whose imports take long (``platform_imports``) has them behind it. With
         ``keeper``, a kind of memory and a device, it is no worker but keeps weights
-        there (``guest/weights_keeper.py``).
+        there (``guest/devices/weights_keeper.py``).
         """
         if self._closed:
             on_done(_CLOSED)

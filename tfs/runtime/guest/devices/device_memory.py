@@ -82,6 +82,6 @@ def device_memory(kind: str, device: str) -> DeviceMemory:
         device: The device, as torch names it.
 
     """
-    module = importlib.import_module(f"tfs.runtime.guest.{kind}_memory")
+    module = importlib.import_module(f"tfs.runtime.guest.devices.{kind}_memory")
     memory: DeviceMemory = module.make(device)
     return memory

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 import torch
 
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.device_memory import DeviceMemory
+from tfs.runtime.guest.devices.device_memory import DeviceMemory
 from tfs.runtime.guest.fault_text import one_line
 
 Place: TypeAlias = "tuple[str, int, int]"

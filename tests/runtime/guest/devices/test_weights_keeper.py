@@ -14,10 +14,10 @@ import torch
 from tests.runtime.answers import WAIT_S
 from tests.runtime.process_host import until
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.device_memory import Handle
+from tfs.runtime.guest.devices.device_memory import Handle
+from tfs.runtime.guest.devices.weights_keeper import WeightsKeeper
+from tfs.runtime.guest.devices.weights_lease import Place, WeightsLease
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
-from tfs.runtime.guest.weights_keeper import WeightsKeeper
-from tfs.runtime.guest.weights_lease import Place, WeightsLease
 
 FILE = bytes(range(256)) * 4
 ONE: Place = ("model.pt", 0, 256)

@@ -14,7 +14,7 @@ from tests.runtime.packaged import SCALE_SIGNATURES, package
 from tests.runtime.zoo import Scale
 from tfs.core.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from tfs.runtime.guest import torch_package
-from tfs.runtime.guest.current_device import check_device, current_device
+from tfs.runtime.guest.devices.current_device import check_device, current_device
 from tfs.runtime.guest.guest_model import load_guest_model
 from tfs.runtime.guest.torch_callable import TorchCallable
 from tfs.runtime.guest.version_files import VersionFiles

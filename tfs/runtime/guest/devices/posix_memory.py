@@ -12,7 +12,7 @@ import os
 
 import torch
 
-from tfs.runtime.guest.device_memory import DeviceMemory, Handle
+from tfs.runtime.guest.devices.device_memory import DeviceMemory, Handle
 
 
 def make(device: str) -> DeviceMemory:
@@ -23,7 +23,7 @@ def make(device: str) -> DeviceMemory:
 
 
 class PosixMemory:
-    """See :class:`~tfs.runtime.guest.device_memory.DeviceMemory`."""
+    """See :class:`~tfs.runtime.guest.devices.device_memory.DeviceMemory`."""
 
     def hold(self, source: torch.UntypedStorage) -> PosixStorage:
         """Copies a storage into a memfd."""
@@ -50,7 +50,7 @@ class PosixMemory:
 
 
 class PosixStorage:
-    """Held in a memfd. See :class:`~tfs.runtime.guest.device_memory.HeldStorage`."""
+    """Held in a memfd. See :class:`~tfs.runtime.guest.devices.device_memory.HeldStorage`."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self._fd = fd

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 
-from tfs.runtime.guest.device_memory import DeviceMemory, Handle
+from tfs.runtime.guest.devices.device_memory import DeviceMemory, Handle
 
 
 def make(device: str) -> DeviceMemory:
@@ -25,7 +25,7 @@ def make(device: str) -> DeviceMemory:
 
 
 class CudaMemory:
-    """One device's. See :class:`~tfs.runtime.guest.device_memory.DeviceMemory`."""
+    """One device's. See :class:`~tfs.runtime.guest.devices.device_memory.DeviceMemory`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -58,7 +58,7 @@ class CudaMemory:
 
 
 class CudaStorage:
-    """Held on the device. See :class:`~tfs.runtime.guest.device_memory.HeldStorage`."""
+    """Held on the device. See :class:`~tfs.runtime.guest.devices.device_memory.HeldStorage`."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage

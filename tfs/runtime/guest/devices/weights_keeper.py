@@ -29,15 +29,15 @@ from typing import Final
 import torch
 
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.device_memory import (
+from tfs.runtime.guest.devices.device_memory import (
     DeviceMemory,
     Handle,
     HeldStorage,
     device_memory,
 )
+from tfs.runtime.guest.devices.weights_lease import Place
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.weights_lease import Place
 
 _MAX_PLACES: Final = 100_000  # of one lease; more are no model's weights
 
