@@ -19,7 +19,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.core.errors import InvalidArgument, ResourceExhausted, Unavailable
 from tfs.frontends.rpc.express import frames, response
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget, ReceiveWindow
@@ -34,6 +34,7 @@ from tfs.frontends.rpc.express.frames import (
     FrameType,
     Setting,
 )
+from tfs.frontends.rpc.express.header_block import MAX_LARGE_BLOCKS
 from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import (
@@ -450,7 +451,7 @@ def test_each_frame_in_each_state_does_what_the_table_says(
         (frames.frame(FrameType.DATA, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
         (frames.frame_head(FrameType.DATA, 0, 1, 300_000), ErrorCode.FRAME_SIZE_ERROR),
         (
-            frames.frame_head(FrameType.HEADERS, 4, 1, 20_000),
+            frames.frame_head(FrameType.HEADERS, 4, 1, 70_000),
             ErrorCode.ENHANCE_YOUR_CALM,
         ),
         (
@@ -1027,6 +1028,9 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
     "ping": lambda _: frames.ping(b"12345678"),
     "settings": lambda _: frames.settings({Setting.MAX_FRAME_SIZE: 20_000}),
     "settings ack": lambda _: frames.SETTINGS_ACK,
+    "large header blocks": lambda index: headers_frame(
+        2 * index + 1, literal_block(grpc_headers(("a", "x" * 20_000)))
+    ),
     "ping ack": lambda _: frames.ping(b"12345678", ack=True),
     "empty data": lambda index: headers_frame(1) * (not index) + data_frame(1, b"", 0),
     "padded empty data": lambda index: (
@@ -1071,6 +1075,53 @@ def test_requests_given_up_when_their_time_is_up_cost_nothing(
         if wire.connection.is_closed:
             break
     assert wire.connection.is_closed is is_flood
+
+
+@pytest.mark.parametrize("size", [16_000, 17_000, 30_000, 65_000])
+@pytest.mark.parametrize("num_pieces", [1, 4])
+def test_headers_that_are_too_long_cost_their_own_call_alone(
+    size: int, num_pieces: int
+) -> None:
+    """A proxy sends the calls of many clients on one connection."""
+    wire = Wire()
+    wire.feed(request(1))
+    block = literal_block(grpc_headers(("a", "x" * (size - 200))))
+    cut = len(block) // num_pieces + 1
+    pieces = [block[index : index + cut] for index in range(0, len(block), cut)]
+    flags = [0] * (num_pieces - 1) + [END_HEADERS]
+    for index, piece in enumerate(pieces):
+        kind = FrameType.CONTINUATION if index else FrameType.HEADERS
+        wire.feed(frames.frame(kind, flags[index], 3, piece))
+    assert not wire.connection.is_closed
+    assert 1 in wire.connection.streams
+    if size > ConnectionLimits().max_header_list_bytes:
+        head = wire.recorder.opened[3].head
+        assert isinstance(head.refusal, ResourceExhausted)
+    assert wire.budget.num_large_blocks == 0
+
+
+def test_headers_beyond_four_times_what_is_taken_close_the_connection() -> None:
+    """They have to be decoded, for nothing, before anything else."""
+    wire = Wire()
+    wire.feed(frames.frame_head(FrameType.HEADERS, END_HEADERS, 1, 66_000))
+    assert wire.goaway() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_few_long_headers_may_be_unfinished_in_the_whole_server() -> None:
+    """Ten thousand connections with 60 KB each would be 600 MB."""
+    budget = ReceiveBudget(256 << 20)
+    wires = [Wire(budget=budget) for _ in range(MAX_LARGE_BLOCKS + 1)]
+    head = frames.frame_head(FrameType.HEADERS, END_HEADERS, 1, 60_000)
+    for wire in wires:
+        wire.feed(head)
+    assert [wire.connection.is_closed for wire in wires[-2:]] == [False, True]
+    wires[0].connection.close()
+    late = Wire(budget=budget)
+    late.feed(head)
+    assert not late.connection.is_closed
+    for wire in (*wires, late):
+        wire.connection.close()
+    assert budget.num_large_blocks == 0
 
 
 def test_all_calls_that_a_client_may_have_can_be_given_up_at_once() -> None:

@@ -38,7 +38,7 @@ def test_a_second_block_begins_empty() -> None:
         assert block.take() == b"xy"
 
 
-@pytest.mark.parametrize("pieces", [[b""] * 3, [bytes(1000), bytes(800)]])
+@pytest.mark.parametrize("pieces", [[b""] * 3, [bytes(4000), bytes(2500)]])
 def test_too_many_pieces_or_bytes_are_a_nuisance(pieces: list[bytes]) -> None:
     """The bound counts pieces as well as bytes, so that empty ones are not free."""
     limits = ConnectionLimits(max_continuations=2, max_header_list_bytes=1500)

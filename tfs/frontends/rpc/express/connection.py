@@ -280,4 +280,5 @@ class Connection(FrameLoop):
             self._drop(stream, StreamState.CLOSED)
             self._events.on_reset(stream)
         self._events = NOBODY
+        self._forget_large_block()
         self._window.close()

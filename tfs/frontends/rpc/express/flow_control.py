@@ -57,6 +57,7 @@ class ReceiveBudget:
             connections were half a gigabyte.
         told_streams_each: What clients are told of that: a power of two, so that it
             changes rarely, and grows again only where there is more than enough room.
+        num_large_blocks: Unfinished header blocks that are longer than the lists taken.
         used_bytes: Windows granted and bytes held.
         headroom: What of the limit is open to all, and what unread answers take of it.
 
@@ -70,6 +71,7 @@ class ReceiveBudget:
         "headroom",
         "limit_bytes",
         "max_streams_each",
+        "num_large_blocks",
         "num_windows",
         "told_streams_each",
         "used_bytes",
@@ -80,6 +82,7 @@ class ReceiveBudget:
             raise ValueError(f"receive budget below one window: {limit_bytes}")
         self.limit_bytes = limit_bytes
         self.headroom = headroom or Headroom(limit_bytes)
+        self.num_large_blocks = 0
         self.num_windows = 0
         self.max_streams_each = self.told_streams_each = _MAX_STREAMS
         self.used_bytes = 0

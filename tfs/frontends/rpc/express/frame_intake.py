@@ -24,8 +24,9 @@ from tfs.frontends.rpc.express.frames import (
     unpack_uint32,
 )
 from tfs.frontends.rpc.express.header_block import (
-    BLOCK_SLACK_BYTES,
+    MAX_LARGE_BLOCKS,
     HeaderBlock,
+    block_too_long,
     first_piece,
 )
 from tfs.frontends.rpc.express.hpack_cache import HeadCache
@@ -39,6 +40,8 @@ from tfs.frontends.rpc.express.stream_state import (
     Signal,
     received,
 )
+
+BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 
 TINY_INCREMENT: Final = 64
 """A WINDOW_UPDATE by fewer bytes counts as tiny: it is worth next to nothing."""
@@ -77,6 +80,7 @@ class FrameIntake(StreamIntake, abc.ABC):
     __slots__ = (
         "_block",
         "_cache",
+        "_has_large_block",
         "_heads",
         "_ping_mark",
         "_saw_settings",
@@ -94,6 +98,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             HpackDecoder(max_list_bytes=limits.max_header_list_bytes)
         )
         self._heads = self._cache.by_block
+        self._has_large_block = False
         self._saw_settings = False
         self._ping_mark = -1
 
@@ -124,12 +129,35 @@ class FrameIntake(StreamIntake, abc.ABC):
             )
         if (
             frame_type != FrameType.DATA
-            and length > self._limits.max_header_list_bytes + BLOCK_SLACK_BYTES
+            and length > self._block.small_bytes
+            and not (frame_type in BLOCK_FRAMES and self._has_room_for_block(length))
         ):
             # Only DATA is taken as it comes; anything else would sit in memory.
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM, "header or control frame too large"
             )
+
+    def _has_room_for_block(self, size_bytes: int) -> bool:
+        """Tells whether a block of more than is small may be; takes the place for it.
+
+        Its call is refused. That of others on the connection must not end for it, whose
+        client may be a proxy; so it has to be decoded, a few at a time in the server.
+        """
+        if size_bytes > self._block.large_bytes:
+            return False
+        if not self._has_large_block:
+            if self._budget.num_large_blocks >= MAX_LARGE_BLOCKS:
+                return False
+            self._annoyed(Annoyance.LARGE_BLOCK)
+            self._budget.num_large_blocks += 1
+            self._has_large_block = True
+        return True
+
+    def _forget_large_block(self) -> None:
+        """Gives the place of a large block back, if there was one."""
+        if self._has_large_block:
+            self._has_large_block = False
+            self._budget.num_large_blocks -= 1
 
     def _on_frame(
         self, frame_type: int, flags: int, stream_id: int, payload: bytes
@@ -175,6 +203,9 @@ class FrameIntake(StreamIntake, abc.ABC):
         block = self._block
         if not block.stream_id:
             self._step(stream_id, Signal.RECEIVE_CONTINUATION)  # always closes
+        size_bytes = block.size_bytes + len(payload)
+        if size_bytes > block.small_bytes and not self._has_room_for_block(size_bytes):
+            raise block_too_long()
         block.append(payload)
         if flags & END_HEADERS:
             self._on_block(stream_id, block.take(), block.ends_stream)
@@ -182,6 +213,8 @@ class FrameIntake(StreamIntake, abc.ABC):
             self._annoyed(Annoyance.SMALL_CONTINUATION)
 
     def _on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
+        if self._has_large_block:
+            self._forget_large_block()
         table = self._table
         if not stream_id & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "even stream id")

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final
 
 from tfs.frontends.rpc.express.connection_context import ConnectionContext
-from tfs.frontends.rpc.express.frame_intake import TINY_INCREMENT
+from tfs.frontends.rpc.express.frame_intake import BLOCK_FRAMES, TINY_INCREMENT
 from tfs.frontends.rpc.express.frames import (
     END_HEADERS,
     END_STREAM,
@@ -42,7 +42,6 @@ from tfs.frontends.rpc.express.stream_state import OPENED, REQUESTED
 
 _unpack_prefix = Struct(">BI").unpack_from
 
-_BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 TINY_UPDATES_AT_ONCE: Final = 32
 """Tiny WINDOW_UPDATEs are counted against the client by this many at a time."""
 
@@ -261,7 +260,7 @@ class FrameLoop(RepeatedRequests, abc.ABC):
                 continue
             if end > size:
                 return index, False
-            if frame_type in _BLOCK_FRAMES:
+            if frame_type in BLOCK_FRAMES:
                 if num_left <= 0:
                     return index, True
                 num_left -= 1 + length // _BLOCK_BYTES_PER_REQUEST

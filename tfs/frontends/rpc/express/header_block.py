@@ -6,6 +6,8 @@ The pieces are joined before HPACK sees a byte of them: nothing else may come be
 
 from __future__ import annotations
 
+from typing import Final
+
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.frames import (
     LARGEST_WINDOW,
@@ -16,9 +18,16 @@ from tfs.frontends.rpc.express.frames import (
     unpack_uint32,
 )
 
-BLOCK_SLACK_BYTES = 256
+_SLACK_BYTES: Final = 256
 """Bytes by which a header block may exceed the header list: padding, priority, table
 updates."""
+
+_LARGEST_TIMES: Final = 4
+"""A block may be so many times as long as the header lists that we take: Envoy forwards
+60 KB, and clients' libraries do not look at what we announced."""
+
+MAX_LARGE_BLOCKS: Final = 64
+"""Unfinished header blocks longer than such a list, over all connections: 4 MB."""
 
 
 class HeaderBlock:
@@ -28,6 +37,8 @@ class HeaderBlock:
         stream_id: The stream that it opens or ends; 0: no block is unfinished.
         ends_stream: Whether its HEADERS had END_STREAM.
         since_s: When it began.
+        small_bytes: What is longer is refused when it is whole, if there is room for it.
+        large_bytes: What is longer ends the connection.
 
     Args:
         limits: How long it may be, and of how many pieces.
@@ -40,7 +51,9 @@ class HeaderBlock:
         "_num_continuations",
         "_pieces",
         "ends_stream",
+        "large_bytes",
         "since_s",
+        "small_bytes",
         "stream_id",
     )
 
@@ -48,9 +61,17 @@ class HeaderBlock:
         self.stream_id = 0
         self.ends_stream = False
         self.since_s = now_s
+        most = limits.max_header_list_bytes
+        self.small_bytes = most + _SLACK_BYTES
+        self.large_bytes = most * _LARGEST_TIMES + _SLACK_BYTES
         self._limits = limits
         self._pieces = bytearray()
         self._num_continuations = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What has arrived of it."""
+        return len(self._pieces)
 
     def begin(
         self, stream_id: int, piece: bytes, ends_stream: bool, now_s: float
@@ -73,12 +94,9 @@ class HeaderBlock:
         self._num_continuations += 1
         if (
             self._num_continuations > self._limits.max_continuations
-            or len(self._pieces)
-            > self._limits.max_header_list_bytes + BLOCK_SLACK_BYTES
+            or len(self._pieces) > self.large_bytes
         ):
-            raise ConnectionFault(
-                ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
-            )
+            raise block_too_long()
 
     def take(self) -> bytes:
         """Returns the block, which is whole; none waits any more."""
@@ -86,6 +104,13 @@ class HeaderBlock:
         self.stream_id = 0
         self._pieces = bytearray()
         return block
+
+
+def block_too_long() -> ConnectionFault:
+    """Returns the fault of a client whose header block there is no room for."""
+    return ConnectionFault(
+        ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
+    )
 
 
 def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:

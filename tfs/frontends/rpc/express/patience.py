@@ -42,6 +42,7 @@ class Annoyance(enum.Enum):
     RST_STREAM = "RST_STREAM", 1.9
     STREAM_ERROR = "stream errors", 10
     EMPTY_DATA = "empty DATA", 5
+    LARGE_BLOCK = "large header blocks", 50
     SMALL_CONTINUATION = "small CONTINUATION", 20
     TINY_WINDOW_UPDATE = "tiny WINDOW_UPDATE", 2
     PRIORITY = "PRIORITY", 2
