@@ -107,7 +107,9 @@ def test_predict_tells_what_is_wrong(
     """The server's refusal is one line and exit code 1."""
     words = ["predict", "other", "--input", "x=[[1, 2]]"]
     assert main([*words, f"--address={serving.address}"]) == 1
-    assert "tfs: NOT_FOUND: Servable not found" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "tfs: NOT_FOUND: Servable not found" in told
+    assert told.endswith("; tfs status says what is served, or why it is not\n")
 
 
 def test_a_log_is_replayed_and_answers_are_compared(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.core.errors import InvalidArgument, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from tfs.client import Client
@@ -48,6 +48,7 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
     Raises:
         InvalidArgument: A certificate cannot be read, or a flag lacks its partner.
         Unavailable: In the block, nobody listens there; says which flag tells where.
+        NotFound: In the block; says which command tells what there is.
 
     """
     import grpc
@@ -79,6 +80,10 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
             if any(words in error.message for words in HUNG_UP):
                 advice = "--ca_file speaks TLS, --cert_file shows a certificate"
             raise Unavailable(f"{error.message}; {advice}") from error
+        except NotFound as error:
+            raise NotFound(
+                f"{error.message}; tfs status says what is served, or why it is not"
+            ) from error
 
 
 _NOBODY: Final = "failed to connect"
