@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 
-from tfs.core.call import Call, ListenerOptions, Method
+from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.transport import ExpressTransport
@@ -32,7 +32,7 @@ def serve_until_sigterm() -> None:
     loop.start()
     transport = ExpressTransport(loop)
     (address,) = transport.start(
-        [ListenerOptions("grpc", "127.0.0.1:0")], {PREDICT: Method(PREDICT, echo)}
+        [ListenerOptions("grpc", "127.0.0.1:0")], {PREDICT: RpcMethod(PREDICT, echo)}
     )
     print(f"listening on {address}", flush=True)
     signal.sigwait({signal.SIGTERM})

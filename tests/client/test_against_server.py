@@ -14,7 +14,7 @@ import pytest
 
 from tfs.client import AsyncClient, Client, RetryPolicy
 from tfs.client.arguments import CHANNEL_OPTIONS
-from tfs.core.call import Call, ListenerOptions, Method
+from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.errors import (
     Cancelled,
     Code,
@@ -65,7 +65,7 @@ def serving(answers: Answers, where: str = "127.0.0.1:0") -> Iterator[str]:
     transport = GrpcioTransport(loop)
     try:
         (found,) = transport.start(
-            [ListenerOptions("grpc", where)], {PATH: Method(PATH, answers)}
+            [ListenerOptions("grpc", where)], {PATH: RpcMethod(PATH, answers)}
         )
         yield found
     finally:

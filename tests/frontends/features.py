@@ -21,7 +21,7 @@ from tfs.core.call import (
     Call,
     Handler,
     ListenerOptions,
-    Method,
+    RpcMethod,
     TlsOptions,
     TlsSource,
     Transport,
@@ -69,7 +69,8 @@ def served(
     made = TRANSPORTS[transport](loop, max_message_bytes)
     try:
         (found,) = made.start(
-            [ListenerOptions("grpc", address, tls=tls)], {PATH: Method(PATH, handler)}
+            [ListenerOptions("grpc", address, tls=tls)],
+            {PATH: RpcMethod(PATH, handler)},
         )
         yield found
     finally:

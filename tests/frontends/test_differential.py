@@ -33,7 +33,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.conformance.transport import PATIENCE_S, MakeTransport, running
-from tfs.core.call import Call, Method, MethodKind, StreamCall, Transport
+from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall, Transport
 from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
@@ -72,18 +72,18 @@ class Handlers:
 
     held: dict[str, threading.Event] = field(default_factory=dict)
 
-    def methods(self) -> dict[str, Method]:
+    def methods(self) -> dict[str, RpcMethod]:
         unary, stream = MethodKind.UNARY, MethodKind.SERVER_STREAM
         table = (
-            Method(SERVICE + "Echo", self.echo, unary),
-            Method(SERVICE + "Seen", self.seen, unary),
-            Method(SERVICE + "Size", self.size, unary),
-            Method(SERVICE + "Fail", self.fail, unary),
-            Method(SERVICE + "Raise", self.raise_, unary),
-            Method(SERVICE + "Later", self.later, unary),
-            Method(SERVICE + "Hold", self.hold, unary),
-            Method(SERVICE + "Stream", self.stream, stream),
-            Method(SERVICE + "Chat", self.chat, MethodKind.BIDIRECTIONAL),
+            RpcMethod(SERVICE + "Echo", self.echo, unary),
+            RpcMethod(SERVICE + "Seen", self.seen, unary),
+            RpcMethod(SERVICE + "Size", self.size, unary),
+            RpcMethod(SERVICE + "Fail", self.fail, unary),
+            RpcMethod(SERVICE + "Raise", self.raise_, unary),
+            RpcMethod(SERVICE + "Later", self.later, unary),
+            RpcMethod(SERVICE + "Hold", self.hold, unary),
+            RpcMethod(SERVICE + "Stream", self.stream, stream),
+            RpcMethod(SERVICE + "Chat", self.chat, MethodKind.BIDIRECTIONAL),
         )
         return {method.path: method for method in table}
 

@@ -21,7 +21,7 @@ from tests.frontends.express.wire import (
     grpc_headers,
     headers_frame,
 )
-from tfs.core.call import ListenerOptions, Method
+from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.hpack_decoder import encode_literal
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
@@ -58,7 +58,7 @@ def test_a_path_that_is_not_utf_8_is_not_the_last_request() -> None:
     try:
         (address,) = transport.start(
             [ListenerOptions("grpc", "127.0.0.1:0")],
-            {path: Method(path, lambda call: call.reply(b"here"))},
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
         )
         host, _, port = address.rpartition(":")
         block = b"".join(

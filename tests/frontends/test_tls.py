@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.certificates import CLIENT_NAME, Certificates
 from tests.frontends.features import TRANSPORTS
-from tfs.core.call import Call, ListenerOptions, Method, TlsOptions
+from tfs.core.call import Call, ListenerOptions, RpcMethod, TlsOptions
 from tfs.core.errors import Unavailable
 from tfs.core.serving_loop import ServingLoop
 
@@ -43,7 +43,7 @@ def served(transport: str, tls: TlsOptions | None) -> Iterator[str]:
     try:
         (address,) = made.start(
             [ListenerOptions("grpc", "127.0.0.1:0", tls=tls)],
-            {PATH: Method(PATH, who_am_i)},
+            {PATH: RpcMethod(PATH, who_am_i)},
         )
         yield address
     finally:

@@ -112,7 +112,7 @@ class Call(Protocol):
 
 
 class BurstCall(Call, Protocol):
-    """A unary call that came together with others; see :class:`Method`.
+    """A unary call that came together with others; see :class:`RpcMethod`.
 
     Attributes:
         is_finished: Whether it has ended, by its handler or without.
@@ -171,7 +171,7 @@ StreamHandler = Callable[[StreamCall], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class RpcMethod:
     """How one path is answered. The handler runs on the serving loop; never blocks.
 
     A handler that raises fails its call with INTERNAL; the transport logs it.
@@ -197,7 +197,7 @@ class Method:
         return self.path[1 : self.path.rindex("/")]
 
 
-MethodTable = Mapping[str, Method]
+MethodTable = Mapping[str, RpcMethod]
 """Methods by path."""
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from tfs.core.call import Call, Method
+from tfs.core.call import Call, RpcMethod
 from tfs.core.errors import ServingError
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.messages import parse
@@ -101,13 +101,13 @@ class Admin(Protocol):
         ...
 
 
-def admin_methods(admin: Admin, access: AdminAccess) -> list[Method]:
+def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
     """Returns the methods of AdminService."""
 
     def method(
         name: str, request_type: Any, answer: Callable[[Any, Call, Any], None]
-    ) -> Method:
-        return Method(f"/{SERVICE}/{name}", _Handler(request_type, answer, access))
+    ) -> RpcMethod:
+        return RpcMethod(f"/{SERVICE}/{name}", _Handler(request_type, answer, access))
 
     def changing(answer: Callable[..., None]) -> Callable[[Any, Call, Any], None]:
         return lambda request, call, done: answer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tfs.core.call import Call, Method, MethodKind, MethodTable
+from tfs.core.call import Call, MethodKind, MethodTable, RpcMethod
 from tfs.core.errors import Unimplemented
 from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
 from tfs.handlers.admin import Admin, admin_methods
@@ -77,17 +77,17 @@ def method_table(
         lookup, gate, decode_pool, as_tensor_content=as_tensor_content
     )
     methods = [
-        Method(f"/{PREDICTION}/Predict", predict, burst_handler=predict.take_burst),
-        Method(f"/{PREDICTION}/Classify", examples(CLASSIFY)),
-        Method(f"/{PREDICTION}/Regress", examples(REGRESS)),
-        Method(f"/{PREDICTION}/MultiInference", examples(MULTI_INFERENCE)),
-        Method(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
-        Method(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
-        Method(
+        RpcMethod(f"/{PREDICTION}/Predict", predict, burst_handler=predict.take_burst),
+        RpcMethod(f"/{PREDICTION}/Classify", examples(CLASSIFY)),
+        RpcMethod(f"/{PREDICTION}/Regress", examples(REGRESS)),
+        RpcMethod(f"/{PREDICTION}/MultiInference", examples(MULTI_INFERENCE)),
+        RpcMethod(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
+        RpcMethod(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
+        RpcMethod(
             f"/{MODEL}/HandleReloadConfigRequest", ReloadConfigHandler(applier, access)
         ),
-        Method(f"/{HEALTH}/Check", health.check),
-        Method(f"/{HEALTH}/Watch", health.watch, MethodKind.SERVER_STREAM),
+        RpcMethod(f"/{HEALTH}/Check", health.check),
+        RpcMethod(f"/{HEALTH}/Watch", health.watch, MethodKind.SERVER_STREAM),
     ]
     if admin is not None:
         methods += admin_methods(admin, access or AdminAccess())
@@ -98,7 +98,7 @@ def method_table(
         REFLECTION, (reflection_v1, reflection_v1alpha), strict=True
     ):
         methods.append(
-            Method(
+            RpcMethod(
                 f"/{service}/ServerReflectionInfo",
                 ReflectionHandler(messages, POOL, shown),
                 MethodKind.BIDIRECTIONAL,
@@ -106,7 +106,7 @@ def method_table(
         )
     table = {method.path: method for method in methods}
     for path in _unbuilt(table):
-        table[path] = Method(path, _refuse(path))
+        table[path] = RpcMethod(path, _refuse(path))
     return table
 
 

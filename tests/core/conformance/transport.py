@@ -27,10 +27,10 @@ from tfs.core.call import (
     Call,
     Handler,
     ListenerOptions,
-    Method,
     MethodKind,
     MethodTable,
     Peer,
+    RpcMethod,
     StreamCall,
     Transport,
 )
@@ -94,7 +94,7 @@ class Running:
 @contextlib.contextmanager
 def running(
     make: MakeTransport,
-    handlers: Mapping[str, Handler | Method],
+    handlers: Mapping[str, Handler | RpcMethod],
     listeners: Sequence[ListenerOptions] = (ListenerOptions("grpc", "127.0.0.1:0"),),
 ) -> Iterator[Running]:
     """Yields a transport that serves ``handlers``, and takes it down afterwards."""
@@ -102,7 +102,7 @@ def running(
     loop.start()
     transport = make(loop)
     methods = {
-        path: handler if isinstance(handler, Method) else Method(path, handler)
+        path: handler if isinstance(handler, RpcMethod) else RpcMethod(path, handler)
         for path, handler in handlers.items()
     }
     try:
@@ -494,7 +494,7 @@ def an_unknown_method_is_unimplemented(make: MakeTransport) -> None:
 
 def a_listener_shows_its_services_only(make: MakeTransport) -> None:
     """What a listener does not expose does not exist there."""
-    handlers: dict[str, Handler | Method] = {"/a.A/M": _echo, "/a.B/M": _echo}
+    handlers: dict[str, Handler | RpcMethod] = {"/a.A/M": _echo, "/a.B/M": _echo}
     listeners = (
         ListenerOptions("a", "127.0.0.1:0", frozenset({"a.A"})),
         ListenerOptions("b", "127.0.0.1:0", frozenset({"a.B"})),
@@ -582,7 +582,7 @@ def all_listeners_are_bound_or_none(make: MakeTransport) -> None:
                         ListenerOptions("free", f"127.0.0.1:{free_port}"),
                         ListenerOptions("taken", in_use),
                     ],
-                    {ECHO: Method(ECHO, _echo)},
+                    {ECHO: RpcMethod(ECHO, _echo)},
                 )
             with socket.socket() as client:
                 assert client.connect_ex(("127.0.0.1", free_port)) != 0
@@ -692,7 +692,7 @@ def a_server_streams_messages(make: MakeTransport) -> None:
             assert call.send(b"%d" % index)
         call.finish()
 
-    method = Method(ECHO, handle, MethodKind.SERVER_STREAM)
+    method = RpcMethod(ECHO, handle, MethodKind.SERVER_STREAM)
     with running(make, {ECHO: method}) as run, connected(run.addresses[0]) as client:
         answers = client.server_stream(ECHO, b"go")
         assert list(answers) == [b"%d" % index for index in range(10)]
@@ -708,7 +708,7 @@ def a_stream_may_end_with_a_reply_or_an_error(make: MakeTransport) -> None:
         else:
             call.reply(b"two")
 
-    method = Method(ECHO, handle, MethodKind.SERVER_STREAM)
+    method = RpcMethod(ECHO, handle, MethodKind.SERVER_STREAM)
     with running(make, {ECHO: method}) as run, connected(run.addresses[0]) as client:
         assert list(client.server_stream(ECHO, b"")) == [b"one", b"two"]
         answers = client.server_stream(ECHO, b"fail")
@@ -730,7 +730,7 @@ def both_sides_stream(make: MakeTransport) -> None:
         call.on_message(answer)
         call.on_half_close(call.finish)
 
-    method = Method(ECHO, handle, MethodKind.BIDIRECTIONAL)
+    method = RpcMethod(ECHO, handle, MethodKind.BIDIRECTIONAL)
     with running(make, {ECHO: method}) as run, connected(run.addresses[0]) as client:
         sent = [b"%d" % index for index in range(10)]
         answers = client.bidirectional(ECHO, sent)
@@ -745,7 +745,7 @@ def a_cancelled_stream_is_told(make: MakeTransport) -> None:
         call.on_cancel(lambda: seen.note("cancelled"))
         call.send(b"one")
 
-    method = Method(ECHO, handle, MethodKind.SERVER_STREAM)
+    method = RpcMethod(ECHO, handle, MethodKind.SERVER_STREAM)
     with running(make, {ECHO: method}) as run, connected(run.addresses[0]) as client:
         answers = client.server_stream(ECHO, b"")
         assert next(answers) == b"one"

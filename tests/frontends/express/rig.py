@@ -28,8 +28,8 @@ from tfs.core.call import (
     BurstCall,
     Call,
     ListenerOptions,
-    Method,
     MethodKind,
+    RpcMethod,
     StreamCall,
     TlsSource,
 )
@@ -182,12 +182,12 @@ class Rig:
             {
                 method.path: method
                 for method in (
-                    Method(PATH, self._echo),
-                    Method(HOLD, self.held.append),
-                    Method(FAIL, self._fail),
-                    Method(BURST, self._echo, burst_handler=self._burst),
-                    Method(STREAM, self._stream, MethodKind.SERVER_STREAM),
-                    Method(BOTH, self._stream, MethodKind.BIDIRECTIONAL),
+                    RpcMethod(PATH, self._echo),
+                    RpcMethod(HOLD, self.held.append),
+                    RpcMethod(FAIL, self._fail),
+                    RpcMethod(BURST, self._echo, burst_handler=self._burst),
+                    RpcMethod(STREAM, self._stream, MethodKind.SERVER_STREAM),
+                    RpcMethod(BOTH, self._stream, MethodKind.BIDIRECTIONAL),
                 )
             },
         )

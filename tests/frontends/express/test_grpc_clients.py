@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tfs.core.call import Call, ListenerOptions, Method, MethodKind, StreamCall
+from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod, StreamCall
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Unavailable
 from tfs.core.serving_loop import ServingLoop
@@ -55,12 +55,12 @@ class Server:
         self.loop.start()
         self.transport = ExpressTransport(self.loop, self.options)
         methods = [
-            Method(ECHO, lambda call: call.reply(bytes(call.message))),
-            Method(HOLD, self._hold),
-            Method(THREAD, self._thread),
-            Method(BUSY, lambda call: call.fail(Unavailable("x", retry_after_s=2))),
-            Method(TICKS, self._ticks, MethodKind.SERVER_STREAM),
-            Method(CHAT, self._chat, MethodKind.BIDIRECTIONAL),
+            RpcMethod(ECHO, lambda call: call.reply(bytes(call.message))),
+            RpcMethod(HOLD, self._hold),
+            RpcMethod(THREAD, self._thread),
+            RpcMethod(BUSY, lambda call: call.fail(Unavailable("x", retry_after_s=2))),
+            RpcMethod(TICKS, self._ticks, MethodKind.SERVER_STREAM),
+            RpcMethod(CHAT, self._chat, MethodKind.BIDIRECTIONAL),
         ]
         (self.address,) = self.transport.start(
             [ListenerOptions("grpc", "127.0.0.1:0")],

@@ -32,7 +32,7 @@ from tests.handlers.test_request_plan import (
     message,
 )
 from tfs.codec import predict_template
-from tfs.core.call import ListenerOptions, Method
+from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.errors import Code
 from tfs.core.executor import InlineExecutor
 from tfs.core.servable import InferenceTask
@@ -92,7 +92,7 @@ class Storm:
         handler = self.desk.handler
         self.transport.start(
             [ListenerOptions("storm", f"unix:{path}")],
-            {PREDICT: Method(PREDICT, handler, burst_handler=handler.take_burst)},
+            {PREDICT: RpcMethod(PREDICT, handler, burst_handler=handler.take_burst)},
         )
         self.models: list[LateModel] = []
         self.handles: list[ServableHandle[object]] = []

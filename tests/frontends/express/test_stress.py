@@ -25,7 +25,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.core.call import Call, ListenerOptions, Method
+from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express import frames
@@ -62,7 +62,7 @@ class Server:
                     tls=certificates.tls() if certificates else None,
                 )
             ],
-            {ECHO: Method(ECHO, _echo)},
+            {ECHO: RpcMethod(ECHO, _echo)},
         )
         host, port = self.address.split(":")
         self.where = (host, int(port))

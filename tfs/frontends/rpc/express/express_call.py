@@ -17,7 +17,7 @@ from functools import partial
 from threading import get_ident
 from typing import Final, Protocol
 
-from tfs.core.call import Metadata, Method, MethodKind, Peer
+from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
 from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.express import response
@@ -117,7 +117,7 @@ class ExpressCall:
         "stream",
     )
 
-    def __init__(self, session: CallOwner, stream: Stream, route: Method) -> None:
+    def __init__(self, session: CallOwner, stream: Stream, route: RpcMethod) -> None:
         self.message: bytes | memoryview = b""
         self.deadline_s: float | None = None
         self.route = route
@@ -330,7 +330,7 @@ class ExpressStreamCall(ExpressCall):
 
     __slots__ = ("_has_ended", "_on_half_close", "_on_message", "_waiting")
 
-    def __init__(self, session: CallOwner, stream: Stream, route: Method) -> None:
+    def __init__(self, session: CallOwner, stream: Stream, route: RpcMethod) -> None:
         super().__init__(session, stream, route)
         self._on_message: Callable[[bytes | memoryview], None] | None = None
         self._on_half_close: Callable[[], None] | None = None

@@ -13,10 +13,10 @@ import grpc.aio
 from tfs.core.call import (
     ListenerOptions,
     Metadata,
-    Method,
     MethodKind,
     MethodTable,
     Peer,
+    RpcMethod,
 )
 from tfs.core.errors import (
     Code,
@@ -37,7 +37,7 @@ STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 class MethodHost(CallHost, Protocol):
     """The transport, as the handler of a listener sees it."""
 
-    def serve(self, method: Method, call: GrpcioCall) -> None:
+    def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler. On the serving loop."""
 
 
@@ -84,7 +84,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 return grpc.stream_stream_rpc_method_handler(answer)
 
     async def _unary(
-        self, method: Method, metadata: Metadata, request: bytes, context: Any
+        self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
     ) -> bytes:
         host = self._host
         call = self._call(method, metadata, request, context)
@@ -104,14 +104,14 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         raise AssertionError("abort returns never")
 
     async def _server_stream(
-        self, method: Method, metadata: Metadata, request: bytes, context: Any
+        self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
     ) -> AsyncIterator[bytes]:
         call = self._call(method, metadata, request, context)
         async for message in self._stream(method, call, context):
             yield message
 
     async def _bidirectional(
-        self, method: Method, metadata: Metadata, requests: Any, context: Any
+        self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
         messages = requests.__aiter__()
         first = await anext(messages, None)
@@ -132,7 +132,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         host.loop.post(call.take_half_close)
 
     async def _stream(
-        self, method: Method, call: GrpcioCall, context: Any
+        self, method: RpcMethod, call: GrpcioCall, context: Any
     ) -> AsyncIterator[bytes]:
         host = self._host
         host.loop.post(functools.partial(host.serve, method, call))
@@ -155,7 +155,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             yield outcome
 
     def _call(
-        self, method: Method, metadata: Metadata, request: bytes, context: Any
+        self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
     ) -> GrpcioCall:
         host = self._host
         remaining_s = context.time_remaining()

@@ -22,8 +22,8 @@ import grpc.aio
 
 from tfs.core.call import (
     ListenerOptions,
-    Method,
     MethodTable,
+    RpcMethod,
 )
 from tfs.core.errors import (
     Unavailable,
@@ -213,7 +213,7 @@ class GrpcioTransport:
         """Messages of one stream that wait for a slow reader."""
         return self._options.max_queued_messages
 
-    def serve(self, method: Method, call: GrpcioCall) -> None:
+    def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler, on the serving loop."""
         call.arm_deadline()
         if self._draining:
