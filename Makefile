@@ -34,7 +34,7 @@ BENCH_AREAS := skeleton batching runtime core rpc swap
 # Not part of `make bench`: it sets up other servers and takes up to an hour.
 BENCH_APART := peers
 
-.PHONY: help venv demo serve test check format proto test-clients stress bench clean
+.PHONY: help venv demo serve test check format proto pages test-clients stress bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -92,6 +92,14 @@ format: $(STAMP) ## let ruff rewrite what it can
 
 proto: $(STAMP) ## regenerate tfs/proto from protos/
 	@$(BIN)/python protos/generate.py
+
+pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
+	@$(BIN)/python -m tests.architecture.modules_page
+	@$(BIN)/python -m tests.cli.flags_page
+	@$(BIN)/python -m tests.core.errors_page
+	@$(BIN)/python -m tests.managers.lifecycle_page
+	@$(BIN)/python -m tests.frontends.features > docs/transports.md.new
+	@mv docs/transports.md.new docs/transports.md
 
 test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), over both transports
 	@$(BIN)/python tests/clients/run.py

@@ -15,6 +15,7 @@ PROMISED = {
     "check",
     "format",
     "proto",
+    "pages",
     "test-clients",
     "stress",
     "bench",
@@ -63,6 +64,16 @@ def test_every_benchmark_area_is_a_module() -> None:
         and not (folder / area / "__main__.py").exists()
     ]
     assert missing == []
+
+
+def test_make_pages_reprints_every_printed_page() -> None:
+    """A page says which module prints it; whoever changed much need not know them all."""
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    told = re.findall(r"`python -m (tests\.[\w.]+)", "\n".join(pages))
+    printers = {module for module in told if "benchmarks" not in module}
+    assert printers
+    dry_run = make("--dry-run", "pages")
+    assert [module for module in sorted(printers) if module not in dry_run] == []
 
 
 def test_ci_runs_the_checks_and_the_tests() -> None:
