@@ -297,6 +297,17 @@ def test_hand_written_signatures_have_the_manifests_form() -> None:
             read_signatures(bad, "/m/1")
 
 
+def test_a_full_disk_is_told_with_the_version(tmp_path: Path) -> None:
+    """What a write raises names no file, and who exports many asks which."""
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/7'"),
+        new_version(str(tmp_path / "prices"), 7),
+        Path("/dev/full").open("wb", buffering=0) as full,
+    ):
+        full.write(b"x")
+    assert not (tmp_path / "prices").exists()
+
+
 # -- verifying ---------------------------------------------------------------------------
 
 

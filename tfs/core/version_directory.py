@@ -12,6 +12,7 @@ whole or not at all (docs/version-directory.md). Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -39,6 +40,7 @@ BATCHING_PARAMETERS: Final = "batching_params.pbtxt"
 WARMUP_REQUESTS: Final = "assets.extra/tf_serving_warmup_requests"
 TEMPORARY_PREFIX: Final = ".tmp-"
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TAKEN: Final = "{} exists; a version is never overwritten: give it the next number"
 
 PLATFORM_BY_FILE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -206,7 +208,8 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
         InvalidArgument: The number is none that a server would find, or there is no
             base path.
         FailedPrecondition: The version exists already; it was not touched.
-        OSError: The directory cannot be written; nothing is left behind.
+        OSError: The directory cannot be written; nothing is left behind. Where the disk is
+            full, it names a file, or the version.
 
     """
     if not isinstance(version, int) or not 0 <= version < 1 << 63:
@@ -235,7 +238,10 @@ def new_version(base_path: str, version: int) -> Iterator[str]:
                 raise
             raise FailedPrecondition(_TAKEN.format(final)) from error
         _sync(base_path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            # A write does not say of which file it was.
+            error.filename = error.filename or final
         shutil.rmtree(temporary, ignore_errors=True)
         if is_first:
             with contextlib.suppress(OSError):  # another version has appeared
