@@ -291,6 +291,13 @@ What makes its calls, through both transports, against a real server:
 | curl, a connection a call | `make test-clients` | an error that a reset follows at once |
 | h2load, ten of each | `make test-clients` | more of a reply than its length |
 
+Tried by hand with express, November 2026, and found sound: grpcio 1.30, 1.48 and 1.60, gRPC
+for Java 1.41 and for Ruby 1.51, grpclib, httpx, and hyper by way of pyqwest; grpcio behind
+nginx (`grpc_pass`), HAProxy and nghttpx.
+
+Through express a request may bring 16 KB of headers. One with more is RESOURCE_EXHAUSTED;
+with more than 64 KB it ends the connection, and what else was on it.
+
 Replies are never compressed. Keep-alive by the server: express asks a client that was
 silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arguments`
 says (`grpc.keepalive_time_ms=...`).
