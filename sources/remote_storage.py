@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from sources.local_storage import IGNORED_FOLDERS, LocalFileSystem
 from sources.storage import Contents, FileSystem
+from tfs.core.manifest import MANIFEST
 
 # Under which names the stores say when an object was written, and what it contains.
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -118,13 +119,14 @@ class RemoteFileSystem:
             raise FileNotFoundError(2, "No such file or directory", path)
         lines = []
         names = set()
-        is_weak = False
+        is_weak = has_manifest = False
         times: list[float] = []
         for full_name, entry in found.items():
             name = _below(str(full_name), inner)
             if not name or IGNORED_FOLDERS & set(name.split("/")[:-1]):
                 continue
             names.add(name.partition("/")[0])
+            has_manifest |= name == MANIFEST
             stamp = next((entry[k] for k in _DIGEST_KEYS if entry.get(k)), None)
             written_s = _time_s(entry)
             if written_s is not None:
@@ -133,7 +135,12 @@ class RemoteFileSystem:
             lines.append(f"{name} {entry.get('size')} {stamp or written_s}")
         digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
         fingerprint = f"{WEAK if is_weak else ''}{digest[:32]}"
-        return Contents(frozenset(names), fingerprint, max(times, default=None))
+        return Contents(
+            frozenset(names),
+            fingerprint,
+            max(times, default=None),
+            has_manifest=has_manifest,  # to ask for it costs as much as all the rest
+        )
 
     def place(self, path: str) -> str:
         """Returns the store: scheme and host, or bucket."""

@@ -242,7 +242,9 @@ class _Look:
         accepted = before.accepted if before and version in self.aspired else ""
         try:
             contents = self.file_system.contents(path)
-            committed = self.file_system.is_file(f"{path}/{MANIFEST}")
+            committed = contents.has_manifest
+            if committed is None:
+                committed = self.file_system.is_file(f"{path}/{MANIFEST}")
         except OSError as error:
             # Listed but unreadable: one that was served goes on being served.
             self.is_blind = True

@@ -23,6 +23,8 @@ class Contents:
         is_barred: Whether a file in it may not be read.
         is_linked: Whether the directory lies elsewhere: its path is a link. What
             changes there raises no event here.
+        has_manifest: Whether a file of that name is among them; None if that was not
+            looked at.
 
     """
 
@@ -31,6 +33,7 @@ class Contents:
     newest_change_s: float | None = None
     is_barred: bool = False
     is_linked: bool = False
+    has_manifest: bool | None = None
 
 
 class FileSystem(Protocol):

@@ -93,6 +93,12 @@ def test_contents_change_with_every_file(store: Any) -> None:
     before = FILES.contents("memory://m/1")
     assert before == FILES.contents("memory://m/1")
     assert before.names == {"model.pt", "assets"}
+    assert before.has_manifest is False
+    write(store, "/m/1/assets/servable.json")
+    assert FILES.contents("memory://m/1").has_manifest is False
+    store.rm("/m/1/assets/servable.json")
+    write(store, "/m/2/servable.json")
+    assert FILES.contents("memory://m/2").has_manifest is True
     assert before.newest_change_s is not None
     write(store, "/m/1/assets/x", b"longer")
     after = FILES.contents("memory://m/1")
