@@ -19,6 +19,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.inline import model_calls
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.placed_model import PlacedModel
@@ -167,6 +168,23 @@ def test_only_a_loops_own_thread_is_left_in_inference_mode(
         assert not torch.is_inference_mode_enabled()
     guest.close(time.monotonic() + WAIT_S)
     lent.close()
+
+
+def test_a_call_is_measured_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the model took, not how long its caller waited for it on another thread."""
+    interpreter = InlineInterpreter("measured")
+    model = interpreter.load(package(tmp_path, Scale()))
+    assert model.last_call_s is None
+    times = iter((10.0, 10.5))
+    monkeypatch.setattr(model_calls, "perf_counter", lambda: next(times))
+    answer = ask(model, {"x": floats((1, 2))}, "serving_default")
+    interpreter.start()
+    answer.outputs()
+    assert model.last_call_s == 0.5
+    model.unload()
+    interpreter.close(time.monotonic() + WAIT_S)
 
 
 def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ class InlineModel:
         import_s: Processor seconds that importing and unpickling took.
         process_changes: Unknown: others run in this process, too.
         load_memory: Likewise: others allocate here.
-        last_call_s: None: there is no way there and back.
+        last_call_s: Seconds of the last call, one at a time; whoever waits for it on
+            another thread waits for two wake-ups as well, a quick model's call or five.
+            None before the first, and where several run at once.
         front: Takes its calls on the loop; None where it has none, or has left it
             because a call was slow.
         slow_calls: Tells which of those were.

@@ -57,6 +57,7 @@ class ModelCalls:
             self._num_threads[thread] = wanted
         outcome = model.answer(signature_name, inputs)
         call_s = perf_counter() - begun_s
+        model.last_call_s = call_s
         self._busy_s += call_s
         self.num_calls += 1
         if isinstance(outcome, ServingError):
