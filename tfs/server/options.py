@@ -81,7 +81,7 @@ class ServerOptions:
         grpc_channel_arguments: "key=value,key=value" for grpcio.
         max_message_bytes: Largest request and reply.
         max_receive_bytes: Express only: what requests may take, over all connections,
-            while they arrive; a larger request is refused. An eighth of it is open to
+            while they arrive; a larger request is refused. A tenth of it is open to
             requests and unread answers together before large requests wait. Answers that
             clients do not take may never be more (than 64 MB, if that is more): above,
             the slowest readers are disconnected.

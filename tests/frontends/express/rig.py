@@ -113,7 +113,7 @@ class RawClient:
 
     def _collect(self, sent: Sent) -> None:
         self.answers.setdefault(sent.stream_id, Answer()).take(sent, self.decoder)
-        if sent.frame_type == FrameType.WINDOW_UPDATE:
+        if sent.frame_type == FrameType.WINDOW_UPDATE and not sent.stream_id:
             self.window += int.from_bytes(sent.payload, "big")
         elif sent.frame_type == FrameType.GOAWAY:
             self.goaway = sent.error

@@ -38,7 +38,7 @@ def grown(budget: ReceiveBudget, preferred: int = MIB) -> ReceiveWindow:
 
 def test_a_window_grows_with_its_use_to_what_is_preferred() -> None:
     """Whoever only connects is granted nothing; after half a window comes four."""
-    budget = ReceiveBudget(100 * MIB)
+    budget = ReceiveBudget(200 * MIB)
     window = ReceiveWindow(budget, MIB)
     assert window.refill() == b""
     assert budget.used_bytes == DEFAULT_WINDOW
@@ -110,7 +110,7 @@ def test_idle_connections_leave_room_for_an_upload(num_greedy: int) -> None:
     assert budget.used_bytes > 16 * budget.limit_bytes
     assert (budget.free_to_all_bytes == 0) is bool(num_greedy)
     upload = ReceiveWindow(budget, MIB)
-    upload.is_favoured = True
+    upload.reserve_bytes = 1 << 30
     received = 0
     while received < 16 * MIB:  # and what arrives is done with
         upload.refill()
@@ -131,7 +131,7 @@ def test_the_reserve_is_for_the_favoured_only() -> None:
     window = ReceiveWindow(budget, MIB)
     window.receive(DEFAULT_WINDOW)
     assert window.refill() == b""
-    window.is_favoured = True
+    window.reserve_bytes = MIB
     assert increment(window.refill()) == 100_000 - DEFAULT_WINDOW
     assert budget.used_bytes == budget.limit_bytes
 
@@ -196,4 +196,4 @@ def test_what_clients_are_told_of_streams_changes_rarely() -> None:
         budget.count_windows(num_more)
         told.append(budget.told_streams_each)
         assert told[-1] <= budget.max_streams_each
-    assert told == [1024, 512, 512, 512, 512, 256, 256, 512, 32_768]
+    assert told == [512, 256, 256, 256, 256, 128, 128, 256, 16_384]

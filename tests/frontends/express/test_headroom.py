@@ -12,12 +12,12 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("limit_bytes", "open_bytes", "to_answers_bytes"),
     [
-        (256 * MIB, 32 * MIB, 32 * MIB),
+        (320 * MIB, 32 * MIB, 32 * MIB),
         (16 * MIB, 8 * MIB, 8 * MIB),
         (1 * MIB, 3 * MIB // 4, 8 * MIB),
     ],
 )
-def test_an_eighth_of_the_limit_is_open_at_first(
+def test_a_tenth_of_the_limit_is_open_at_first(
     limit_bytes: int, open_bytes: int, to_answers_bytes: int
 ) -> None:
     """Or eight megabytes, of which requests have no more than the limit allows."""

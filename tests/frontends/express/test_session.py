@@ -194,7 +194,7 @@ def test_a_call_answered_in_its_round_never_has_a_deadline_to_watch(rig: Rig) ->
 
 def test_clients_are_told_how_many_streams_there_is_room_for(rig: Rig) -> None:
     """Who knows opens no more: what is refused, many libraries do not send again."""
-    clients = [rig.connect() for _ in range(33)]
+    clients = [rig.connect() for _ in range(17)]
     rig.step(2)
     for client in clients:
         client.read()
@@ -1077,6 +1077,9 @@ def test_uploads_that_dawdle_make_way_for_those_that_starve(
             rig.advance(1)
         assert rig.served == [b"q" * 150_000]
         assert rig.clock.now() >= 1005.0
+        for _ in range(20):  # now they wait for each other
+            rig.advance(1)
+            rig.settle()
         failed = [client for client in slow if client.answer(1).has_ended]
         assert failed
         statuses = {client.answer(1).status for client in failed}
@@ -1491,3 +1494,106 @@ def test_an_answered_call_is_freed_at_once(rig: Rig, compressed: bool) -> None:
         assert freed == [True]
     finally:
         gc.enable()
+
+
+WIDE_HELLO = HELLO + WIDE
+
+
+def test_small_requests_for_long_answers_wait_as_large_ones_do(tmp_path: Path) -> None:
+    """Once an answer of their model was long: of a client that reads none, one is begun."""
+    with running(tmp_path, CROWDED) as rig:
+        first, deaf = rig.connect(WIDE_HELLO), rig.connect(CLOSED)
+        first.send(head(1, HOLD) + data_frame(1, prefixed(b"ask")))
+        rig.settle()
+        rig.held.pop().reply(bytes(3 << 20))
+        for _ in range(40):
+            rig.settle()
+            first.read()
+        for stream_id in range(1, 21, 2):
+            deaf.send(head(stream_id, HOLD) + data_frame(stream_id, prefixed(b"ask")))
+        rig.settle()
+        assert len(rig.held) == 1
+        rig.held.pop().reply(bytes(3 << 20))
+        rig.settle()
+        assert not rig.held
+        assert rig.transport._shared.headroom.begun_bytes == 0
+        deaf.send(frames.window_update(1, 4 << 20) + frames.window_update(0, 4 << 20))
+        for _ in range(40):
+            rig.settle()
+            deaf.read()
+        assert len(rig.held) == 1
+
+
+def test_who_read_long_answers_may_ask_for_as_many_at_a_time(tmp_path: Path) -> None:
+    """However many wait for others to be read."""
+    with running(tmp_path, CROWDED) as rig:
+        client = rig.connect(WIDE_HELLO)
+        num_begun = []
+        stream_id = 1
+        for _ in range(5):
+            client.send(
+                b"".join(
+                    head(each, HOLD) + data_frame(each, prefixed(b"ask"))
+                    for each in range(stream_id, stream_id + 20, 2)
+                )
+            )
+            stream_id += 20
+            for _ in range(10):
+                rig.settle()
+                num_begun.append(len(rig.held))
+                while rig.held:
+                    rig.held.pop().reply(bytes(2 << 20))
+                for _ in range(40):
+                    rig.settle()
+                    client.read()
+        assert max(num_begun) >= 5
+
+
+def test_an_upload_need_not_wait_for_a_crowd_that_stalls(tmp_path: Path) -> None:
+    """Who goes on is next: of twenty that hold what they got, each would take seconds."""
+    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=2 << 20)
+    with running(tmp_path, options) as rig:
+        for _ in range(20):
+            stalled = rig.connect()
+            stalled.send(head(1))
+            left = prefixed(bytes(1 << 20))
+            for _ in range(10):
+                left = stalled.upload(1, left, 60_000)
+                rig.settle()
+        good = rig.connect()
+        good.send(head(1))
+        left = prefixed(bytes(1 << 20))
+        while left:
+            for _ in range(30):
+                left = good.upload(1, left, 60_000)
+                rig.settle()
+            rig.advance(0.25)
+        assert rig.clock.now() < 1008.0
+        assert rig.served == [bytes(1 << 20)]
+
+
+def test_who_takes_no_answer_has_its_upload_last(tmp_path: Path) -> None:
+    """Nothing of an answer, as its windows say; others have finished before."""
+    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=2 << 20)
+    with running(tmp_path, options) as rig:
+        left = {rig.connect(CLOSED): prefixed(bytes(2 << 20)) for _ in range(10)}
+        for client in left:
+            client.send(head(1))
+            for _ in range(10):
+                left[client] = client.upload(1, left[client], 60_000)
+                rig.settle()
+        good = rig.connect()
+        good.send(head(1))
+        wanted = prefixed(b"good" * 100_000)
+        for _ in range(100):
+            for client in left:
+                if client.answer(1).has_ended or client.is_closed:
+                    continue
+                left[client] = client.upload(1, left[client], 60_000)
+            wanted = good.upload(1, wanted, 60_000)
+            rig.settle()
+            if not wanted:
+                break
+        assert not wanted
+        assert len([each for each in left.values() if not each]) <= 2
+        assert rig.clock.now() == 1000.0

@@ -17,7 +17,7 @@ from managers.memory import own_resident_bytes, trim_heap
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
 
-MUCH_BYTES: Final = 32 << 20
+MUCH_BYTES: Final = 16 << 20
 """Least memory to give back: it costs milliseconds in which nobody else can allocate.
 """
 

@@ -153,6 +153,8 @@ class Connection(FrameLoop):
         """Raises the client's window again, as far as the budget allows."""
         if self._has_greeted and not self.is_closed and not self.is_choked:
             window = self._window
+            if self._is_favoured or self._upload_turns.is_narrow:
+                self._take_turns()
             update = window.refill()
             if window.is_starved and not self.num_cut_off:
                 streams = self.streams.values()

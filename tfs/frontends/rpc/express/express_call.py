@@ -21,6 +21,7 @@ from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
 from tfs.core.errors import ServingError, Unimplemented
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.express import response
+from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.deadlines import Bucket
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
@@ -76,6 +77,10 @@ class CallOwner(Protocol):
         self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
     ) -> None:
         """Finishes calls of this session, each with its message."""
+        ...
+
+    def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
+        """Takes note that a model's answers are long."""
         ...
 
     def on_late_finish(self, call: ExpressCall) -> None:
@@ -261,6 +266,8 @@ class ExpressCall:
             del self.bucket[self]
             self.bucket = None
         stream = self.stream
+        if len(message) >= LARGE_BYTES:
+            session.note_large_answer(self.message, len(message))
         session.connection.send_reply(stream, message)
         session.on_answered(stream)
 
@@ -270,6 +277,7 @@ class ExpressCall:
             session.on_late_finish(self)
             return
         self._finish()
+        session.note_large_answer(self.message, sum(map(len, parts)))
         session.connection.send_reply_parts(self.stream, parts)
         session.on_answered(self.stream)
 

@@ -39,8 +39,11 @@ from tfs.frontends.rpc.express.frames import (
 )
 from tfs.frontends.rpc.express.headroom import Headroom
 
-_LEAST_GRANT: Final = 16_384
-_MAX_STREAMS: Final = 32_768
+LEAST_GRANT: Final = 16_384
+"""Less is not granted: it would cost more frames than it moves bytes."""
+
+_LARGEST_LOAN: Final = 2 << 20  # of the reserve, at a time
+_MAX_STREAMS: Final = 16_384
 _LEAST_STREAMS: Final = 32
 _MORE_THAN_ENOUGH: Final = 3
 _LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
@@ -101,9 +104,12 @@ class ReceiveBudget:
     def free_to_favoured_bytes(self) -> int:
         """What may still be granted to whoever is favoured.
 
-        Nothing while unread answers take all that is open: requests bring more of them.
+        Nothing while unread answers take all that is open, or whole requests that wait
+        for readers half of that: more would wait as well.
         """
-        return 0 if self.headroom.is_full else self.free_bytes
+        headroom = self.headroom
+        has_too_much = 2 * headroom.waiting_bytes >= headroom.open_to_answers_bytes
+        return 0 if has_too_much or headroom.is_full else self.free_bytes
 
     @property
     def free_to_all_bytes(self) -> int:
@@ -139,7 +145,7 @@ class ReceiveWindow:
         target: What the window is refilled to; never beyond ``preferred``.
         is_starved: Whether the last refill was refused for want of budget, and
             next to nothing is left of what was granted before.
-        is_favoured: Whether it may use the budget's reserve.
+        reserve_bytes: What it may still be granted of the budget's reserve.
 
     """
 
@@ -147,9 +153,9 @@ class ReceiveWindow:
         "_budget",
         "_is_closed",
         "_preferred",
-        "is_favoured",
         "is_starved",
         "low_water",
+        "reserve_bytes",
         "size",
         "target",
     )
@@ -168,7 +174,7 @@ class ReceiveWindow:
         self.target = DEFAULT_WINDOW
         self.low_water = self.target // 2
         self.is_starved = False
-        self.is_favoured = False
+        self.reserve_bytes = 0
 
     def receive(self, num_bytes: int) -> None:
         """Takes note of ``num_bytes`` of DATA payload, padding included.
@@ -185,28 +191,44 @@ class ReceiveWindow:
 
     def refill(self) -> bytes:
         """Returns the WINDOW_UPDATE to send, empty if none is due or affordable."""
-        if self.target - self.size < self.low_water:
+        reserve_bytes = self.reserve_bytes
+        is_due = self.target - self.size >= self.low_water
+        if not is_due and not reserve_bytes:
             return b""
         budget = self._budget
-        is_favoured = self.is_favoured
-        free_to_all_bytes = budget.free_to_all_bytes
-        free_bytes = budget.free_to_favoured_bytes if is_favoured else free_to_all_bytes
+        free_bytes = free_to_all_bytes = budget.free_to_all_bytes
         if self.target < self._preferred:
             # Not of the reserve: what is left of a wide window stays with its client.
             share = free_to_all_bytes // self._LARGEST_SHARE
             grown = min(self._GROWTH * self.target, self._preferred, share)
             self.target = max(self.target, grown)
             self.low_water = self.target // 2
-        wanted = self.target - self.size
+        wanted = self.target - self.size if is_due else 0
+        if reserve_bytes:
+            # Not all at once: it may have to stop, for its client reads no answers.
+            most = min(reserve_bytes, max(self.target, _LARGEST_LOAN) - self.size)
+            lent = min(most, budget.free_to_favoured_bytes)
+            if lent > min(wanted, free_bytes):
+                wanted = free_bytes = lent
+                self.reserve_bytes -= lent
+        if wanted <= 0:
+            self.is_starved = self.size < LEAST_GRANT
+            return b""
         granted = min(wanted, free_bytes)
         # A trickle would cost more frames than it moves bytes.
-        if granted < wanted and granted < _LEAST_GRANT:
-            self.is_starved = self.size < _LEAST_GRANT
+        if granted < wanted and granted < LEAST_GRANT:
+            self.is_starved = self.size < LEAST_GRANT
             return b""
         self.is_starved = False
         self.size += granted
         budget.used_bytes += granted
         return window_update(0, granted)
+
+    def probe(self) -> bytes:
+        """Returns the WINDOW_UPDATE of next to nothing, to see whether it is used."""
+        self.size += LEAST_GRANT
+        self._budget.used_bytes += LEAST_GRANT
+        return window_update(0, LEAST_GRANT)
 
     def refill_own(self, held_bytes: int) -> bytes:
         """As :meth:`refill`, of HTTP/2's first window, whatever others take.
@@ -216,7 +238,7 @@ class ReceiveWindow:
 
         """
         granted = DEFAULT_WINDOW - self.size - held_bytes
-        if granted < _LEAST_GRANT:
+        if granted < LEAST_GRANT:
             return b""
         self.is_starved = False
         self.size += granted

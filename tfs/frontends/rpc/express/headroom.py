@@ -2,12 +2,12 @@
 
 The operator's bound (``--max_receive_bytes``) is what a crowd of good clients may need. A
 few clients that send and never finish, or ask and never read, would fill it as well, and a
-server of 300 MB would be one of 800. So an eighth of it is open to all at first. What goes
+server of 300 MB would be one of 800. So a tenth of it is open to all at first. What goes
 beyond is for one connection at a time to finish what it began; and while good clients wait
 for each other, more is opened, a little every second.
 
 Who holds a part without moving is cut off as soon as others wait for it: uploads after
-five seconds, readers after one. So nothing more is opened before that time is over, nor
+five seconds, the one for which all others wait after two, readers after one. So nothing more is opened before that time is over, nor
 while anybody was cut off: that is what tells a crowd from an attack. Rejected: a smaller
 bound; an image of 60 MB, or fifty clients behind slow lines, are no attack.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_SHARE: Final = 8
+_SHARE: Final = 10
 _LEAST_BYTES: Final = 8 << 20
 _STEPS: Final = 64  # from nothing to all of the limit
 _LOOKS_BEFORE_MORE: Final = 7  # a second apart: who does not move is gone by then

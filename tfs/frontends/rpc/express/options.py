@@ -30,7 +30,7 @@ class ExpressOptions:
         max_backlog_bytes: Answers that clients do not take, over all connections;
             above, the slowest are closed.
         least_open_bytes: What requests and such answers may take together before they
-            wait for each other, where that is more than an eighth of
+            wait for each other, where that is more than a tenth of
             ``max_receive_bytes``.
         handshake_timeout_s: From accept until preface and SETTINGS are there; as long
             again for TLS before it.
@@ -40,10 +40,11 @@ class ExpressOptions:
         min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
         write_timeout_s: For a client to take anything of what waits for it; of an
             answer, at 16 KB a second.
-        starve_timeout_s: For the receive budget to have room for the connection
-            that is favoured; then its youngest unfinished request fails. While
-            connections starve, so do requests of others that come at less than
-            ``min_body_bytes_per_s`` for as long.
+        starve_timeout_s: While connections starve, requests of others fail that come
+            at less than ``min_body_bytes_per_s`` for as long.
+        favour_timeout_s: As much for the connection that is favoured, for which all
+            others wait; and for the receive budget to have room for it: then its
+            youngest unfinished request fails.
         idle_timeout_s: Without any call, until a connection is drained.
         keepalive_time_s: Without any byte, until the client is asked for a sign.
         keepalive_timeout_s: How long the server waits for that sign.
@@ -74,6 +75,7 @@ class ExpressOptions:
     min_body_bytes_per_s: int = 16_384
     write_timeout_s: float = 30.0
     starve_timeout_s: float = 5.0
+    favour_timeout_s: float = 2.0
     idle_timeout_s: float = 3600.0
     keepalive_time_s: float = 300.0
     keepalive_timeout_s: float = 20.0

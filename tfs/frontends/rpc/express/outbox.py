@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from tfs.frontends.rpc.express.frames import FrameType, frame_head
@@ -17,7 +16,8 @@ _JOINED_BYTES: Final = 4096
 class Outbox:
     """Bytes in the order of sending. Loop-confined; false when empty.
 
-    Large parts are never copied, small ones are joined.
+    Large parts are never copied, small ones are joined, and next to nothing is kept
+    beside them: an attacker has tens of thousands of these.
 
     Attributes:
         size_bytes: What is in it.
@@ -28,7 +28,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self._parts: deque[memoryview] = deque()
+        self._parts: Output = []
         self._start = 0  # what of the first part is gone
 
     def __bool__(self) -> bool:
@@ -46,9 +46,11 @@ class Outbox:
         parts = self._parts
         self.size_bytes += len(part)
         if len(part) <= _SMALL_BYTES and parts and len(parts[-1]) <= _JOINED_BYTES:
-            parts[-1] = memoryview(b"".join((parts[-1], part)))
+            parts[-1] = b"".join((parts[-1], part))
+        elif len(part) <= _JOINED_BYTES:
+            parts.append(bytes(part))
         else:
-            parts.append(memoryview(part))
+            parts.append(memoryview(part))  # whose slices are no copies
 
     def move(
         self, out: Output, stream_id: int, num_bytes: int, largest_frame: int
@@ -79,14 +81,14 @@ class Outbox:
             stop = start + size
             while stop > len(part):
                 out.append(part[start:])
-                parts.popleft()
+                parts.pop(0)
                 stop -= len(part)
                 start = 0
                 part = parts[0]
             out.append(part[start:stop])
             start = stop
         if start == len(part):
-            parts.popleft()
+            parts.pop(0)
             start = 0
         self._start = start
         self.size_bytes -= num_bytes

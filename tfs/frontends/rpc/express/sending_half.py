@@ -61,6 +61,7 @@ class SendingHalf:
         num_answered: Requests answered in full, and messages streamed.
         blocked: The streams whose answers wait for windows or their turn, by id.
         queued_bytes: Answers held back by flow control.
+        sent_bytes: Of answers that were, or that are long, what left for the socket.
 
     Args:
         max_message_bytes: The longest message sent.
@@ -80,6 +81,7 @@ class SendingHalf:
         "num_answered",
         "out",
         "queued_bytes",
+        "sent_bytes",
         "streams",
     )
 
@@ -90,6 +92,7 @@ class SendingHalf:
         self.streams = self._table.live
         self.num_answered = 0
         self.queued_bytes = 0
+        self.sent_bytes = 0
         self._max_message_bytes = max_message_bytes
         self._now_s = now_s
         self._peer = PeerSettings()
@@ -298,6 +301,7 @@ class SendingHalf:
                     self._now_s, stream.progress_s + size / LEAST_PACE_BYTES_PER_S
                 )
                 self.queued_bytes -= size
+                self.sent_bytes += size
                 if size > _LARGE_OUTPUT:
                     self.has_large_output = True
                 if not outbox:

@@ -25,6 +25,7 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
@@ -44,7 +45,8 @@ _UNARY: Final = (
 )  # asked of every request; an enum takes a while to tell
 
 
-_LARGE_BYTES: Final = 65_536  # such requests wait for readers
+_KERNEL_BYTES: Final = 4 << 20  # what a socket takes whether its client reads or not
+_PROBE_S: Final = 0.5  # for a client to go on with its upload
 _SMALL_MORE: Final = 4  # times as much may be unread where small ones are begun
 
 
@@ -54,6 +56,9 @@ class Session(SocketOutput):
     Attributes:
         peer: The client.
         opened_s: When it was accepted.
+        begun_bytes: What its requests that somebody works on may take, as far as the
+            server takes note of them.
+        probed_s: When its client was last granted something to see whether it goes on.
 
     """
 
@@ -67,11 +72,13 @@ class Session(SocketOutput):
         "_read_s",
         "_silence",
         "_waiting",
+        "begun_bytes",
         "loop_ident",
         "max_stream_queued_bytes",
         "opened_s",
         "peer",
         "post",
+        "probed_s",
     )
 
     def __init__(
@@ -98,6 +105,7 @@ class Session(SocketOutput):
         self.opened_s = now_s
         self._silence = Silence(shared, now_s)
         self._read_s = now_s
+        self.probed_s = -inf
         self._busy_s = -inf
         self._has_more = False
         self._has_waited = False  # for others, since it had more
@@ -105,6 +113,7 @@ class Session(SocketOutput):
         self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
         # Whole requests that are begun when answers before them were read.
         self._waiting: deque[ExpressCall] = deque()
+        self.begun_bytes = 0
         shared.loop.watch(client.fileno(), self.on_ready)
 
     def __repr__(self) -> str:
@@ -194,7 +203,12 @@ class Session(SocketOutput):
         """Grants the client what the receive budget once had no room for."""
         if not self.is_closed:
             self.connection.refill()
-            if not self.connection.is_starved:
+            connection = self.connection
+            if not (
+                connection.is_starved
+                or connection.is_narrow
+                or (not self.is_responsive and connection.is_uploading)
+            ):
                 self._shared.starved.pop(self, None)
             if self.connection.has_output:
                 self.mark_dirty()
@@ -236,8 +250,27 @@ class Session(SocketOutput):
         """Whether it has an upload to finish."""
         connection = self.connection
         return (
-            not self.is_closed and connection.is_uploading and not connection.is_choked
+            not self.is_closed
+            and connection.is_uploading
+            and not connection.is_choked
+            and (self.is_responsive or self._now() - self.probed_s < _PROBE_S)
         )
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether its client made use of what it was granted last to see that."""
+        return self.probed_s <= self._read_s or not self.connection.has_window
+
+    def probe(self) -> None:
+        """Has its client show whether it goes on with its upload."""
+        self.probed_s = self._now()
+        self.connection.probe()
+        self.mark_dirty()
+
+    @property
+    def can_be_answered(self) -> bool:
+        """Whether its client takes anything of an answer now."""
+        return self.connection.can_be_answered
 
     @property
     def num_uploads(self) -> int:
@@ -247,6 +280,8 @@ class Session(SocketOutput):
     def favour(self, is_favoured: bool) -> None:
         """Lets it have the budget's reserve, or no more."""
         self.connection.favour(is_favoured)
+        if is_favoured:
+            self.probed_s = self._now()
 
     # -- what the connection tells -----------------------------------------------------
 
@@ -273,7 +308,9 @@ class Session(SocketOutput):
     def on_request(self, stream: Stream, message: bytes) -> None:
         call: ExpressCall = stream.owner
         shared = self._shared
-        if shared.headroom.unread_bytes and self._must_wait(call, len(message)):
+        if (
+            shared.headroom.unread_bytes or shared.answer_sizes.by_model
+        ) and not self._may_go_on(call, message):
             call.message = message
             call.has_message = True
             self._wait(call)
@@ -317,28 +354,55 @@ class Session(SocketOutput):
 
     def admit(self, call: ExpressCall) -> None:
         """Hands a whole request to its handler, once there is room for its answer."""
-        if self._shared.headroom.unread_bytes and self._must_wait(
-            call, len(call.message)
-        ):
+        shared = self._shared
+        if (
+            shared.headroom.unread_bytes or shared.answer_sizes.by_model
+        ) and not self._may_go_on(call, call.message):
             self._wait(call)
         else:
             call.dispatch()
 
-    def _must_wait(self, call: ExpressCall, num_bytes: int) -> bool:
+    def _may_go_on(self, call: ExpressCall, message: bytes | memoryview) -> bool:
+        """Tells whether a request need not wait, and takes note of a long answer to come.
+
+        Those whose requests came before wait for them.
+        """
+        num_bytes = self._shared.answer_sizes.expected_bytes(message)
+        if self._must_wait(call, len(message), num_bytes):
+            return False
+        if num_bytes > len(message):
+            if self._waiting:
+                return False
+            self._shared.note_begun(call, self, num_bytes)
+        return True
+
+    def _must_wait(self, call: ExpressCall, size: int, num_bytes: int) -> bool:
         """Tells whether a request's answer would be one too many that nobody reads.
 
-        Small ones are begun where the client itself reads well, whatever others do: how
-        long their answers are, nobody knows.
+        Small ones are begun where the client itself reads well, whatever others do,
+        unless their answers are known to be long. Of those, a client may have as many
+        at a time as it has read before.
+
+        Args:
+            call: The request's.
+            size: The request's.
+            num_bytes: Its answer's, or its own, whichever is more.
+
         """
         if call.route.kind is not _UNARY:
             return False
         headroom = self._shared.headroom
         unread_bytes = self._unsent_bytes + self.connection.queued_bytes
         most_bytes = headroom.open_to_reader_bytes
-        if num_bytes >= _LARGE_BYTES:
+        if num_bytes >= LARGE_BYTES:
+            if size < num_bytes:
+                taking_bytes = unread_bytes + self.begun_bytes + num_bytes
+                if taking_bytes <= self.connection.sent_bytes - _KERNEL_BYTES:
+                    return False
+                unread_bytes += self.begun_bytes
             return unread_bytes > most_bytes or not headroom.has_room(num_bytes)
         if headroom.is_full:
-            return unread_bytes >= _LARGE_BYTES
+            return unread_bytes >= LARGE_BYTES
         return unread_bytes > most_bytes * _SMALL_MORE
 
     def _wait(self, call: ExpressCall) -> None:
@@ -355,21 +419,31 @@ class Session(SocketOutput):
     @property
     def may_begin(self) -> bool:
         """Whether a request need not wait any more, or none does."""
-        waiting = self._waiting
-        return not waiting or not self._must_wait(waiting[0], len(waiting[0].message))
+        if not self._waiting:
+            return True
+        call = self._waiting[0]
+        num_bytes = self._shared.answer_sizes.expected_bytes(call.message)
+        return not self._must_wait(call, len(call.message), num_bytes)
 
     def begin_waiting(self) -> None:
-        """Begins a request that waited, if it may; contains every exception."""
+        """Begins requests that waited, as far as they may; contains every exception.
+
+        Of large ones one, that others have their turn.
+        """
         shared = self._shared
-        if self.may_begin and self._waiting:
-            shared.waiting[self] = shared.waiting.pop(self)  # behind the others
+        num_left = shared.options.limits.max_requests_per_round
+        while num_left > 0 and self._waiting and self.may_begin:
             call = self._waiting[0]
             self._forget_waiting(call)
-            shared.headroom.begun_bytes += len(call.message)
-            shared.begun.append(weakref.ref(call))
+            shared.note_begun(
+                call, self, shared.answer_sizes.expected_bytes(call.message)
+            )
+            is_large = len(call.message) >= LARGE_BYTES
+            num_left = 0 if is_large else num_left - 1
             call.dispatch()
-        if not self._waiting:
-            shared.waiting.pop(self, None)
+        shared.waiting.pop(self, None)
+        if self._waiting:
+            shared.waiting[self] = None  # behind the others
 
     def on_fault(self, stream: Stream, error: ServingError) -> None:
         call: ExpressCall | None = stream.owner
@@ -424,10 +498,16 @@ class Session(SocketOutput):
             stream.held_bytes = 0
             stream.owner = None
         self._shared.budget.used_bytes -= held_bytes
+        if messages and len(messages[0]) >= LARGE_BYTES:
+            self.note_large_answer(calls[0].message, len(messages[0]))
         self.connection.send_replies(streams, messages)
         if not self.is_dirty:
             self.is_dirty = True
             self._shared.dirty.append(self.flush)
+
+    def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
+        """Takes note that a model's answers are long."""
+        self._shared.answer_sizes.note(request, num_bytes, self._now())
 
     def on_late_finish(self, call: ExpressCall) -> None:
         """A call was finished again, or after it was cut off."""

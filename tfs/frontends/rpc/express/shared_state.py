@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
@@ -71,7 +72,26 @@ class StarvedSession(Protocol):
 
     @property
     def wants_favour(self) -> bool:
-        """Whether it has an upload to finish."""
+        """Whether it has an upload to finish, and its client may go on with that."""
+        ...
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether its client made use of what it was granted last to see that."""
+        ...
+
+    @property
+    def probed_s(self) -> float:
+        """When that was."""
+        ...
+
+    def probe(self) -> None:
+        """Has its client show whether it goes on with its upload."""
+        ...
+
+    @property
+    def can_be_answered(self) -> bool:
+        """Whether its client takes anything of an answer now."""
         ...
 
     @property
@@ -89,7 +109,15 @@ class StarvedSession(Protocol):
 
 
 class WaitingSession(Protocol):
-    """A session some of whose requests wait for readers."""
+    """A session some of whose requests wait for readers.
+
+    Attributes:
+        begun_bytes: What its requests that somebody works on may take, as far as the
+            server takes note of them.
+
+    """
+
+    begun_bytes: int
 
     @property
     def may_begin(self) -> bool:
@@ -99,6 +127,28 @@ class WaitingSession(Protocol):
     def begin_waiting(self) -> None:
         """Begins one of them if it may."""
         ...
+
+
+@dataclass(slots=True, frozen=True)
+class BegunCall:
+    """A request that somebody works on. Immutable.
+
+    Attributes:
+        call: Gone when nobody does.
+        session: Whose it is.
+        num_bytes: What its answer may take.
+
+    """
+
+    call: weakref.ref[ExpressCall]
+    session: WaitingSession
+    num_bytes: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was answered, or given up and let go of."""
+        call = self.call()
+        return call is None or call.is_finished
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +176,9 @@ class SharedState:
         late: Run behind those: sessions that had more than one round takes.
         starved: Sessions that wait for the receive budget, the longest waiting first.
         waiting: Sessions with requests that wait for readers, the longest waiting first.
-        begun: Requests that waited, as long as somebody works on them.
+        begun: Large requests, or with large answers, that somebody works on, as far as
+            they may be many: those that waited, and those of models known for that.
+        answer_sizes: Which models are.
         is_contested: Whether any of either had something to finish when timeouts were
             last looked at.
         favoured: The one of the starved, or lately of them, that may use the reserve.
@@ -155,7 +207,8 @@ class SharedState:
     late: list[Callable[[], None]] = field(default_factory=list)
     starved: dict[StarvedSession, None] = field(default_factory=dict)
     waiting: dict[WaitingSession, None] = field(default_factory=dict)
-    begun: list[weakref.ref[ExpressCall]] = field(default_factory=list)
+    begun: list[BegunCall] = field(default_factory=list)
+    answer_sizes: AnswerSizes = field(default_factory=AnswerSizes)
     is_contested: bool = False
     favoured: StarvedSession | None = None
     num_favoured_uploads: int = 0
@@ -181,6 +234,27 @@ class SharedState:
             )
         )
         self.deadlines = Deadlines(self.loop, ExpressCall.expire)
+
+    def note_begun(
+        self, call: ExpressCall, session: WaitingSession, num_bytes: int
+    ) -> None:
+        """Takes note of a request whose answer may take that much."""
+        self.begun.append(BegunCall(weakref.ref(call), session, num_bytes))
+        session.begun_bytes += num_bytes
+        self.headroom.begun_bytes += num_bytes
+
+    def forget_ended(self) -> None:
+        """Takes those off that were answered since."""
+        begun = self.begun
+        if not any(each.is_over for each in begun):
+            return
+        self.begun = []
+        for each in begun:
+            if each.is_over:
+                each.session.begun_bytes -= each.num_bytes
+                self.headroom.begun_bytes -= each.num_bytes
+            else:
+                self.begun.append(each)
 
     def hand_over(self) -> None:
         """Hands the calls that arrived to their handler.

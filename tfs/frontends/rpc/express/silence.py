@@ -9,7 +9,11 @@ from tfs.core.errors import DeadlineExceeded
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.flow_control import budget_used_up, too_slow
-from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.express.frames import (
+    DEFAULT_WINDOW,
+    ConnectionFault,
+    ErrorCode,
+)
 from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
 from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.stream_state import StreamState
@@ -153,8 +157,18 @@ class Silence:
             self._starved_since_s = None  # others are on, and it waits its turn
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
-        elif now_s - self._starved_since_s > options.starve_timeout_s:
+        elif now_s - self._starved_since_s > self._allowed_starving_s:
             self._relieve(session)
+
+    @property
+    def _allowed_starving_s(self) -> float:
+        """How long the favoured may want more than it gets.
+
+        Where it has used up what others could have, its client sends everything at once.
+        """
+        if self._shared.budget.free_to_favoured_bytes >= DEFAULT_WINDOW:
+            return self._options.favour_timeout_s
+        return self._options.starve_timeout_s
 
     def _sweep_paces(self, session: SilentSession, now_s: float) -> None:
         """Fails uploads that are too slow for as long as others starve.
@@ -170,17 +184,27 @@ class Silence:
             before.clear()
             return
         options = self._options
+        allowed_s = (
+            options.favour_timeout_s
+            if self._shared.favoured is session
+            else options.starve_timeout_s
+        )
         self._paces = {}
         for stream in list(connection.streams.values()):
             call: ExpressCall | None = stream.owner
             if call is None or not stream.is_inside_message:
                 continue
+            if connection.is_narrow and stream is not connection.upload_in_turn:
+                continue  # it was told to wait
             since_s, num_bytes = before.get(stream.id, (now_s, stream.received_bytes))
-            if now_s - since_s > options.starve_timeout_s:
+            if now_s - since_s > allowed_s:
                 least = options.min_body_bytes_per_s * (now_s - since_s)
                 if stream.received_bytes - num_bytes < least:
+                    if connection.is_narrow:
+                        self._fail_uploads(session)  # they would waste turns as well
+                    else:
+                        call.fail(too_slow())
                     self._shared.counters.timeouts += 1
-                    call.fail(too_slow())
                     connection.begin_drain()
                     connection.finish_drain()
                     session.mark_dirty()
@@ -188,8 +212,18 @@ class Silence:
                 since_s, num_bytes = now_s, stream.received_bytes
             self._paces[stream.id] = since_s, num_bytes
 
+    def _fail_uploads(self, session: SilentSession) -> None:
+        for stream in list(session.connection.streams.values()):
+            call: ExpressCall | None = stream.owner
+            if call is not None and stream.is_inside_message:
+                call.fail(too_slow())
+
     def _relieve(self, session: SilentSession) -> None:
-        """Fails the youngest unfinished request for want of receive budget."""
+        """Fails the youngest unfinished request for want of receive budget.
+
+        Others have their turn before the next of its requests.
+        """
+        self._shared.num_favoured_uploads = -1
         for stream in reversed(list(session.connection.streams.values())):
             call: ExpressCall | None = stream.owner
             if call is not None and stream.is_inside_message:

@@ -81,5 +81,10 @@ class Stream:
         """Whether a message has begun to arrive and is not whole."""
         return self.assembler is not None and not self.assembler.is_between_messages
 
+    @property
+    def missing_bytes(self) -> int:
+        """What is left to arrive of the message that has begun to; 0 if none has."""
+        return 0 if self.assembler is None else self.assembler.missing_bytes
+
     def __repr__(self) -> str:
         return f"<Stream {self.id} {self.state.name} {self.head.path}>"

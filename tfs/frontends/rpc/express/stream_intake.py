@@ -13,7 +13,7 @@ from typing import Final
 
 from tfs.core.errors import Internal, ServingError
 from tfs.frontends.rpc.express.connection_context import ConnectionContext
-from tfs.frontends.rpc.express.flow_control import ReceiveWindow
+from tfs.frontends.rpc.express.flow_control import LEAST_GRANT, ReceiveWindow
 from tfs.frontends.rpc.express.frames import (
     END_STREAM,
     HEAD_SIZE,
@@ -36,6 +36,7 @@ from tfs.frontends.rpc.express.stream_state import (
     received,
     step,
 )
+from tfs.frontends.rpc.express.upload_turns import UploadTurns
 
 _LARGE_REQUEST: Final = 65_536
 _BITE: Final = 512  # of a payload, behind its first message
@@ -66,12 +67,14 @@ class StreamIntake(SendingHalf):
         "_data_left",
         "_data_stream_id",
         "_events",
+        "_is_favoured",
         "_limits",
         "_max_request_bytes",
         "_num_large",
         "_num_messages",
         "_pad_left",
         "_patience",
+        "_upload_turns",
         "_window",
         "frame_bytes",
         "is_choked",
@@ -89,6 +92,8 @@ class StreamIntake(SendingHalf):
             limits.max_message_bytes, budget.largest_request_bytes
         )
         self._window = ReceiveWindow(budget, limits.preferred_window)
+        self._upload_turns = UploadTurns(self.streams)
+        self._is_favoured = False
         self._patience = Patience(context.begun_s)
         self._num_large = 0  # made whole in this ``receive``
         self._num_messages = 0  # of requests that did not come in one frame; taken away
@@ -108,14 +113,60 @@ class StreamIntake(SendingHalf):
         """Whether the client waits for a window that the budget has not got."""
         return self._window.is_starved
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether but one of the client's uploads may go on."""
+        return self._upload_turns.is_narrow
+
+    @property
+    def upload_in_turn(self) -> Stream | None:
+        """Which one may."""
+        return self._upload_turns.stream
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the client may send more than next to nothing."""
+        return self._window.size >= LEAST_GRANT
+
     def favour(self, is_favoured: bool) -> None:
-        """Lets the client have the receive budget's reserve, or no more."""
-        self._window.is_favoured = is_favoured
+        """Lets one upload have of the receive budget's reserve what it misses, or no more.
+
+        Which one is seen to again whenever the window is refilled.
+        """
+        self._is_favoured = is_favoured
+        self._window.reserve_bytes = 0
+        self._upload_turns.pass_on()
+
+    def _take_turns(self) -> None:
+        """Has the next upload go on if it is time, or all of them again."""
+        window, turns = self._window, self._upload_turns
+        if self._is_favoured:
+            if not turns.has_turn:
+                num_bytes, out = turns.next_turn()
+                window.reserve_bytes = max(0, num_bytes - window.size)
+                if out:
+                    self.out.append(out)
+        elif turns.is_narrow and not window.is_starved:
+            out = turns.end()
+            if out:
+                self.out.append(out)
 
     @property
     def is_uploading(self) -> bool:
         """Whether a request is unfinished."""
         return any(stream.state is OPENED for stream in self.streams.values())
+
+    def probe(self) -> None:
+        """Lets the client send next to nothing, to see whether it does."""
+        self.out.append(self._window.probe())
+
+    @property
+    def can_be_answered(self) -> bool:
+        """Whether the client's windows take anything of the answer to an upload."""
+        return self._send_window > 0 and any(
+            stream.state is OPENED and stream.send_window > 0
+            for stream in self.streams.values()
+        )
 
     @property
     def is_overfull(self) -> bool:

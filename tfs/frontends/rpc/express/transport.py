@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from threading import get_ident
 from typing import Final
 
@@ -42,6 +43,7 @@ from tfs.frontends.rpc.express.shared_state import (
     ExpressCounters,
     SharedState,
     SlowReader,
+    StarvedSession,
 )
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 from tfs.frontends.rpc.express.tls_handshake import TlsHandshake
@@ -56,6 +58,8 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _MIN_GRANT_BYTES: Final = 16_384
 _LARGE_BYTES: Final = 1 << 20
 _FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
+_PROBED_AT_ONCE: Final = 16  # of those who wait for room
+_RESPONSIVE_S: Final = 2.0  # after it was seen, a client is thought to go on
 _MAX_PLAIN_HOSTS: Final = 1024
 _TOLD_PER_ROUND: Final = 100
 _SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
@@ -111,6 +115,8 @@ class ExpressTransport:
         self._is_sweeping = False
         self._told_streams = self._shared.budget.told_streams_each
         self._on_scarcity = on_scarcity
+        self._num_turns = 0  # of those who waited for room
+        self._had_turn: StarvedSession | None = None  # was favoured last
         self._had_unread = False  # large answers, when timeouts were last looked at
         self._is_draining = False
         self._is_closed = False
@@ -391,21 +397,58 @@ class ExpressTransport:
     def _look_at_waiting(self) -> None:
         """Has requests that waited for readers begun in the next round, if they may."""
         shared = self._shared
-        calls = [(each, each()) for each in shared.begun]
-        live = [
-            (each, call)
-            for each, call in calls
-            if call is not None and not call.is_finished
-        ]
-        shared.begun = [each for each, _ in live]
-        shared.headroom.begun_bytes = sum(len(call.message) for _, call in live)
+        shared.forget_ended()
         if any(each.may_begin for each in shared.waiting):
             self._loop.post(self._begin_waiting)
 
     def _begin_waiting(self) -> None:
         """Begins requests that waited for readers, one of each connection."""
-        for session in list(self._shared.waiting):
+        waiting = list(self._shared.waiting)
+        self._num_turns += 1
+        for session in waiting if self._num_turns & 1 else reversed(waiting):
             session.begin_waiting()
+
+    def _next_favoured(self) -> StarvedSession | None:
+        """Returns who may finish an upload next.
+
+        In turn who waits longest, who came last, and somebody who finished one before. A
+        crowd that came before, and holds what it got, must not keep the others out: of
+        clients that have waited, some at a time are asked to go on with next to nothing,
+        and whoever does is next.
+        """
+        wanting = [each for each in self._shared.starved if each.wants_favour]
+        wanting = [each for each in wanting if each.can_be_answered] or wanting
+        if len(wanting) < 2:
+            return wanting[0] if wanting else None
+        now_s = self._now()
+        budget = self._shared.budget
+        may_probe = 2 * budget.free_bytes >= budget.limit_bytes
+        lately_s = now_s - _RESPONSIVE_S if may_probe else -inf
+        ready: list[StarvedSession] = []
+        num_probed = 0
+        newest = wanting.pop()
+        wanting.sort(key=lambda each: each.num_uploads == 0)
+        for each in (newest, *wanting):
+            if not each.is_responsive:
+                num_probed += 1
+            elif each.probed_s >= lately_s:
+                ready.append(each)
+            elif num_probed < _PROBED_AT_ONCE:
+                each.probe()
+                num_probed += 1
+        if not ready:
+            return None
+        self._num_turns += 1
+        turn = self._num_turns % 3
+        if turn == 0:  # the longest waiting of those who finished one, if there are any
+            order = [each for each in ready if each is not newest] or ready
+        elif turn == 1:
+            order = ready
+        else:
+            order = [each for each in self._shared.starved if each in ready]
+        others = (each for each in order if each is not self._had_turn)
+        self._had_turn = next(others, order[0])
+        return self._had_turn
 
     def _feed_starved(self) -> None:
         """Grants what the budget has, and its reserve to one session at a time."""
@@ -422,7 +465,7 @@ class ExpressTransport:
                 shared.starved[favoured] = None
             favoured = shared.favoured = None
         if favoured is None:
-            favoured = next((s for s in shared.starved if s.wants_favour), None)
+            favoured = self._next_favoured()
             if favoured is not None:
                 favoured.favour(True)
                 shared.favoured = favoured
@@ -448,6 +491,7 @@ class ExpressTransport:
         now_s = self._now()
         shared = self._shared
         shared.turns.look(now_s)
+        shared.answer_sizes.sweep(now_s)
         shared.is_contested = (
             bool(shared.waiting) and shared.headroom.is_tight
         ) or any(each.wants_favour for each in shared.starved)

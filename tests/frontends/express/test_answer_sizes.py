@@ -1,0 +1,56 @@
+"""Models with long answers to short requests are remembered, for a while."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.frontends.rpc.express.answer_sizes import AnswerSizes
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+MIB = 1 << 20
+
+
+def request(model: str, signature: str = "") -> bytes:
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = model
+    message.model_spec.signature_name = signature
+    message.inputs["x"].tensor_content = b"1234"
+    return message.SerializeToString()
+
+
+def test_a_short_request_is_expected_to_take_what_its_model_answered() -> None:
+    """Of whatever signature; others are as long as they are."""
+    sizes = AnswerSizes()
+    sizes.note(request("masks"), 10 * MIB, 0.0)
+    assert sizes.expected_bytes(request("masks", "other")) == 10 * MIB
+    assert sizes.expected_bytes(request("digits")) == len(request("digits"))
+    assert sizes.expected_bytes(memoryview(request("masks"))) == 10 * MIB
+
+
+def test_ordinary_answers_are_not_remembered() -> None:
+    """Nor long ones to requests that are long themselves: these wait as it is."""
+    sizes = AnswerSizes()
+    sizes.note(request("digits"), 1000, 0.0)
+    sizes.note(bytes(MIB), MIB, 0.0)
+    assert not sizes.by_model
+
+
+@pytest.mark.parametrize("odd", [b"", b"\x0a", b"\x12\x00\x0a\x00", b"\xff" * 50])
+def test_requests_that_begin_otherwise_are_one_model(odd: bytes) -> None:
+    """Whoever hides which model it asks is taken for the worst of those who do."""
+    sizes = AnswerSizes()
+    sizes.note(b"\x12\x04abcd", 10 * MIB, 0.0)
+    assert sizes.expected_bytes(odd) == 10 * MIB
+
+
+def test_what_is_remembered_is_bounded_and_forgotten() -> None:
+    """A name more than there is room for is one of the others; after a minute none is."""
+    sizes = AnswerSizes()
+    for number in range(1000):
+        sizes.note(request(f"model{number}"), MIB, 0.0)
+    assert len(sizes.by_model) <= 257
+    sizes.note(request("model1"), MIB, 30.0)
+    sizes.sweep(61.0)
+    assert len(sizes.by_model) == 1
+    sizes.sweep(100.0)
+    assert not sizes.by_model

@@ -1,0 +1,62 @@
+"""How long the answers of models are whose requests are short.
+
+What a request's answer takes is known when it is there, which for a hundred requests of a
+few bytes each, computed together, is too late: they made a gigabyte of a server that has
+two hundred megabytes. So the models are remembered whose answers are long, and what
+they are asked waits for room as a request of that length does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LARGE_BYTES: Final = 65_536
+"""Requests or answers of so many bytes wait for readers."""
+
+_MAX_MODELS: Final = 256
+_MODEL_SPEC: Final = 0x0A  # field 1 of inference requests, and the name in it
+_REMEMBERED_S: Final = 60.0
+
+
+class AnswerSizes:
+    """The models with long answers, by what a request begins with. Loop-confined.
+
+    Attributes:
+        by_model: Bytes of the last long answer, and when that was; false, as a rule.
+
+    """
+
+    __slots__ = ("by_model",)
+
+    def __init__(self) -> None:
+        self.by_model: dict[bytes, tuple[int, float]] = {}
+
+    def note(self, request: bytes | memoryview, num_bytes: int, now_s: float) -> None:
+        """Takes note of a long answer, where its request was none."""
+        if num_bytes < LARGE_BYTES or len(request) >= LARGE_BYTES:
+            return
+        model = _model_of(request)
+        if model not in self.by_model and len(self.by_model) >= _MAX_MODELS:
+            model = b""
+        self.by_model[model] = num_bytes, now_s
+
+    def expected_bytes(self, request: bytes | memoryview) -> int:
+        """Returns what will be taken: the request's length, or its answer's."""
+        size = len(request)
+        if size >= LARGE_BYTES or not self.by_model:
+            return size
+        found = self.by_model.get(_model_of(request))
+        return size if found is None else max(size, found[0])
+
+    def sweep(self, now_s: float) -> None:
+        """Forgets models without long answers of late; they may be others by now."""
+        for model, (_, at_s) in list(self.by_model.items()):
+            if now_s - at_s > _REMEMBERED_S:
+                del self.by_model[model]
+
+
+def _model_of(request: bytes | memoryview) -> bytes:
+    """Returns the model's name if that comes first, as all serializers have it."""
+    if len(request) < 4 or request[0] != _MODEL_SPEC or request[2] != _MODEL_SPEC:
+        return b""
+    return bytes(request[4 : 4 + request[3]])
