@@ -77,6 +77,8 @@ _Shape: TypeAlias = tuple[tuple[int, ...], int]
 
 _SCALAR: Final[_Shape] = ((), 1)
 
+# Shapes recur: bounded, emptied when full. Written under the GIL; a lost entry costs one
+# parse.
 _MAX_SHAPES = 1024
 _MAX_SHAPE_BYTES = 64
 _shapes: dict[bytes, _Shape] = {}

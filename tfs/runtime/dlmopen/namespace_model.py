@@ -26,6 +26,7 @@ RELEASE_BYTES: Final = 1 << 20
 """Answers larger than this are given up at once, smaller ones by the next call."""
 _BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
 
+# No two models of this process share a number, whichever private Python they are in.
 _ids = itertools.count(1)
 
 

@@ -29,6 +29,7 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
 }
 """Modules to import in advance, by platform; the other platforms import little."""
 
+# Of this process, whose modules they are; forks inherit both.
 _spent_s: dict[str, float] = {}
 
 

@@ -20,7 +20,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
-_ADD_SEALS = 1033  # fcntl.F_ADD_SEALS; absent from the module before Python 3.13
+ADD_SEALS = 1033  # fcntl.FADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
 _FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
@@ -71,7 +71,7 @@ class SealedFile:
             OSError: Somebody still maps it for writing.
 
         """
-        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+        fcntl.fcntl(fd, ADD_SEALS, _SEALS)
         return cls(fd, os.fstat(fd).st_size)
 
     @property

@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tfs.core.dtype import DTYPES, DType
-from tfs.runtime.guest.sealed_file import new_memfd
+from tfs.runtime.guest.sealed_file import ADD_SEALS, new_memfd
 
 NUM_SLOTS: Final = 2
 ALIGNMENT: Final = 64
@@ -75,7 +75,7 @@ MAX_WORDS: Final = _DESCRIPTOR_BYTES // WORD_BYTES
 _KEPT_BYTES = 1 << 20
 _SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the host
 
-
+# By number of words, at most MAX_WORDS; whoever makes one twice makes the same.
 _PACKINGS: Final[dict[int, struct.Struct]] = {}
 
 
@@ -140,7 +140,7 @@ class Slab:
         fd = new_memfd("slab")
         try:
             os.ftruncate(fd, max(size_bytes, num_slots * _LEAST_SLOT_BYTES))
-            fcntl.fcntl(fd, 1033, _SEALS)  # F_ADD_SEALS
+            fcntl.fcntl(fd, ADD_SEALS, _SEALS)
             return cls(fd, num_slots)
         except BaseException:
             os.close(fd)

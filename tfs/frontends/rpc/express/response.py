@@ -47,8 +47,10 @@ _TRAILERS_FIELD = frame_head(
 _pack_before = struct.Struct(f">5sI{len(HEAD_BLOCK)}sIBIBI").pack
 _pack_after = struct.Struct(f">5sI{len(OK_TRAILERS_BLOCK)}s").pack
 
-
 SMALL_BYTES: Final = 4096
+"""Longest message that is sent as one piece with its headers and trailers."""
+
+# By the message's length, at most SMALL_BYTES. Loop-confined; bounded by that.
 _pack_whole: Final[dict[int, Callable[..., bytes]]] = {}
 
 
