@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from managers.state_monitor import ServableStateMonitor
 from sources.fetched_stream import Service
+from sources.storage_path import StoragePath
+from sources.storage_threads import StorageThreads
 from tfs.core.errors import (
     Cancelled,
     DataLoss,
@@ -12,9 +19,13 @@ from tfs.core.errors import (
     ResourceExhausted,
     ServingError,
 )
+from tfs.core.event_bus import EventBus
+from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.remote_copies import may_be_damaged, service_of
+from tfs.server.options import ServerOptions
+from tfs.server.remote_copies import RemoteCopies, may_be_damaged, service_of
+from tfs.testing.fake_clock import FakeClock
 
 SERVICES: list[tuple[ManagerState, ServingError | None, Service]] = [
     (ManagerState.START, None, Service.GOES_ON),
@@ -61,3 +72,40 @@ def test_copies_are_looked_at_where_they_may_be_to_blame(
     """To read gigabytes takes a while, so not for every error."""
     state = ServableState(ServableId("m", 1), manager_state, error=error)
     assert may_be_damaged(state) is is_suspect
+
+
+def test_a_version_that_fails_has_its_damaged_copy_made_anew(tmp_path: Path) -> None:
+    """By itself: nobody has to find the cache, and to know that it may be removed."""
+    store: Any = pytest.importorskip("fsspec").filesystem("memory")
+    store.pipe_file("/copies/m/1/table.csv", b"key,value")
+    bus: EventBus[ServableState] = EventBus(FakeClock())
+    monitor = ServableStateMonitor(bus)
+    options = ServerOptions(model_base_path="/m", remote_cache_dir=str(tmp_path))
+    storage = StorageThreads()
+    copies = RemoteCopies(options, storage, monitor, FakeClock(), lambda _, __: None)
+    told: list[StoragePath | None] = []
+    tells = threading.Semaphore(0)
+
+    def take(aspired: AspiredVersions[StoragePath]) -> None:
+        told.extend(data.payload for data in aspired.versions)
+        if aspired.versions:
+            tells.release()
+
+    copies.adapter.set_aspired_versions_callback(take)
+    version = ServableData(
+        ServableId("m", 1), StoragePath("memory://copies/m/1", "f", "hashmap")
+    )
+    copies.adapter.aspired_versions_callback()(AspiredVersions("m", (version,), "why"))
+    assert tells.acquire(timeout=60)
+    assert told[-1] is not None
+    table = Path(told[-1].path, "table.csv")
+    table.chmod(0o644)
+    table.write_bytes(b"Key,value")
+    error = DataLoss("it cannot be read")
+    bus.publish(ServableState(version.id, ManagerState.END, error=error))
+    assert tells.acquire(timeout=60)
+    assert told[-1] != told[0]
+    assert table.read_bytes() == b"key,value"
+    copies.close()
+    storage.close()
+    store.rm("/copies", recursive=True)

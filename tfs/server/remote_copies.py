@@ -61,12 +61,12 @@ class RemoteCopies:
             name = f"tfs-cache-{uuid.uuid4().hex}"
             root = self._own = os.path.join(tempfile.gettempdir(), name)
         self._files = RemoteFileSystem()
-        cache = VersionCache(
+        self._cache = VersionCache(
             VersionCacheOptions(root, options.remote_cache_max_bytes or None),
             self._files,
         )
         self.adapter = FetchingSourceAdapter(
-            cache,
+            self._cache,
             self._run,
             clock,
             schedule=schedule,
@@ -75,8 +75,9 @@ class RemoteCopies:
         self._stop_listening = monitor.listen(self._note_state)
 
     def close(self) -> None:
-        """Removes the copies, if nobody asked for a place to keep them. Idempotent."""
+        """Gives the directory up, and removes it if nobody asked for it. Idempotent."""
         self._stop_listening()
+        self._cache.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
 
