@@ -60,11 +60,18 @@ def multi_message() -> bytes:
 class Desk:
     """Every inference handler behind one gate."""
 
-    def __init__(self, max_in_flight: int = 0, per_model: int = 0) -> None:
+    def __init__(
+        self,
+        max_in_flight: int = 0,
+        per_model: int = 0,
+        max_filled_bytes: int = 1 << 30,
+    ) -> None:
         self.stats = Stats()
         self.clock = FakeClock()
         self.served = OneModel()
-        self.gate = RequestGate(max_in_flight, per_model, self.stats, self.clock)
+        self.gate = RequestGate(
+            max_in_flight, per_model, self.stats, self.clock, max_filled_bytes
+        )
         self.handlers: dict[str, tuple[Handler, bytes]] = {
             "Predict": (PredictHandler(self.served, self.gate), predict_message()),
             "Classify": (
@@ -299,3 +306,66 @@ def test_failed_requests_are_not_logged() -> None:
     desk.send()
     desk.send("Classify")
     assert log.entries == []
+
+
+def filled_messages() -> dict[str, bytes]:
+    """Returns requests whose tensors take 100 KB more than was sent of them."""
+    predict = predict_pb2.PredictRequest()
+    predict.model_spec.name = "m"
+    tensor = predict.inputs["x"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (12_500, 2):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.float_val.append(1.0)
+    classify = classification_pb2.ClassificationRequest()
+    classify.model_spec.name = "m"
+    classify.model_spec.signature_name = "classify"
+    rows = classify.input.example_list_with_context
+    rows.context.features.feature["x"].float_list.value.extend((0.5, 0.5))
+    for _ in range(17_000):
+        rows.examples.add()
+    return {
+        "Predict": predict.SerializeToString(),
+        "Classify": classify.SerializeToString(),
+    }
+
+
+@pytest.mark.parametrize("method", ["Predict", "Classify"])
+def test_what_is_filled_in_is_bounded_over_all_requests(method: str) -> None:
+    """A request of forty bytes may take 64 MB; sixty of them took four gigabytes."""
+    desk = Desk(max_filled_bytes=1 << 18)
+    message = filled_messages()[method]
+    desk.served.servable.is_paused = True
+    taken = [desk.send(method, message) for _ in range(2)]
+    refused = desk.send(method, message).error()
+    assert isinstance(refused, Unavailable)
+    assert refused.retry_after_s
+    assert desk.count(stat_names.REQUESTS_REFUSED, limit="fill") == 1
+    taken.append(desk.send(method))  # what was sent whole has room
+    desk.finish_all()
+    assert all(isinstance(call.outcome, bytes) for call in taken)
+    assert desk.served.handle.num_pins == 0
+    # What was taken has been given back, however they end.
+    for error in (None, Internal("broken")):
+        desk.served.servable.error = error
+        for _ in range(4):
+            call = desk.send(method, message)
+            desk.finish_all()
+            assert isinstance(call.outcome, bytes) == (error is None)
+    assert desk.count(stat_names.REQUESTS_REFUSED) == 1
+
+
+def test_a_request_that_its_model_has_no_place_for_keeps_no_room() -> None:
+    """What it would have taken is given back."""
+    desk = Desk(per_model=1, max_filled_bytes=1 << 17)
+    desk.served.servable.is_paused = True
+    desk.send()
+    message = filled_messages()["Predict"]
+    for _ in range(3):
+        assert (
+            "--max_in_flight_per_model" in desk.send("Predict", message).error().message
+        )
+    desk.finish_all()
+    call = desk.send("Predict", message)
+    desk.finish_all()
+    assert isinstance(call.outcome, bytes)

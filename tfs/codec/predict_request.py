@@ -121,6 +121,7 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
         inputs,
         tuple(request.output_filter),
         request.client_id if request.HasField("client_id") else None,
+        budget.num_bytes,
     )
 
 

@@ -167,7 +167,7 @@ def _scan_request(
         else:
             raise _UnusualError
         index = stop
-    view = PredictRequestView(spec, inputs, tuple(wanted), client_id)
+    view = PredictRequestView(spec, inputs, tuple(wanted), client_id, budget.num_bytes)
     if inputs and len(gaps) == len(inputs) + (client_id is not None):
         remember(message, view, gaps)
     return view

@@ -15,10 +15,11 @@ class PredictRequestView:
         inputs: Tensors by name, in the order sent.
         output_filter: Names of the outputs wanted, as sent; empty for all.
         client_id: What the caller calls itself; None if it does not.
+        filled_bytes: What its tensors take beyond what was sent.
 
     """
 
-    __slots__ = ("client_id", "inputs", "model_spec", "output_filter")
+    __slots__ = ("client_id", "filled_bytes", "inputs", "model_spec", "output_filter")
 
     def __init__(
         self,
@@ -26,17 +27,24 @@ class PredictRequestView:
         inputs: dict[str, TensorView],
         output_filter: tuple[str, ...] = (),
         client_id: bytes | None = None,
+        filled_bytes: int = 0,
     ) -> None:
         self.model_spec = model_spec
         self.inputs = inputs
         self.output_filter = output_filter
         self.client_id = client_id
+        self.filled_bytes = filled_bytes
 
     def __eq__(self, other: object) -> bool:
-        """Equal in every field."""
+        """Equal in all that the request says."""
         if not isinstance(other, PredictRequestView):
             return NotImplemented
-        return all(getattr(self, n) == getattr(other, n) for n in self.__slots__)
+        return (self.model_spec, self.inputs, self.output_filter, self.client_id) == (
+            other.model_spec,
+            other.inputs,
+            other.output_filter,
+            other.client_id,
+        )
 
     __hash__ = None  # type: ignore[assignment]  # tensors have none
 

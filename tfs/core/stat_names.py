@@ -28,7 +28,8 @@ REQUEST_EXAMPLES: Final = "request_examples"
 """Counter: tf.Examples in Classify, Regress, MultiInference. Label: model."""
 
 REQUESTS_REFUSED: Final = "requests_refused"
-"""Counter: turned away for want of room. Label: limit (server, model, decode)."""
+"""Counter: turned away for want of room. Label: limit (server, model, decode,
+fill)."""
 
 REQUESTS_IN_FLIGHT: Final = "requests_in_flight"
 """Gauge: taken and still worked on, cancelled ones too. Label for a model's: model."""

@@ -59,17 +59,26 @@ class ExampleRun:
         self._model = model
         self._stats = stats
         self._begun_s = begun_s
+        self._room = gate.filled_room()
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
         # One number a task, 0 first: whoever pops 0 is the last and replies. Popping
         # is atomic under the GIL.
         self._waiting = list(range(len(tasks)))
 
     def make_tasks(self) -> list[InferenceTask]:
-        """Returns what to submit, one task a signature."""
-        return [
+        """Returns what to submit, one task a signature.
+
+        Raises:
+            ServingError: As making the tensors does; or there is no room for them.
+
+        """
+        tasks = [
             self._task(index, task.model_spec.signature_key, task.signature)
             for index, task in enumerate(self._tasks)
         ]
+        num_bytes = sum(map(_tensor_bytes, tasks)) - len(self._call.message)
+        self._room.take(num_bytes)
+        return tasks
 
     def submit(self, tasks: Sequence[InferenceTask]) -> None:
         """Starts every task."""
@@ -79,6 +88,7 @@ class ExampleRun:
 
     def refuse(self, call: Call, error: Exception) -> None:
         """Ends the request before anything was submitted."""
+        self._room.leave()
         self._model.leave()
         self._handle.release()
         self._gate.refuse(call, error, self._rpc.name, self._begun_s, self._stats)
@@ -107,6 +117,7 @@ class ExampleRun:
         code = Code.OK
         self._model.leave()
         self._gate.leave()
+        self._room.leave()
         try:
             outputs = []
             for outcome in self._outcomes:
@@ -133,3 +144,11 @@ class ExampleRun:
                 code = call.cancel.error.code
             self._stats.end(code, self._begun_s)
             self._handle.release()
+
+
+def _tensor_bytes(task: InferenceTask) -> int:
+    """Returns what a task's inputs take, strings as the references to them."""
+    return sum(
+        len(view.data) * (8 if isinstance(view.data, tuple) else 1)
+        for view in task.inputs.values()
+    )

@@ -15,11 +15,12 @@ from tfs.codec.predict import (
 )
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.servable import InferenceTask, Servable
+from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.filled_room import FilledRoom
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.model_gate import PREDICT
 from tfs.handlers.predict_answers import PredictAnswers
@@ -87,10 +88,11 @@ class PredictHandler:
         try:
             request = read_if_quick(call.message)
             if request is None:
+                room = gate.filled_room()
                 self._decode_pool.run(
                     call,
-                    functools.partial(read_predict_request, call.message),
-                    functools.partial(self._decoded, call, begun_s),
+                    functools.partial(_read, call.message, room),
+                    functools.partial(self._decoded, call, begun_s, room),
                 )
                 return
         except Exception as error:
@@ -99,14 +101,25 @@ class PredictHandler:
         self._start(call, request, begun_s)
 
     def _decoded(
-        self, call: Call, begun_s: float, outcome: PredictRequestView | ServingError
+        self,
+        call: Call,
+        begun_s: float,
+        room: FilledRoom,
+        outcome: PredictRequestView | ServingError,
     ) -> None:
         if isinstance(outcome, ServingError):
+            room.leave()
             self._gate.refuse(call, outcome, PREDICT, begun_s)
         else:
-            self._start(call, outcome, begun_s)
+            self._start(call, outcome, begun_s, room)
 
-    def _start(self, call: Call, request: PredictRequestView, begun_s: float) -> None:
+    def _start(
+        self,
+        call: Call,
+        request: PredictRequestView,
+        begun_s: float,
+        room: FilledRoom | None = None,
+    ) -> None:
         handle: ServableHandle[Servable] | None = None
         stats: RequestStats | None = None
         gate = self._gate
@@ -134,8 +147,13 @@ class PredictHandler:
             logs = model.logs
             if logs:  # they take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
+            if request.filled_bytes and room is None:
+                room = gate.filled_room()
+                room.take(request.filled_bytes)
             model.enter()  # the last that can fail: who entered is sure to leave
         except Exception as error:
+            if room is not None:
+                room.leave()
             if handle is not None:
                 handle.release()
             gate.refuse(call, error, PREDICT, begun_s, stats)
@@ -149,12 +167,15 @@ class PredictHandler:
             logs,
             as_tensor_content=self._as_tensor_content,
         )
+        end = functools.partial(answers.end, call, begun_s, output_filter)
+        if room is not None:
+            end = functools.partial(_end_filled, room, end)
         servable.submit(
             InferenceTask(
                 name,
                 signature,
                 inputs,
-                functools.partial(answers.end, call, begun_s, output_filter),
+                end,
                 num_rows,
                 output_filter,
                 call.deadline_s,
@@ -295,6 +316,21 @@ class PredictHandler:
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan
+
+
+def _read(message: Buffer, room: FilledRoom) -> PredictRequestView:
+    """Decodes a request, with room for what was not sent of it. On a decode thread."""
+    request = read_predict_request(message)
+    room.take(request.filled_bytes)
+    return request
+
+
+def _end_filled(
+    room: FilledRoom, end: Callable[[Outcome], None], outcome: Outcome
+) -> None:
+    """Ends a request that had taken room for what was not sent of it. Any thread."""
+    room.leave()
+    end(outcome)
 
 
 def _answer_now(

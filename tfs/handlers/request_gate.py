@@ -23,6 +23,7 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.stats import Stats
+from tfs.handlers.filled_room import MAX_FILLED_BYTES, FilledRoom, FillLimit
 from tfs.handlers.model_gate import METHODS, RETRY_AFTER_S, ModelGate, RequestLog
 from tfs.handlers.places import Places
 from tfs.handlers.request_stats import RequestFigures, RequestStats
@@ -42,6 +43,8 @@ class RequestGate:
         max_in_flight_per_model: Most requests in flight for each model.
         stats: Where counters are registered.
         clock: What latencies are measured by.
+        max_filled_bytes: What requests in flight may take together beyond what was sent:
+            elements of which one value stands for all, padding, defaults.
 
     Attributes:
         places: How much may be worked on at a time.
@@ -57,6 +60,7 @@ class RequestGate:
         max_in_flight_per_model: int = 0,
         stats: Stats | None = None,
         clock: Clock | None = None,
+        max_filled_bytes: int = MAX_FILLED_BYTES,
     ) -> None:
         self._max_in_flight = max_in_flight
         self._max_per_model = max_in_flight_per_model
@@ -72,6 +76,7 @@ class RequestGate:
         if max_in_flight:
             self._stats.gauge(stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken)
         self._full = self._stats.counter(stat_names.REQUESTS_REFUSED, limit="server")
+        self._fill = FillLimit(max_filled_bytes, self._stats)
         self._models: dict[str, ModelGate] = {}
         self._logs: dict[str, tuple[RequestLog, ...]] = {}
         self._lost = {
@@ -102,6 +107,10 @@ class RequestGate:
             )
             return False
         return True
+
+    def filled_room(self) -> FilledRoom:
+        """Returns where a request takes room for what was not sent of it. Any thread."""
+        return FilledRoom(self._fill)
 
     def refuse(
         self,
