@@ -42,7 +42,7 @@ class Batch(Generic[TaskT]):
     """One batch, made by the scheduler. Owned by the runner from ``run`` to ``done``.
 
     Attributes:
-        queue: Of the scheduler; where it came from.
+        queue: The scheduler's queue that it came from.
         tasks: In order: arrival order, high priority first. Their ``on_done`` is
             called by ``done``, never by the runner.
         num_rows: Rows of all tasks.

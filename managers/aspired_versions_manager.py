@@ -65,7 +65,7 @@ class AspiredVersionsManagerOptions:
     """How versions change. Immutable.
 
     Attributes:
-        transition_policy: For servables without one of their own.
+        transition_policy: The policy of servables without one of their own.
         retry: When failed loads are tried again.
         order: Which of the actions that are possible at the same time come first.
         num_initial_load_threads: How many loads may run at once while

@@ -30,7 +30,7 @@ class Planner:
     Args:
         preflight: Tells what is known of versions before their load, and acts on it.
         stand_ins: What may come back.
-        policy: Of servables without one of their own.
+        policy: The policy of servables without one of their own.
 
     """
 

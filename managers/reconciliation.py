@@ -41,7 +41,7 @@ def reconcile(aspired: Aspired, harnesses: Sequence[LoaderHarness]) -> Reconcili
 
     Args:
         aspired: All versions that should exist; of two with one number the last counts.
-        harnesses: Of that servable, in the order they were managed. They are only read.
+        harnesses: The servable's harnesses, in the order they were managed; only read.
 
     """
     wanted: dict[int, LoaderData] = {}

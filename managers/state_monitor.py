@@ -208,9 +208,9 @@ class ServableStateMonitor:
         """Blocks until every request has reached ``goal`` or ended, or the deadline.
 
         Args:
-            requests: As in :meth:`notify_when_reached`.
+            requests: See :meth:`notify_when_reached`.
             goal: The state to wait for.
-            deadline_s: By the monitor's clock; None waits for ever.
+            deadline_s: When to give up, by the monitor's clock; None waits for ever.
 
         Returns:
             Whether all reached the goal, and the states they were decided by. After

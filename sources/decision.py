@@ -18,7 +18,7 @@ class Decision:
     """What follows from one look.
 
     Attributes:
-        aspired: To be told to the target; None if there is nothing to say.
+        aspired: What the target is to be told; None if there is nothing to say.
         problems: What was refused, for status and log.
 
     """

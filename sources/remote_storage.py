@@ -71,7 +71,7 @@ class RemoteFileSystem:
     that credentials which were replaced are found.
 
     Args:
-        storage_options: For the drivers.
+        storage_options: Options of the drivers.
         now: The time, in seconds.
 
     """

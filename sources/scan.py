@@ -94,7 +94,8 @@ class Scan:
     Attributes:
         versions: Aspired, in the policy's order.
         at_hand: Every numbered directory, ready or not.
-        sightings: By path of the version directory; goes into the next scan.
+        sightings: What was seen of each version directory, by path; goes into the next
+            scan.
         overwritten: Versions whose accepted files are others than last time.
         problems: Sentences for status and log; each names the servable and the path.
         settled_at_s: When the next directory can be still for long enough; None

@@ -107,9 +107,9 @@ class ServableRecord:
         """Believes what a look showed.
 
         Args:
-            look: Of the servable as it is configured.
+            look: A look at the servable as it is configured.
             now_s: The time, by the clock.
-            unload_when_empty: As in the source's options.
+            unload_when_empty: See the source's options.
             recall: What there is without the base path.
 
         Returns:

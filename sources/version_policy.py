@@ -97,7 +97,7 @@ def choose(
 
     Args:
         policy: The rule.
-        versions: At hand, in any order, repeats allowed.
+        versions: The versions at hand, in any order, repeats allowed.
         is_ready: Whether a version at hand is whole; asked at most once each, and
             only for those the policy comes to.
         pinned: Aspired whatever the policy says, if at hand and ready.

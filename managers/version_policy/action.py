@@ -38,7 +38,7 @@ class Action:
         kind: Load or unload.
         id: The version.
         generation: Which of the version's harnesses is meant.
-        why: In words for people, recorded with what it causes.
+        why: The reason, in words for people, recorded with what it causes.
 
     """
 

@@ -94,7 +94,7 @@ class Client:
             outputs: Only these; empty means all.
             routing_key: Stands for whoever asks: of a version that answers a share of
                 the callers, one key sees always the same side. Empty draws lots.
-            timeout_s: For this call, repeats included.
+            timeout_s: Seconds that this call may take, repeats included.
             idempotent: Whether it may be repeated although it may have run.
 
         """
@@ -173,7 +173,7 @@ class Client:
         Args:
             method: The RPC's path.
             message: The request message of the method.
-            timeout_s: For this call, repeats included.
+            timeout_s: Seconds that this call may take, repeats included.
             idempotent: Whether it may be repeated although it may have run.
 
         """

@@ -74,7 +74,7 @@ def exchange_of(
     """Returns what an entry logs, None if that is nothing that can be sent.
 
     Args:
-        entry: From a request log or a warm-up file.
+        entry: An entry of a request log or a warm-up file.
         instead: Whom to ask; an empty model leaves the logged one, and a version or
             label replaces both. The signature is always the logged one.
 

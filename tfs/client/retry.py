@@ -69,7 +69,7 @@ class Attempts:
     Args:
         policy: When to repeat.
         now: The clock, in seconds.
-        timeout_s: For all attempts together, from now on.
+        timeout_s: Seconds that all attempts together may take, from now on.
         is_idempotent: Whether running the call twice does no harm.
 
     """

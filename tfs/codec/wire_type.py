@@ -20,7 +20,7 @@ class WireType:
         field: Name of its typed field.
         field_number: Number of that field.
         is_raw: Whether that field, packed, is the elements' own bytes.
-        code: Of ``struct``, for what is not raw; empty for strings.
+        code: The code of ``struct`` for elements that are not raw; empty for strings.
 
     """
 

@@ -31,7 +31,7 @@ class LowPriority:
 
     Attributes:
         max_rows: Most rows of it that wait; None: only the queue's limit holds.
-        timeout_s: As the queue's, for batches of this class alone.
+        timeout_s: The queue's ``timeout_s``, for batches of this class alone.
         mixing: Whether it shares batches.
         ageing_s: A task that has waited this long goes before those of high priority,
             so that it cannot starve; None for never.

@@ -206,7 +206,7 @@ class ListenerOptions:
     """One door: where it is, what it shows, how it is secured.
 
     Attributes:
-        name: For logs and access rules ("grpc", "admin").
+        name: Its name in logs and access rules ("grpc", "admin").
         address: "0.0.0.0:8500", "[::]:8500" (port 0 picks a free one) or
             "unix:/absolute/path".
         services: Full names of the services it exposes; None exposes all.

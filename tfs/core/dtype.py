@@ -9,7 +9,7 @@ class DType:
     """An element type. One instance per type: compare with ``is``. Immutable.
 
     Attributes:
-        name: As in manifests and in torch ("float32", "bfloat16", "string").
+        name: The name in manifests and in torch ("float32", "bfloat16", "string").
         item_bytes: Size of one element; 0 for strings, which vary.
 
     """

@@ -44,7 +44,7 @@ class ServingError(Exception):
 
     Attributes:
         code: The canonical code; fixed by the subclass.
-        message: For people; clients see it cut at 1,024 characters.
+        message: What happened, for people; clients see it cut at 1,024 characters.
         retry_after_s: When not None, the caller may retry after this many
             seconds (sent as ``google.rpc.RetryInfo``).
 

@@ -91,7 +91,7 @@ class TaskForm(Protocol):
 
         Args:
             tasks: All that were computed together, or some of them.
-            outputs: Those of these tasks, in order; only padding may follow.
+            outputs: Outputs of these tasks, in order; only padding may follow.
 
         """
         ...

@@ -84,7 +84,8 @@ class FeatureSpec:
         input: The input that the feature fills.
         kind: FIXED takes exactly ``prod(shape)`` values, or the default when the
             feature is absent; VARLEN takes any number, padded within a batch.
-        dtype: Of the input: float32, int64 or string on the wire, converted.
+        dtype: The input's dtype, to which float32, int64 or string on the wire are
+            converted.
         shape: One row's shape (no batch dimension); FIXED only.
         default: Values used when the feature is absent; None makes it required.
         pad: VARLEN only: what fills shorter rows.

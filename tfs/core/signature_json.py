@@ -52,7 +52,7 @@ def signature_from_json(form: object, where: str) -> Signature:
 
     Args:
         form: The value that ``json.loads`` returned.
-        where: For messages: the file, and the signature's name.
+        where: The file and the signature's name, for messages.
 
     Raises:
         InvalidArgument: Saying where and what is wrong.

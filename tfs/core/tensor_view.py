@@ -207,8 +207,8 @@ def join_elements(
 
     Args:
         specs: Name, dtype and shape of each tensor of a set.
-        elements: Of each set, those of its tensors; at least one set.
-        num_rows: Of the result: the first row is repeated until there are so many.
+        elements: The elements of each set's tensors; at least one set.
+        num_rows: Rows of the result: the first row is repeated until there are so many.
 
     """
     joined: dict[str, TensorView] = {}

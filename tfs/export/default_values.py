@@ -19,7 +19,7 @@ def default_values(
 
     Args:
         given: By input, a number, which is one row, or lists of them, as JSON.
-        module: Whose parameters name the example's inputs where they are in order.
+        module: The module whose parameters name example inputs that are given in order.
         example_inputs: The example inputs that are given to ``save``.
 
     Raises:

@@ -112,7 +112,7 @@ def check_batch(outputs: Values, other: Values, where: str) -> None:
 
     Args:
         outputs: Outputs of one call.
-        other: Of a call with another number of rows.
+        other: Outputs of a call with another number of rows.
         where: What was called, for messages.
 
     """

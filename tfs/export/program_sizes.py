@@ -27,7 +27,7 @@ def refuse_fixed(
 
     Args:
         program: What torch.export made.
-        names: Of its inputs, in the order in which it was given them.
+        names: Names of its inputs, in the order in which it was given them.
         signature: What callers will read.
         name: The model's, for messages.
         rows: Optional inputs that are looked at as well; others are left alone.

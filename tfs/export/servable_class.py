@@ -86,7 +86,7 @@ def read_forms(forms: SignatureForms, path: str) -> dict[str, Signature]:
 
     Args:
         forms: The signatures.
-        path: Whose they are, for messages.
+        path: The file that they are for, for messages.
 
     Raises:
         InvalidArgument: One of them is no signature.
@@ -114,7 +114,7 @@ def entry_of(
         path: Its file, for messages.
         class_name: The name by which a server finds it, None where there is one only.
         methods: By signature key, the method to call; before those of the class.
-        signatures: Those of the version.
+        signatures: The signatures of the version.
 
     Raises:
         InvalidArgument: ``methods`` names a signature that there is not, or the class's

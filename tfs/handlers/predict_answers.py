@@ -163,7 +163,7 @@ class PredictAnswers:
 
         Args:
             asked: The requests, in the order of their rows.
-            outputs: Of them all; rows beyond theirs are padding.
+            outputs: Outputs of all requests, joined; rows beyond theirs are padding.
             num_rows: Rows of each request.
 
         """

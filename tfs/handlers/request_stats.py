@@ -18,7 +18,7 @@ class RequestFigures:
     Attributes:
         num_by_code: How many ended with which code, by number.
         num_in_flight: How many have not ended.
-        latency_s: From the handler's start to the end.
+        latency_s: Seconds from the handler's start to the end.
 
     """
 

@@ -32,7 +32,8 @@ class BatchedServable:
 
     Args:
         inner: Computes the batches; keeps the promises of a servable.
-        scheduler: Of the device that ``inner`` runs on, confined to ``loop``.
+        scheduler: The scheduler of the device that ``inner`` runs on, confined to
+            ``loop``.
         loop: The thread that steps the scheduler.
         options: How to batch; None: as recommended by the measurements, per
             signature.

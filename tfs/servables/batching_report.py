@@ -27,11 +27,11 @@ class QueueReport:
         num_waiting_tasks: Requests that wait now.
         num_waiting_rows: Rows of the tasks that wait.
         num_completed_tasks: Requests in batches that finished, well or not.
-        num_failed_tasks: Of those, the ones that ended with an error of their batch.
+        num_failed_tasks: How many of those ended with an error of their batch.
         num_refused_tasks: Not admitted.
         num_expired_tasks: Deadline passed in the queue.
         num_cancelled_tasks: Nobody waited any more.
-        num_evicted_tasks: Of low priority, gave way to others.
+        num_evicted_tasks: Requests of low priority that gave way to others.
         num_split_tasks: Spread over several batches.
         num_batches: Batches that finished.
         num_rows: Rows of the tasks, without padding.

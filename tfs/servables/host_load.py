@@ -13,7 +13,8 @@ class CpuSample:
     """Processor time until one moment. Immutable.
 
     Attributes:
-        all_s: Of the whole machine, stolen time included; None where unknown.
+        all_s: Processor seconds of the whole machine, stolen time included; None where
+            unknown.
         own_s: Processor seconds of the processes that measure.
 
     """

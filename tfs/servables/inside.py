@@ -22,7 +22,7 @@ class ModelProcesses:
     """The processes that run a version. Immutable.
 
     Attributes:
-        pids: Those that run now; one that just died is missing until it is back.
+        pids: Processes that run now; one that just died is missing until it is back.
         num_deaths: How often one died.
         last_death: How the last one did, "" before the first.
 

@@ -28,7 +28,7 @@ class PortionSize:
     """How many rows the portions of large requests have; learns over all of them.
 
     Attributes:
-        num_rows: Those of the next portion. Written by the thread a portion ends on.
+        num_rows: Rows of the next portion. Written by the thread a portion ends on.
 
     """
 

@@ -72,7 +72,7 @@ class ProbeResult:
     Attributes:
         profile: What was measured.
         is_quiet: Whether others left the processors alone meanwhile.
-        failures: By signature, why a probe call failed; for the status.
+        failures: Why a probe call failed, by signature; for the status.
 
     """
 

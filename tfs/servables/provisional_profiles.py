@@ -97,7 +97,8 @@ class ProvisionalProfiles:
         Args:
             code_digest: Code digest of the version.
             pid: The process that it was loaded in.
-            max_foreign_share: From 0 to 1.
+            max_foreign_share: Largest share of all processors used by others, from 0 to
+                1.
 
         """
         now_s = self._clock.now()

@@ -121,7 +121,7 @@ class PlatformRegistry:
         Args:
             path: The version directory.
             context: What the server gives loaders.
-            model_platform: As configured; "" and "tensorflow" mean "detect".
+            model_platform: The configured platform; "" and "tensorflow" mean "detect".
 
         Raises:
             InvalidArgument: No platform fits.

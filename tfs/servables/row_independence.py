@@ -143,7 +143,7 @@ def still_independent(
         found: What small batches showed.
         outputs: Outputs for ``ProbeInputs.take(*range(num_rows))``.
         num_rows: Rows of the batch.
-        num_different: Of the inputs; then they start over.
+        num_different: How many different inputs there are; then they start over.
 
     """
     if not found.shown:

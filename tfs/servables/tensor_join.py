@@ -134,7 +134,8 @@ def fill_inner(
     """Returns ``view`` with its inner dimensions filled up to ``inner``.
 
     Args:
-        view: At least one dimension, none of the inner ones larger than ``inner``.
+        view: A tensor of at least one dimension, none of the inner ones larger than
+            ``inner``.
         inner: The sizes wanted.
         filler: One element; None: the view's own first.
 

@@ -155,7 +155,7 @@ class Batcher:
         enabled: Whether anything is batched.
         trusts_versions: Whether a version's own parameters suffice to batch it although
             nothing was measured (no probe budget).
-        common: For versions without parameters of their own.
+        common: Parameters of versions without their own.
         num_parallel: Batches in flight, by backend; for processes, of each version.
         stats: Where versions publish what batching came to, while they are loaded.
 

@@ -73,7 +73,7 @@ class ServerCore:
         post: Runs a function on the serving loop, soon.
         schedule: Runs a function on the serving loop at a time, by the clock; None
             leaves the deadlines of configs to the transport.
-        executor: Of one thread; changes configs. None makes one.
+        executor: An executor of one thread, which changes configs. None makes one.
         comparisons: Compares what canaries answer. None makes one of one thread.
         state_dir: Where overrides and rejections of canaries are kept; "" keeps them
             in memory.

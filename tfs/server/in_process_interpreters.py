@@ -23,7 +23,7 @@ class InProcessInterpreters:
     Args:
         loop: The serving loop: front models run on it.
         num_threads: Threads for calls.
-        num_private_pythons: Those of backend dlmopen.
+        num_private_pythons: Interpreters of backend dlmopen.
         max_queued: Calls that may wait for one interpreter.
         call_timeout_s: When a call in a private Python counts as hung.
         packs_weights: Whether models on the loop and on threads may keep a second copy

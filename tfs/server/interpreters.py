@@ -42,7 +42,8 @@ class InterpretersOptions:
             private Python, it keeps it from taking others.
         max_queued: Calls that may wait for one interpreter.
         worker: How the processes run.
-        num_private_pythons: Those of backend dlmopen; 0 for as many as processes.
+        num_private_pythons: Interpreters of backend dlmopen; 0 for as many as
+            processes.
         keeps_spare: Whether a process more than are used is kept ready.
         keeps_templates: Whether a process is kept that has a version loaded, where that
             takes long.

@@ -114,7 +114,8 @@ class ServerOptions:
             the last one.
         drain_timeout_s: How long SIGTERM waits for requests in flight.
         max_in_flight: Requests worked on at the same time; more get UNAVAILABLE.
-        max_in_flight_per_model: As much for each model; 0 leaves it at the server's.
+        max_in_flight_per_model: Most requests in flight for each model; 0 leaves it at
+            the server's limit.
         num_decode_threads: Large or unusual requests decoded at the same time.
         max_queued_decodes: Of those, how many may wait or be decoded.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.

@@ -23,7 +23,8 @@ class DlmopenBackend:
     """Owns the interpreters. Thread-safe.
 
     Args:
-        num_interpreters: At most so many; made when something is loaded on them.
+        num_interpreters: Most interpreters; each is made when something is loaded on
+            it.
         max_queued: Calls that may wait for one.
         clock: Deadlines go by it.
         call_timeout_s: When a call counts as hung, and its interpreter takes no more.

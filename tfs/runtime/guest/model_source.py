@@ -24,7 +24,7 @@ class ModelSource:
         path: The version directory, absolute.
         platform: Which guest module loads it, one of :data:`PLATFORMS`.
         entry: The manifest's platform-specific part.
-        signatures: By key, at least one.
+        signatures: The signatures by key, at least one.
         device: Where the model computes: "cpu" or "cuda[:i]".
         intra_op_threads: Threads of one call, >= 1. With more than one interpreter
             anything but 1 oversubscribes the cores.

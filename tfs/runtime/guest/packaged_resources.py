@@ -28,7 +28,7 @@ class PackagedFile:
 
     Args:
         importer: The archive's importer.
-        path: In it: "nets/config.json"; "" is all of it.
+        path: A path within the archive: "nets/config.json"; "" is all of it.
 
     """
 

@@ -42,7 +42,7 @@ class WorkerModels:
 
     Args:
         control: Where the host is told of what a model does to its weights.
-        limit: Of the process's memory; moves with the weights.
+        limit: The limit of the process's memory; moves with the weights.
         forks: Knows whether a model forked this process.
         preloaded: The version that was loaded before the fork, None if none was.
         surface: What of torch models can replace, as it was before the fork.

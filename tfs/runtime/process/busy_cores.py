@@ -27,11 +27,11 @@ class BusyCores:
     while it runs costs it some microseconds.
 
     Args:
-        loop: Whose thread is moved.
+        loop: The loop whose thread is moved.
 
     Attributes:
         num_running: Calls that are with workers now.
-        long_s: From how long a call must take for its worker to bring the loop.
+        long_s: Least seconds of a call for its worker to bring the loop.
 
     """
 

@@ -164,7 +164,7 @@ class DeviceShares:
         loop: Watches them.
         zygote: Forks them.
         options: They run as the workers do.
-        kinds: By type of device ("cuda"), the kind of memory that is shared there.
+        kinds: The kind of memory that is shared on a device, by its type ("cuda").
         crashes: Says when a keeper died too often.
 
     """

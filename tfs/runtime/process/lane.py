@@ -22,7 +22,7 @@ class LaneTerms:
     """What all lanes of an interpreter go by. Immutable.
 
     Attributes:
-        loop: Whose clock deadlines go by, and which watches for replies.
+        loop: The loop that watches for replies; deadlines go by its clock.
         max_queued: Tasks that may wait in a lane.
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;

@@ -43,7 +43,7 @@ class SameCode:
 
     Attributes:
         servable: The name.
-        code_digest: Of all in a version but its tensors' bytes.
+        code_digest: Digest of all in a version but its tensors' bytes.
         platform: What loads it.
         device: The device that the model computes on.
 

@@ -70,8 +70,8 @@ class ProcessModel(OnAnotherThread):
     Attributes:
         who: The version, for messages.
         share: Its weights on a device that keeps them for all its interpreters, if any.
-        request_plans: By signature, how requests for it were written.
-        reply_plans: By signature, what is known of the words of its replies.
+        request_plans: How requests for a signature were written, by signature.
+        reply_plans: What is known of the words of a signature's replies, by signature.
         import_s: Processor seconds the worker took to import and unpickle it; None
             until then.
         process_changes: What its code changed of the worker's process while it loaded,

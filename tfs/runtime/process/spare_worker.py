@@ -34,7 +34,7 @@ class SpareWorker:
     Args:
         loop: Watches the spare.
         zygote: Forks it.
-        options: Of the workers that will be asked for.
+        options: Options of the workers that will be asked for.
 
     """
 

@@ -33,7 +33,7 @@ class VersionTemplate:
     Args:
         loop: Drives the conversation with it.
         zygote: Forks the template.
-        options: Of the workers that it forks; it runs as they do.
+        options: Options of the workers that it forks; it runs with the same.
         source: The version, which has been loaded in a worker before.
         files: The version's payload; the caller's, duplicated here.
 

@@ -97,7 +97,7 @@ def promotion(
     Args:
         running: The config.
         name: The model.
-        version: As asked for; None is the version on trial.
+        version: The version that was asked for; None is the one on trial.
         rejected: Why the trial was rejected, "" if it was not.
         available: Versions that can be requested.
         force: Whether a rejected version may be promoted.
@@ -141,7 +141,8 @@ def rollback_target(
 
     Args:
         name: The model.
-        version: As asked for; None is the one before the present primary.
+        version: The version that was asked for; None is the one before the present
+            primary.
         primary: What answers now, None if nothing does.
         at_hand: Versions whose files are there.
         available: Versions that can be requested.
@@ -184,7 +185,7 @@ def note_on_rollback(
     Args:
         name: The model.
         primary: What answered before; None if nothing did.
-        states: Of all its versions, then.
+        states: States of all its versions at that time.
 
     """
     failed = [

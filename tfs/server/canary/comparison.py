@@ -29,7 +29,7 @@ class Side:
     Attributes:
         num: Requests, copied ones and its share of a split.
         num_errors: How many of these failed.
-        num_split: Of all, those that were its share of a split.
+        num_split: How many of all were its share of a split.
         num_disputed: Of these, failed in a way that a caller can bring about: the
             request did not fit, the model refused it, the caller gave up.
         latency_s: Latencies of those that did not fail.
@@ -70,7 +70,7 @@ class Tally:
             disputed ones are not among them.
         num_pairs: Copies that both answered.
         num_pair_rows: Rows of the pairs.
-        num_incomparable: Of the pairs, those that could not be compared.
+        num_incomparable: Pairs that could not be compared.
         num_class_rows: Rows compared by class; those of incomparable pairs count.
         num_disagreeing: Of these, rows of another class.
         num_elements: Numbers compared.

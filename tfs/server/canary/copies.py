@@ -79,7 +79,7 @@ def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
 
     Args:
         tensors: The tensors by name.
-        names: Those wanted; empty means all.
+        names: The outputs that are wanted; empty means all.
 
     """
     return {

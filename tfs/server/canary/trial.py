@@ -76,7 +76,7 @@ class TrialRecord:
         num_teed: Copies taken.
         num_dropped: Copies that found the queue full.
         num_split_to_primary: Requests of a split the primary answered.
-        num_split_to_canary: Those the canary answered.
+        num_split_to_canary: Requests of a split that the canary answered.
 
     """
 

@@ -67,7 +67,7 @@ class ConfigInForce:
     state directory. Everybody may read at any time.
 
     Args:
-        executor: Of one thread; changes configs. Not its own.
+        executor: An executor of one thread, which changes configs. Not its own.
         clock: Says when configs came.
         platforms: Names of those that there are.
         overrides_file: Where overrides are kept.

@@ -29,7 +29,7 @@ class SpareMemory:
     """Trims the heap after bursts of large messages. Loop-confined.
 
     Args:
-        loop: Whose clock and timers are used.
+        loop: The loop whose clock and timers are used.
         executor: Where the heap is trimmed: it takes as long as there is much to
             return, tens of milliseconds for a gigabyte.
         trim: Returns free memory to the system.

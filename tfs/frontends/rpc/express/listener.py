@@ -33,7 +33,7 @@ class Listener:
         options: The options that it was made with.
         address: Where it listens, with the real port.
         sockets: One, or one for each address of a host's name.
-        tls: Of the connections; None for plain text.
+        tls: TLS of the connections; None for plain text.
 
     Raises:
         Unavailable: The address is in use, unknown or not ours, or the certificates

@@ -31,7 +31,7 @@ class RequestOpening:
         block: The header block.
         head: What it says.
         head_size: The bytes of its HEADERS frame.
-        increment: Of the WINDOW_UPDATE behind that; 0: there is none.
+        increment: Increment of the WINDOW_UPDATE behind that; 0: there is none.
         parts: The bytes of both around the stream's id.
         size: Bytes of both parts and the stream's id.
 
@@ -57,7 +57,7 @@ def read_opening(
 
     Args:
         data: Received.
-        index: Of its HEADERS, whose only flag is END_HEADERS.
+        index: Offset of its HEADERS, whose only flag is END_HEADERS.
         stream_id: The id of the request's stream.
         block: All the payload.
         head: What that says.

@@ -28,7 +28,8 @@ class ExpressCounters:
     Attributes:
         connections: Accepted.
         refused_connections: Closed at once: too many.
-        failed_handshakes: Of TLS: strangers, plain text, or too slow.
+        failed_handshakes: TLS handshakes that failed: unknown clients, plain text, or
+            too slow.
         faults: Connections closed because the peer broke a rule or was a nuisance.
         floods: Faults that were closed with ENHANCE_YOUR_CALM.
         failures: Connections closed because our own code raised.

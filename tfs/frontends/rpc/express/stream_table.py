@@ -20,7 +20,7 @@ class StreamTable:
     """The streams of one connection. Loop-confined.
 
     Attributes:
-        live: By id, in the order in which they were opened.
+        live: Open streams by id, in the order in which they were opened.
         last_id: The highest id that the client has opened.
         last_accepted_id: The highest that is served, as our GOAWAY said; the highest
             there is, before.

@@ -40,7 +40,8 @@ class DeviceWeights:
 
     Args:
         device: The model's.
-        lease: Of the version's weights there; None for copies of its own. Taken over.
+        lease: The lease of the version's weights there, owned from now on; None for
+            copies.
 
     """
 

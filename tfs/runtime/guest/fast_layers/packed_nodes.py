@@ -58,7 +58,7 @@ class PackedNode(nn.Module):
     """One node of a program. Thread-safe; a copy of it keeps nothing.
 
     Args:
-        address: Of its weights in the version's file.
+        address: Address of its weights in the version's file.
 
     """
 

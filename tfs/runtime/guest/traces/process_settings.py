@@ -144,7 +144,7 @@ def settings_of_thread(
     """Returns what belongs to the calling thread, some of it only if that is the main one.
 
     Args:
-        thread_locals: Whose values in this thread are part of it.
+        thread_locals: Thread-local objects whose values in this thread are part of it.
 
     """
     smallest = sys.float_info.min

@@ -61,10 +61,10 @@ class WatchedObjects:
     Args:
         objects: To watch; of others than dicts, lists, sets, functions and cells nothing
             is seen.
-        but: Those of them that are left out.
+        but: Objects among these that are left out.
 
     Attributes:
-        thread_locals: Those among the objects that hold something else in each thread.
+        thread_locals: Objects among these that hold something else in each thread.
 
     Raises:
         RuntimeError: This Python lays its objects out in another way.
