@@ -114,6 +114,15 @@ def test_tensors_of_other_libraries_keep_their_dtype() -> None:
             sent(unseen)
 
 
+def test_masked_values_are_not_sent_as_what_lies_under_the_mask() -> None:
+    """Nobody meant these; an array without any is sent like others."""
+    array = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    with pytest.raises(InvalidArgument, match="'x' has masked values"):
+        sent(array)
+    assert sent(array.filled(0)).tolist() == [1, 0]
+    assert sent(array[:1]).tolist() == [1]
+
+
 @pytest.mark.parametrize("value", [[[1, 2], [3]], {"a": 1}, object(), [1, "a"]])
 def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
     """A value without a wire form is refused before anything is sent."""

@@ -246,9 +246,14 @@ def as_array(
     An object that numpy reads as an array, such as a tensor of torch, keeps its dtype.
 
     Raises:
-        InvalidArgument: Ragged lists, or an object that numpy cannot read.
+        InvalidArgument: Ragged lists, masked values, or an object that numpy cannot read.
 
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidArgument(
+            f"input {name!r} has masked values, and no dtype has; say with filled() what "
+            "they are to be"
+        )
     if isinstance(value, np.ndarray):
         return value.astype(object) if value.dtype.kind == "T" else value
     try:
