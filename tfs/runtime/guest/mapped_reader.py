@@ -36,6 +36,7 @@ class MappedReader(torch._C.PyTorchFileReader):
         self._file = file.duplicate()
         self._mapping: mmap.mmap | None = None
         self._mappings: list[weakref.ref[mmap.mmap]] = []
+        make_way()
         with zipfile.ZipFile(file.path) as archive:
             self._stored = {
                 info.filename.partition("/")[2]

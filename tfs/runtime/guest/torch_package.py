@@ -56,6 +56,7 @@ def load(
     package = source.text("package", "model")
     resource = source.text("resource", "model.pkl")
     importer = open_package(files[ARCHIVE], f"{source.id.slashed}: {ARCHIVE}")
+    make_way()
     reader = importer.zip_reader
     try:
         if not reader.has_record(f"{package.replace('.', '/')}/{resource}"):

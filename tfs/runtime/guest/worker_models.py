@@ -125,6 +125,7 @@ class WorkerModels:
             lease = WeightsLease(channel, device_memory(keeper, source.device))
             weights = DeviceWeights(source.device, lease)
             fds = fds[:-1]
+        make_way()
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
         state = None if source.was_measured else ProcessState(self._surface)
@@ -151,6 +152,7 @@ class WorkerModels:
             if self.is_empty:
                 self._limit.count_from_here()  # there are threads now that load
             self._limit.allow(files.size_bytes)
+            make_way()
             try:
                 guest = load_guest_model(source, files, weights)
                 if weights is not None:
