@@ -1456,6 +1456,24 @@ def test_what_a_name_stands_for_elsewhere_is_left_out(
         Listener(ListenerOptions("x", "elsewhere:0"))
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("file", "what lies there is no socket: remove it, or choose another path"),
+        ("absent/socket", "No such file or directory; make its directory first"),
+        ("x" * 120, "too long; choose a path of at most 107 bytes"),
+    ],
+)
+def test_a_path_that_cannot_be_a_socket_says_what_to_do(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    """Nobody holds it, so there is nothing to stop; what lies there stays."""
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(Unavailable, match=words):
+        Listener(ListenerOptions("admin", f"unix:{tmp_path / name}"))
+    assert (tmp_path / "file").read_text() == "precious"
+
+
 def test_every_address_of_a_name_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each socket is watched, and let go with the others."""
     resolve_to(monkeypatch, "127.0.0.2", "127.0.0.1")

@@ -21,6 +21,7 @@ from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 
 UNIX: Final = "unix:"
 _BACKLOG = 1024
+_MAX_UNIX_PATH_BYTES: Final = 107  # Linux's sun_path, with a zero at its end
 _ANY_IPV4: Final = "0.0.0.0"
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Errors of binding to an address that this machine does not have."""
@@ -64,8 +65,7 @@ class Listener:
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {options.address} ({options.name}): "
-                f"{error.strerror or error}; choose another address or stop what "
-                "holds it"
+                f"{error.strerror or error}; {_remedy(self._unix_path, error)}"
             ) from error
 
     def accept(self, listening: socket.socket) -> tuple[socket.socket, Peer]:
@@ -192,6 +192,18 @@ def _bind_unix(path: str, mode: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def _remedy(unix_path: str, error: OSError) -> str:
+    """Returns what to do about a place that cannot be listened on."""
+    if unix_path and error.errno is None:  # Python's own: too long
+        return f"choose a path of at most {_MAX_UNIX_PATH_BYTES} bytes"
+    if unix_path and error.errno == errno.ENOENT:
+        return "make its directory first"
+    with contextlib.suppress(OSError):
+        if unix_path and not stat.S_ISSOCK(os.stat(unix_path).st_mode):
+            return "what lies there is no socket: remove it, or choose another path"
+    return "choose another address or stop what holds it"
 
 
 def _remove_stale(path: str) -> None:
