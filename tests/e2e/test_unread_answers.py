@@ -30,7 +30,7 @@ from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 _MOST_GROWTH: Final = 1.2
-_HEAP_END_BYTES: Final = 80 << 20  # glibc returns no free memory at some heaps' ends
+_HEAP_END_BYTES: Final = 64 << 20  # glibc returns no free memory at some heaps' ends
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
 _ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
@@ -21,9 +22,12 @@ from tests.frontends.express.wire import (
     grpc_headers,
     headers_frame,
 )
-from tfs.core.call import ListenerOptions, RpcMethod
+from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express import frames
+from tfs.frontends.rpc.express.frames import PREFACE, Setting
 from tfs.frontends.rpc.express.hpack_decoder import encode_literal
+from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
@@ -78,6 +82,49 @@ def test_a_path_that_is_not_utf_8_is_not_the_last_request() -> None:
             with grpc.insecure_channel(address, OPTIONS) as channel:
                 echo = channel.unary_unary(path, bytes, bytes)
                 assert echo(b"", timeout=PATIENCE_S, wait_for_ready=True) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+def test_who_reads_nothing_keeps_no_others_from_long_answers() -> None:
+    """Its connection is closed once others wait; of its requests a few were begun."""
+    loop = ServingLoop()
+    loop.start()
+    num_begun: list[None] = []
+    path = "/test.Service/Long"
+
+    def handle(call: Call) -> None:
+        num_begun.append(None)
+        call.reply(bytes(2 << 20))
+
+    transport = GrpcioTransport(loop, GrpcioOptions(open_answer_bytes=4 << 20))
+    hello = PREFACE + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+    block = b"".join(
+        encode_literal(name.encode(), value.encode())
+        for name, value in grpc_headers(path=path)
+    )
+    options = [*OPTIONS, ("grpc.max_receive_message_length", -1)]
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")], {path: RpcMethod(path, handle)}
+        )
+        host, _, port = address.rpartition(":")
+        with grpc.insecure_channel(address, options) as channel:
+            ask = channel.unary_unary(path, None, None)
+            assert len(ask(b"", timeout=PATIENCE_S)) == 2 << 20
+            with socket.create_connection((host, int(port)), PATIENCE_S) as deaf:
+                deaf.sendall(hello)
+                for stream_id in range(1, 101, 2):
+                    deaf.sendall(
+                        headers_frame(stream_id, block)
+                        + data_frame(stream_id, b"\0" * 5)
+                    )
+                with contextlib.suppress(ConnectionResetError):
+                    while deaf.recv(65_536):
+                        pass  # grpcio's own frames, and then the end
+            assert len(ask(b"", timeout=PATIENCE_S)) == 2 << 20
+        assert len(num_begun) < 10
     finally:
         transport.close()
         loop.close()

@@ -46,7 +46,7 @@ def make_transport(
         on_large_message: Called on the loop after messages that leave free memory
             behind, if the transport can tell.
         on_scarcity: Called on the loop once a second while requests wait for memory, if
-            the transport has them wait.
+            the transport can tell; else once a second.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
@@ -74,4 +74,5 @@ def make_transport(
             channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
         ),
         stats,
+        on_look=on_scarcity,
     )

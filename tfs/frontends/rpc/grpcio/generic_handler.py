@@ -24,6 +24,7 @@ from tfs.core.errors import (
     Unimplemented,
     serving_error,
 )
+from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
 from tfs.frontends.rpc.status_details import (
     DETAILS_KEY,
@@ -36,6 +37,10 @@ STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 class MethodHost(CallHost, Protocol):
     """The transport, as the handler of a listener sees it."""
+
+    @property
+    def answer_room(self) -> AnswerRoom:
+        """What long answers may take."""
 
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler. On the serving loop."""
@@ -87,6 +92,9 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
     ) -> bytes:
         host = self._host
+        room = host.answer_room
+        peer = str(context.peer())
+        taken = await room.enter(peer, request, context)
         call = self._call(method, metadata, request, context)
         host.loop.post(functools.partial(host.serve, method, call))
         try:
@@ -96,6 +104,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             raise
         outcome = call.outcome
         if isinstance(outcome, bytes):
+            room.answer(taken, peer, request, len(outcome), context)
             return outcome
         # grpcio's state of a call keeps what abort raises, and so this frame, until the
         # collector comes by: not with the message.

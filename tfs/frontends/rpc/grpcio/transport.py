@@ -32,6 +32,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.grpcio import ports
+from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
@@ -45,7 +46,9 @@ T = TypeVar("T")
 
 _START_S = 30.0
 _LOOK_S = 0.5  # between looks whether a listener is still open
+_MEMORY_LOOK_S = 1.0
 _STOP_S = 5.0
+_MAX_STREAMS = 256  # calls of one connection; the others wait in their client
 
 
 class GrpcioTransport:
@@ -60,6 +63,7 @@ class GrpcioTransport:
         loop: ServingLoop,
         options: GrpcioOptions | None = None,
         stats: Stats | None = None,
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._options = options or GrpcioOptions()
@@ -68,6 +72,8 @@ class GrpcioTransport:
         self._thread: threading.Thread | None = None
         self._servers: list[grpc.aio.Server] = []
         self._keepers: list[asyncio.Future[None]] = []
+        self._on_look = on_look
+        self._room = AnswerRoom(self._options.open_answer_bytes, loop.clock.now)
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -147,6 +153,7 @@ class GrpcioTransport:
             ports.restrict(listener)
             keeper = self._keep_open(index, replace(listener, address=address), methods)
             self._keepers.append(asyncio.ensure_future(keeper))
+        self._keepers.append(asyncio.ensure_future(self._look_at_memory()))
         return addresses
 
     def _make_server(
@@ -156,6 +163,13 @@ class GrpcioTransport:
         handler = GenericHandler(self, listener, methods)
         server.add_generic_rpc_handlers((handler,))
         return server
+
+    async def _look_at_memory(self) -> None:
+        """Has what grpcio freed returned, and disconnects who reads nothing."""
+        while not self._draining:
+            await asyncio.sleep(_MEMORY_LOOK_S)
+            self._room.look()
+            self._loop.post(self._on_look)
 
     async def _keep_open(
         self, index: int, listener: ListenerOptions, methods: MethodTable
@@ -197,6 +211,8 @@ class GrpcioTransport:
             # With SO_REUSEPORT a second server on a taken port starts and steals
             # half the connections; an operator wants the error.
             "grpc.so_reuseport": 0,
+            # Each call takes some kilobytes until its client has read the answer.
+            "grpc.max_concurrent_streams": _MAX_STREAMS,
         }
         arguments.update(self._options.channel_arguments)
         return list(arguments.items())
@@ -207,6 +223,11 @@ class GrpcioTransport:
     def loop(self) -> ServingLoop:
         """Where calls are handled."""
         return self._loop
+
+    @property
+    def answer_room(self) -> AnswerRoom:
+        """What long answers may take."""
+        return self._room
 
     @property
     def max_queued_messages(self) -> int:
