@@ -9,6 +9,7 @@ import contextlib
 import random
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 import tfs.export
+from tests.certificates import Certificates
 from tests.e2e import hostile
 from tests.e2e.serving import PATIENCE_S, Scale, Serving
 from tests.frontends.express.wire import HELLO, data_frame, prefixed
@@ -32,13 +34,14 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 _MOST_GROWTH: Final = 1.2
 _HEAP_END_BYTES: Final = 64 << 20  # glibc returns no free memory at some heaps' ends
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
+_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
 _ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
 _ALL += frames.window_update(0, (1 << 31) - (1 << 16))
 
 
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
+def _model(tmp_path: Path) -> tuple[str, ...]:
+    """Returns the flags of a server of one model, whose answers are its requests."""
     tfs.export.save(
         Scale(2.0).eval(),
         {"x": torch.zeros(2, 4)},
@@ -46,11 +49,16 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         1,
         dynamic={"x": [1]},
     )
-    with Serving(
+    return (
         "--model_name=double",
         f"--model_base_path={tmp_path / 'double'}",
         "--grpc_transport=express",
-    ) as server:
+    )
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(*_model(tmp_path)) as server:
         server.wait_for("double/1 is available")
         yield server
 
@@ -76,11 +84,21 @@ class Caller:
         num_answered: Whole answers.
     """
 
-    def __init__(self, address: str, hello: bytes, requests: list[bytes]) -> None:
+    def __init__(
+        self,
+        address: str,
+        hello: bytes,
+        requests: list[bytes],
+        authority: bytes | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.socket.connect((host, int(port)))
+        if authority is not None:
+            context = ssl.create_default_context(cadata=authority.decode())
+            context.set_alpn_protocols(["h2"])
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.setblocking(False)
         self.is_closed = False
         self.num_read_bytes = 0
@@ -99,13 +117,13 @@ class Caller:
     def go_on(self, reads: bool) -> None:
         try:
             if reads:
-                with contextlib.suppress(BlockingIOError):
+                with contextlib.suppress(*_NOT_NOW):
                     self._read()
             self._fill()
             while self._out:
                 del self._out[: self.socket.send(self._out)]
                 self._fill()
-        except BlockingIOError:
+        except _NOT_NOW:
             return
         except OSError:
             self.is_closed = True
@@ -203,9 +221,12 @@ def _until_sent(caller: Caller) -> bool:
     return not caller.has_sent_all
 
 
-def _ask(serving: Serving, request: bytes, num_callers: int) -> None:
+def _ask(
+    serving: Serving, request: bytes, num_callers: int, authority: bytes | None
+) -> None:
     """Has a request of each of some good clients answered, at the same time."""
-    crowd = [Caller(serving.address, _ALL, [request]) for _ in range(num_callers)]
+    address = serving.address
+    crowd = [Caller(address, _ALL, [request], authority) for _ in range(num_callers)]
     _drive(crowd, lambda: all(each.num_answered for each in crowd), _always)
     for caller in crowd:
         caller.socket.close()
@@ -218,6 +239,7 @@ def _besiege(
     *,
     hold_s: float,
     num_good: int,
+    authority: bytes | None = None,
 ) -> None:
     """Asserts that crowds which take nothing leave memory and others in peace.
 
@@ -226,7 +248,7 @@ def _besiege(
     large = _request(num_bytes)
     pid = serving.process.pid
     with Watch(pid) as good:
-        _ask(serving, large, num_good)
+        _ask(serving, large, num_good, authority)
     for hello, reads in ((_NOTHING, _always), (_ALL, _until_sent)):
         until(
             lambda: Watch(pid).resident_bytes < good.first_bytes + _HEAP_END_BYTES,
@@ -234,11 +256,12 @@ def _besiege(
         )
         with Watch(pid) as bad:
             crowd = [
-                Caller(serving.address, hello, [large] * 3) for _ in range(num_clients)
+                Caller(serving.address, hello, [large] * 3, authority)
+                for _ in range(num_clients)
             ]
             _drive(crowd, _over_after(hold_s), reads)
-            _ask(serving, _request(16), 1)
-            _ask(serving, large, 1)
+            _ask(serving, _request(16), 1, authority)
+            _ask(serving, large, 1, authority)
             for caller in crowd:
                 caller.socket.close()
         print(
@@ -257,6 +280,25 @@ def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
     answers as well.
     """
     _besiege(serving, 12, 10 << 20, hold_s=2.0, num_good=4)
+
+
+@pytest.mark.timeout(300)
+def test_answers_that_nobody_reads_take_little_memory_over_tls(
+    tmp_path: Path,
+) -> None:
+    """What is encrypted and waits is bounded as well."""
+    certificates = Certificates()
+    config = certificates.write_config(tmp_path)
+    with Serving(*_model(tmp_path), f"--ssl_config_file={config}") as serving:
+        serving.wait_for("double/1 is available")
+        _besiege(
+            serving,
+            12,
+            10 << 20,
+            hold_s=2.0,
+            num_good=4,
+            authority=certificates.authority,
+        )
 
 
 @pytest.mark.stress
