@@ -13,11 +13,11 @@ the row; the longest of as much undisturbed load before it is the baseline, beca
 the machine itself does to an answer is in both.
 
 A load is paced while requests come (`tfs/core/right_of_way.py`): it works for a seventh of
-the time, so that most requests beside a swap meet no work of it at all, and takes 130 ms
-where it took 30. On two cores that answer in 1.0 ms, in moments when nothing else ran, their
-90th percentile was 1.03 to 1.05 times that of the rest and their p99 1.1 times; 1.5 to 1.7
-when loads worked whenever nothing was answered. A longer load also overlaps four times as
-many requests, which is a part of that; the same work is done in all. What is left, by where
+the time, so that most requests beside a swap meet no work of it at all, and takes 130 to
+170 ms where it took 30. On two cores that answer in 1.0 ms, beside little other work, their
+90th percentile was 1.03 to 1.11 times that of the rest and their p99 1.1 to 1.2 times; 1.35 and
+1.3 to 1.7 when loads worked whenever nothing was answered. A longer load also overlaps four
+times as many requests, which is a part of that; the same work is done in all. What is left, by where
 in a load the slowest come and by `perf sched`:
 
 - what cannot be divided, mostly at a load's end: calls of the new version in its worker, two
