@@ -244,6 +244,17 @@ def test_an_asyncio_client_follows_its_callers_from_loop_to_loop(address: str) -
         others.close()
 
 
+async def _call_under_way(client: AsyncClient, answers: Answers) -> asyncio.Task[bytes]:
+    """Returns a call that has reached the server, which does not answer it."""
+    begun = asyncio.Event()
+    answers.on_call = partial(
+        asyncio.get_running_loop().call_soon_threadsafe, begun.set
+    )
+    task = asyncio.create_task(client.send(PATH, b"abc"))
+    await begun.wait()
+    return task
+
+
 def test_closing_an_asyncio_client_fails_its_calls(
     address: str, answers: Answers
 ) -> None:
@@ -252,12 +263,7 @@ def test_closing_an_asyncio_client_fails_its_calls(
 
     async def main() -> None:
         client = AsyncClient(address)
-        begun = asyncio.Event()
-        answers.on_call = partial(
-            asyncio.get_running_loop().call_soon_threadsafe, begun.set
-        )
-        task = asyncio.create_task(client.send(PATH, b"abc"))
-        await begun.wait()
+        task = await _call_under_way(client, answers)
         await client.close()
         with pytest.raises(Cancelled, match="closed"):
             await task
@@ -273,12 +279,7 @@ def test_a_cancelled_task_is_cancelled_though_its_client_is_closed(
 
     async def main() -> None:
         client = AsyncClient(address)
-        begun = asyncio.Event()
-        answers.on_call = partial(
-            asyncio.get_running_loop().call_soon_threadsafe, begun.set
-        )
-        task = asyncio.create_task(client.send(PATH, b"abc"))
-        await begun.wait()
+        task = await _call_under_way(client, answers)
         task.cancel()
         await client.close()
         with pytest.raises(asyncio.CancelledError):

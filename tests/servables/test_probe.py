@@ -390,6 +390,20 @@ def test_warm_up_calls_every_signature_small_and_full(tmp_path: Path) -> None:
     assert {rows for _, rows in subject.calls} == {1}, "8 rows would not end in time"
 
 
+def _failures_of_warm_up(subject: FakeSubject, version_dir: Path) -> dict[str, str]:
+    """Returns what is told of the signatures that fail on their examples."""
+    told: dict[str, ServingError] = {}
+    warm_up(
+        subject,
+        str(version_dir),
+        lambda _: (1, 8),
+        subject.clock.now() + 60,
+        subject.clock,
+        on_failure=told.__setitem__,
+    )
+    return {name: error.message for name, error in told.items()}
+
+
 def test_warm_up_tells_of_failures_on_an_authors_example_only(tmp_path: Path) -> None:
     """What fails on values that were made up may never be asked for."""
 
@@ -404,18 +418,7 @@ def test_warm_up_tells_of_failures_on_an_authors_example_only(tmp_path: Path) ->
         "made_up": SIGNATURE,
     }
     subject = FakeSubject(failing, signatures=signatures)
-    told: dict[str, ServingError] = {}
-    warm_up(
-        subject,
-        str(tmp_path),
-        lambda _: (1, 8),
-        subject.clock.now() + 60,
-        subject.clock,
-        on_failure=told.__setitem__,
-    )
-    assert {name: error.message for name, error in told.items()} == {
-        "authors": "index out of range"
-    }
+    assert _failures_of_warm_up(subject, tmp_path) == {"authors": "index out of range"}
 
 
 def test_warm_up_does_not_blame_a_model_that_takes_no_single_row(
@@ -431,16 +434,7 @@ def test_warm_up_does_not_blame_a_model_that_takes_no_single_row(
     (tmp_path / "examples.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     signature = replace(SIGNATURE, examples={"x": ExampleSlot((2, 2))})
     subject = FakeSubject(of_several, signatures={DEFAULT_SIGNATURE: signature})
-    told: dict[str, ServingError] = {}
-    warm_up(
-        subject,
-        str(tmp_path),
-        lambda _: (1, 8),
-        subject.clock.now() + 60,
-        subject.clock,
-        on_failure=told.__setitem__,
-    )
-    assert told == {}
+    assert _failures_of_warm_up(subject, tmp_path) == {}
 
 
 @pytest.mark.parametrize(
