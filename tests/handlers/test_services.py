@@ -346,6 +346,21 @@ def test_reflection_lists_what_is_answered(version: str) -> None:
         assert ("tfs.v1.AdminService" in services) is (operator is not None)
 
 
+def test_health_knows_every_service_that_reflection_lists() -> None:
+    """Probes may name any of them."""
+    backend, admin = FakeBackend(), cast(Admin, UnaskedAdmin())
+    health = HealthHandler(backend)
+    table = method_table(OneModel(), backend, backend, health, admin=admin)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    listing = FakeCall(request.SerializeToString())
+    table["/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"].handler(listing)
+    answer = reflection_pb2.ServerReflectionResponse.FromString(listing.sent[0])
+    for service in answer.list_services_response.service:
+        check = FakeCall(health_request(service.name))
+        health.check(check)
+        assert check.reply_bytes(), service.name
+
+
 def test_what_is_not_built_is_refused_by_name() -> None:
     """Every method of the wire API has an entry; those without a room say so."""
     backend = FakeBackend()

@@ -25,6 +25,7 @@ SERVICES: Final = frozenset(
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
+        "tfs.v1.AdminService",
     }
 )
 

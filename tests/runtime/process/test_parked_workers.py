@@ -223,6 +223,24 @@ def test_a_process_that_is_not_as_it_was_is_ended(
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 
 
+def test_a_process_that_does_not_clean_up_in_time_is_ended(
+    versions: Versions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may have been stopped, or hang; the log says that this is why."""
+    caplog.set_level("INFO", logger=parked_workers.__name__)
+    monkeypatch.setattr(parked_workers, "_CLEANING_S", 0.05)
+    model = versions.load(versions.source())
+    pid = model.worker_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    model.unload()
+    until(lambda: is_gone(pid), "its end")
+    (told,) = (r for r in caplog.records if "worker_not_reused" in r.getMessage())
+    assert "did not clean up within 0.05 s" in told.getMessage()
+
+
 @pytest.mark.parametrize(("code", "name"), [("other", "scale"), ("code", "other")])
 def test_other_code_and_other_servables_get_another_process(
     versions: Versions, code: str, name: str

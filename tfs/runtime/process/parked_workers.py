@@ -202,13 +202,7 @@ class ParkedWorkers:
         fields = reply.fields
         why = fields.get("changed") if reply.error() is None else fields.get("message")
         if why:
-            log.info(
-                "event=worker_not_reused servable=%s pid=%d why=%r",
-                parked.code.servable,
-                parked.link.pid,
-                why,
-            )
-            self._end(parked)
+            self._refuse(parked, why)
             return
         parked.is_clean = True
         parked.until_s = self._loop.clock.now() + _AGE_S
@@ -226,9 +220,23 @@ class ParkedWorkers:
     def _end_old(self) -> None:
         now_s = self._loop.clock.now()
         for parked in list(self._parked):
-            if parked.until_s <= now_s:
+            if parked.until_s > now_s:
+                continue
+            if parked.is_clean:
                 self._end(parked)
+            else:
+                self._refuse(parked, f"it did not clean up within {_CLEANING_S:g} s")
         self._arm()
+
+    def _refuse(self, parked: _Parked, why: object) -> None:
+        """Ends one that no version is to have."""
+        log.info(
+            "event=worker_not_reused servable=%s pid=%d why=%r",
+            parked.code.servable,
+            parked.link.pid,
+            why,
+        )
+        self._end(parked)
 
     def _forget(self, parked: _Parked) -> None:
         self._parked.remove(parked)
