@@ -98,6 +98,7 @@ def test_resident_memory_is_in_megabytes() -> None:
 )
 def test_a_process_interpreter_is_measured_from_end_to_end() -> None:
     """One row the whole way: servers, checks, h2load, CPU of the tree."""
+    pytest.importorskip("uvloop", reason="the reference server wants the extra 'bench'")
     report = Report(rpc.ROWS)
     rpc.measure_process(report, TINY)
     (outcome,) = (one for one in report.outcomes() if one.value is not None)
