@@ -234,8 +234,8 @@ class VersionCache:
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
         """Returns which versions under a URL have a copy here, as they looked then.
 
-        For who cannot ask the store; ``fetch`` of them does not ask it either. Reads this machine's disk; empty where the cache
-        cannot be used.
+        For callers that cannot ask the store; ``fetch`` of these versions does not ask it
+        either. Reads this machine's disk; empty where the cache cannot be used.
         """
         try:
             self.open()
