@@ -1,19 +1,20 @@
 """Local copies of remote versions: verified, addressed by content, bounded.
 
-    <root>/blobs/<sha256>            one file's bytes
+    <root>/blobs/<sha256>            one file's bytes; see BlobStore
     <root>/versions/<key>/...        a version directory, its files linked to blobs
-    <root>/known/<digest>.json       which URL a copy was made of, when it looked how
+    <root>/known/<digest>.json       which version a copy was made of; see CopyRecords
     <root>/lock                      held by the one process that uses the cache
 
-A version's key is the digest of its manifest, which names the digest of every file:
+A version's key is the digest of its manifest, which names the digest of every file. So
 two base paths with the same version share one copy, two versions with the same
-vocabulary share its bytes, and what lies under a key can be nothing else. Files are
-checked while they are copied; a version appears by one rename. Rejected: keeping
-copies by URL, which cannot tell a replaced version from the one it replaced.
+vocabulary share its bytes, and a key always means the same content. Files are checked
+while they are copied, and a version appears by one rename. Rejected: keeping copies by
+URL, which cannot tell a replaced version from the one it replaced.
 
-What a copy was made of is remembered, so that it can be found while the store does not
-answer: by the URL and the fingerprint that the version's files had then. A version that
-looks as it did is not read again, if its store tells more of files than their size.
+The cache remembers which URL a copy came from and what the version looked like then (its
+fingerprint). A version that still looks the same is not read again, so its copy can be
+used while the store does not answer. The exception is a store that tells nothing of a
+file but its size: there the manifest is read each time, if the store answers.
 """
 
 from __future__ import annotations
@@ -21,51 +22,36 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
-import json
 import logging
 import os
 import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from sources.blob_store import BlobStore
+from sources.copy_damage import UNVERIFIED, damage_of, is_whole
+from sources.copy_records import CopyRecord, CopyRecords
 from sources.remote_storage import WEAK
 from sources.scan import why
 from sources.storage_path import StoragePath
 from sources.version_policy import parse_version
-from tfs.core.errors import (
-    DataLoss,
-    FailedPrecondition,
-    InvalidArgument,
-    ResourceExhausted,
-    ServingError,
-    Unavailable,
-)
+from tfs.core.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from tfs.core.manifest import MANIFEST, FileEntry, Manifest
-from tfs.core.replaced_file import replace_file
-from tfs.core.right_of_way import make_way
-from tfs.core.version_directory import TEMPORARY_PREFIX, file_digest
+from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
 
-_UNVERIFIED: Final = "unverified-"
-# Begins what a version looked like that is to be had without its store, and not asked for
-# there: one that takes every call and answers none has drivers wait for minutes.
+# Prefix of the fingerprint of a version that is to be had without asking its store: if
+# that accepts every call and answers none, a driver waits for minutes.
 _AS_COPIED: Final = "as copied: "
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What a copy was made of: a version's fingerprint, and the copy's key. Immutable."""
-
-    fingerprint: str
-    key: str
 
 
 class RemoteFiles(Protocol):
@@ -114,25 +100,20 @@ class VersionCache:
     def __init__(self, options: VersionCacheOptions, remote: RemoteFiles) -> None:
         self._options = options
         self._remote = remote
-        self._blobs = Path(options.root, "blobs")
-        self._versions = Path(options.root, "versions")
-        self._known_folder = Path(options.root, "known")
-        # Guards _in_use, _order, _whole, _num_uses, _most_bytes, _busy, _reserved_bytes,
-        # _known, _num_remade and the removal of files; leaf, never held while bytes are
-        # copied.
+        root = Path(options.root)
+        self._versions = root / "versions"
+        self._folders = (root / "blobs", self._versions, root / "known")
+        self._blobs = BlobStore(root / "blobs")
+        self._records = CopyRecords(root / "known")
+        # Guards the fields below, and the removal of versions. Before the locks of _blobs
+        # and _records; takes no other, and is never held while bytes are copied.
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}  # by URL of the version
-        self._in_use: dict[str, int] = {}
-        self._busy: Counter[str] = Counter()  # blobs that copies in progress need
-        self._reserved_bytes = 0
+        self._in_use: Counter[str] = Counter()  # by key: fetched and not released
+        self._reserved_bytes = 0  # what copies in progress will add
         self._order: dict[str, int] = {}  # by key: when it was last used
         self._num_uses = 0
-        # Copies that were looked at, or made, since the start.
-        self._whole: set[str] = set()
+        self._whole: set[str] = set()  # keys checked, or made, since the start
         self._num_remade: Counter[str] = Counter()  # by key, since the start
-        # No less than the blobs take; counted when that might be too much: to look at
-        # every blob for every copy took most of the time of thousands.
-        self._most_bytes: int | None = None
         # Guards _lock_file; held while the directories are made and cleared.
         self._opening = threading.Lock()
         self._lock_file: BinaryIO | None = None
@@ -151,7 +132,7 @@ class VersionCache:
     def _take_root(self) -> BinaryIO:
         try:
             Path(self._options.root).mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (self._blobs, self._versions, self._known_folder):
+            for folder in self._folders:
                 folder.mkdir(exist_ok=True)
             lock_file = open(Path(self._options.root, "lock"), "ab")  # noqa: SIM115
         except OSError as error:
@@ -166,10 +147,10 @@ class VersionCache:
                 f"the cache directory {self._options.root} is used by another server; "
                 "give each its own"
             ) from error
-        for folder in (self._blobs, self._versions, self._known_folder):
+        for folder in self._folders:
             for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
                 _remove(leftover)
-        self._read_known()
+        self._records.read(lambda key: (self._versions / key).is_dir())
         return lock_file
 
     def close(self) -> None:
@@ -208,7 +189,7 @@ class VersionCache:
         try:
             if manifest_bytes is None:
                 key = (
-                    _UNVERIFIED
+                    UNVERIFIED
                     + hashlib.sha256(
                         f"{version.path} {version.fingerprint}".encode()
                     ).hexdigest()
@@ -224,7 +205,8 @@ class VersionCache:
             except BaseException:
                 self._unuse(key)
                 raise
-            self._note_known(version, key)
+            if version.fingerprint:
+                self._records.add(CopyRecord(version.path, version.fingerprint, key))
         except OSError as error:
             raise Unavailable(
                 f"cannot copy {version.path} to {self._options.root}: {why(error)}"
@@ -232,10 +214,10 @@ class VersionCache:
         return self._handed_out(key, version)
 
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
-        """Returns which versions under a URL have a copy here, as they looked then.
+        """Returns the versions under a URL that have a copy here, by number.
 
-        For callers that cannot ask the store; ``fetch`` of these versions does not ask it
-        either. Reads this machine's disk; empty where the cache cannot be used.
+        For callers that cannot ask the store: ``fetch`` of what this returns does not ask
+        it either. Reads this machine's disk. Empty if the cache cannot be used.
         """
         try:
             self.open()
@@ -243,89 +225,67 @@ class VersionCache:
             log.warning("event=cache_unusable problem=%s", error)
             return {}
         start = f"{base_path.rstrip('/')}/"
-        with self._lock:
-            known = [(u, k) for u, k in self._known.items() if u.startswith(start)]
         found = {}
-        for url, copy in known:
-            version = parse_version(url.removeprefix(start))
-            if version is not None and (self._versions / copy.key).is_dir():
-                is_weak = copy.fingerprint.startswith(WEAK)
+        for record in self._records.below(start):
+            version = parse_version(record.url.removeprefix(start))
+            if version is not None and (self._versions / record.key).is_dir():
+                is_weak = record.fingerprint.startswith(WEAK)
                 found[version] = StoragePath(
-                    url, f"{_AS_COPIED if is_weak else ''}{copy.fingerprint}"
+                    record.url, f"{_AS_COPIED if is_weak else ''}{record.fingerprint}"
                 )
         return found
 
     def release(self, copy: StoragePath) -> None:
-        """Says that a fetched copy is not used any more; it stays until evicted."""
+        """Takes back one ``fetch``. A copy that nothing uses stays until it is evicted."""
         self._unuse(os.path.basename(copy.path))
 
     def drop_if_damaged(self, copy: StoragePath) -> bool:
-        """Removes a copy whose files are others than were copied; reads them all.
+        """Removes a copy whose files have changed since they were copied.
 
-        The next fetch makes it anew, and returns it with another fingerprint. Who has
-        loaded it already keeps what it has open.
+        Reads all of them, so it blocks for long. The next fetch copies the version again
+        and returns it with another fingerprint. A model that was loaded from the damaged
+        copy keeps the files that it has open.
 
         Returns:
-            Whether it was damaged.
+            Whether the copy was damaged.
 
         """
         path = Path(copy.path)
-        problem, blobs = self._damage_of(path)
-        if not problem:
-            return False
-        log.warning("event=cache_copy_damaged version=%s why=%r", path.name, problem)
-        with self._lock:
-            for blob in blobs:
-                _remove(blob)
-            _remove(path)
-            self._drop_orphans_locked()
-            self._whole.discard(path.name)
-            self._num_remade[path.name] += 1
-            self._most_bytes = None
-        return True
-
-    def _damage_of(self, path: Path) -> tuple[str, list[Path]]:
-        """Returns what is wrong with a copy, "" if nothing, and the blobs that are bad."""
         try:
-            blobs = {blob.stat().st_ino: blob for blob in self._blobs.iterdir()}
-            digests = _promised_digests(path)
-            files = [each for each in path.rglob("*") if each.is_file()]
-            if missing := digests.keys() - {
-                str(each.relative_to(path)) for each in files
-            }:
-                return f"{min(missing)} is gone", []
-            changed, bad = "", []
-            for file in files:
-                name, blob = str(file.relative_to(path)), blobs.get(file.stat().st_ino)
-                promised = digests.get(name) or (blob.name if blob else "")
-                make_way()
-                if name != MANIFEST and file_digest(str(file)) != promised:
-                    changed = changed or f"{name} is another file"
-                    bad += [blob] if blob else []
-        except (FileNotFoundError, ServingError) as error:
-            return str(error), []
+            damage = damage_of(path, self._blobs.names_by_inode())
         except OSError as error:
             log.warning("event=cache_copy_unreadable path=%s why=%s", path, why(error))
-            return "", []
-        return changed, bad
+            return False
+        if damage is None:
+            return False
+        log.warning("event=cache_copy_damaged version=%s why=%r", path.name, damage.why)
+        with self._lock:
+            self._blobs.drop(damage.blobs)
+            _remove(path)
+            self._blobs.drop_unlinked()
+            self._whole.discard(path.name)
+            self._num_remade[path.name] += 1
+        return True
 
     @property
     def size_bytes(self) -> int:
         """Bytes on disk of all copies."""
-        return sum(_size_bytes(blob) for blob in self._blobs.glob("*"))
+        return self._blobs.count_bytes()
 
-    # -- what copies were made of --------------------------------------------------
+    # -- copies that are here ------------------------------------------------------
 
     def _copy_of(self, version: StoragePath) -> StoragePath | None:
-        """Returns the copy of a version that looks as it did, in use then."""
+        """Returns a copy made when the version looked as it does now, if there is one.
+
+        The copy is in use then.
+        """
         if not version.fingerprint:
             return None
-        with self._lock:
-            known = self._known.get(version.path)
-        looked_like = version.fingerprint.removeprefix(_AS_COPIED)
-        if known is None or known.fingerprint != looked_like:
+        record = self._records.find(version.path)
+        fingerprint = version.fingerprint.removeprefix(_AS_COPIED)
+        if record is None or record.fingerprint != fingerprint:
             return None
-        path = self._versions / known.key
+        path = self._versions / record.key
         try:
             manifest_bytes = (path / MANIFEST).read_bytes()
         except FileNotFoundError:
@@ -334,82 +294,42 @@ class VersionCache:
             return None
         if (
             manifest_bytes is not None
-            and hashlib.sha256(manifest_bytes).hexdigest() != known.key
+            and hashlib.sha256(manifest_bytes).hexdigest() != record.key
         ):
             return None
-        self._use(known.key)
+        self._use(record.key)
         if not self._has_copy(path, manifest_bytes):
-            self._unuse(known.key)
+            self._unuse(record.key)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return self._handed_out(known.key, version)
+        return self._handed_out(record.key, version)
 
     def _handed_out(self, key: str, version: StoragePath) -> StoragePath:
-        """Returns a copy as whoever loads it sees it: another one if it was made anew."""
+        """Returns the copy's path; its fingerprint changes when it is copied again."""
         num = self._num_remade[key]
         fingerprint = f"{key} made anew {num}" if num else key
         path = str(self._versions / key)
         return StoragePath(path, fingerprint, version.platform, version.settings)
 
-    def _note_known(self, version: StoragePath, key: str) -> None:
-        """Remembers what a copy was made of; it serves without that as well."""
-        known = _Known(version.fingerprint, key)
-        with self._lock:
-            if not version.fingerprint or self._known.get(version.path) == known:
-                return
-            self._known[version.path] = known
-        form = {"url": version.path, "fingerprint": known.fingerprint, "key": key}
-        place = self._place_of(version.path)
-        try:
-            replace_file(str(place), json.dumps(form))
-        except OSError as error:
-            log.warning("event=copy_not_remembered url=%s why=%s", version.path, error)
-
-    def _read_known(self) -> None:
-        """Reads what copies were made of, and forgets those that are gone."""
-        known = {}
-        for place in self._known_folder.glob("*.json"):
-            try:
-                form = json.loads(place.read_text())
-                url, copy = form["url"], _Known(form["fingerprint"], form["key"])
-            except (OSError, ValueError, KeyError, TypeError):
-                _remove(place)
-                continue
-            if (self._versions / copy.key).is_dir():
-                known[url] = copy
-            else:
-                _remove(place)
-        with self._lock:
-            self._known = known
-
-    def _place_of(self, url: str) -> Path:
-        return self._known_folder / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
-
-    def _forget_locked(self, key: str) -> None:
-        """Forgets of what a copy was made that is removed."""
-        for url in [u for u, known in self._known.items() if known.key == key]:
-            del self._known[url]
-            _remove(self._place_of(url))
-
     # -- copying -----------------------------------------------------------------
 
     def _has_copy(self, path: Path, manifest_bytes: bytes | None) -> bool:
-        """Whether the version is here; a copy that was cut off since goes.
+        """Whether the version is here; removes a copy with files cut short.
 
-        Looked at once per process: a crash of the machine may leave files without their
-        bytes. What was changed and kept its size is found by whoever loads it, and goes
-        by ``drop_if_damaged``.
+        Checked once per process, because a crash of the machine may leave files without
+        their bytes. A file that was changed and kept its size is noticed by whoever loads
+        it, and ``drop_if_damaged`` removes that copy.
         """
         with self._lock:
             if not path.is_dir():
                 return False
             if path.name in self._whole:
                 return True
-            if manifest_bytes is not None and not _is_whole(path, manifest_bytes):
+            if manifest_bytes is not None and not is_whole(path, manifest_bytes):
                 log.warning("event=cache_copy_damaged version=%s", path.name)
                 _remove(path)
-                self._drop_orphans_locked()
+                self._blobs.drop_unlinked()
                 return False
             self._whole.add(path.name)
             return True
@@ -423,7 +343,7 @@ class VersionCache:
     def _make_as_it_fits(
         self, url: str, path: Path, manifest_bytes: bytes | None
     ) -> None:
-        """Copies the version; where the disk is full, in the place of what nothing uses."""
+        """Copies the version; if the disk is full, removes unused copies and tries again."""
         try:
             self._make(url, path, manifest_bytes)
         except OSError as error:
@@ -441,22 +361,16 @@ class VersionCache:
         else:
             manifest = Manifest.from_json(manifest_bytes.decode(errors="replace"), url)
             entries = dict(manifest.files)
-            # By digest: files with the same bytes are stored once.
-            missing = {
-                entry.sha256: entry.size_bytes
-                for entry in manifest.files.values()
-                if not self._has_blob(entry)
-            }
-            reserved_bytes = sum(missing.values())
+            reserved_bytes = self._blobs.missing_bytes(entries.values())
         digests = tuple(entry.sha256 for entry in entries.values())
         self._reserve(reserved_bytes, digests, url)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._versions))
         try:
             for name, entry in entries.items():
-                blob = self._blob(f"{url}/{name}", entry)
-                target = temporary / name
+                source, target = f"{url}/{name}", temporary / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.link(blob, target)
+                copy = functools.partial(self._remote.copy, source)
+                self._blobs.link(entry, target, copy, source)
             if manifest_bytes is not None:
                 (temporary / MANIFEST).write_bytes(manifest_bytes)
             os.chmod(temporary, 0o755)
@@ -468,70 +382,34 @@ class VersionCache:
             if not path.is_dir():  # another thread was first
                 raise
         finally:
+            self._blobs.release(digests)
             with self._lock:
                 self._reserved_bytes -= reserved_bytes
-                self._busy -= Counter(digests)
             shutil.rmtree(temporary, ignore_errors=True)
-
-    def _has_blob(self, entry: FileEntry) -> bool:
-        """Whether a file's bytes are here, all of them."""
-        path = self._blobs / entry.sha256
-        return path.exists() and _size_bytes(path) == entry.size_bytes
-
-    def _blob(self, url: str, entry: FileEntry) -> Path:
-        """Returns the file with the URL's bytes, whose digest, if known, is checked."""
-        digest = entry.sha256
-        if digest and self._has_blob(entry):
-            return self._blobs / digest
-        fd, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=self._blobs)
-        temporary = Path(name)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                actual = self._remote.copy(url, file)
-                file.flush()
-                os.fsync(file.fileno())
-            if digest and actual != digest:
-                raise DataLoss(
-                    f"{url} does not match the sha256 in its manifest; "
-                    "write the version again"
-                )
-            os.chmod(temporary, 0o444)  # shared by versions: nobody may change it
-            blob = self._blobs / actual
-            with self._lock:
-                if self._most_bytes is not None:
-                    self._most_bytes += _size_bytes(temporary)
-            os.replace(temporary, blob)
-        finally:
-            temporary.unlink(missing_ok=True)
-        return blob
 
     # -- bounds ------------------------------------------------------------------
 
     def _use(self, key: str) -> None:
         with self._lock:
-            self._in_use[key] = self._in_use.get(key, 0) + 1
+            self._in_use[key] += 1
             self._order.pop(key, None)
             self._num_uses += 1
             self._order[key] = self._num_uses
 
     def _unuse(self, key: str) -> None:
         with self._lock:
-            left = self._in_use.get(key, 0) - 1
-            if left > 0:
-                self._in_use[key] = left
-            else:
-                self._in_use.pop(key, None)
+            self._in_use -= Counter((key,))
 
     def _reserve(self, wanted_bytes: int, digests: tuple[str, ...], url: str) -> None:
-        """Makes room for a copy, removing what nothing uses."""
+        """Makes room for a copy by removing unused ones, and keeps the blobs it needs."""
         limit = self._options.max_bytes
+        self._blobs.keep(digests)
         with self._lock:
-            self._busy += Counter(digests)
             if limit is not None:
                 room = limit - self._reserved_bytes - wanted_bytes
-                held = self._evict_locked(room, self._in_use)
+                held = self._evict_locked(room)
                 if held > room:
-                    self._busy -= Counter(digests)
+                    self._blobs.release(digests)
                     raise ResourceExhausted(
                         f"{url} takes {wanted_bytes} bytes; the cache in "
                         f"{self._options.root} holds {held} that are in use, of "
@@ -540,78 +418,35 @@ class VersionCache:
             self._reserved_bytes += wanted_bytes
 
     def _evict_unused(self) -> bool:
-        """Removes every copy that nothing uses; returns whether there was one."""
+        """Removes every unused copy; returns whether that freed anything."""
         with self._lock:
-            before = self._most_bytes = self.size_bytes
-            return self._evict_locked(-1, self._in_use) < before
+            before = self._blobs.count_bytes()
+            return self._evict_locked(-1) < before
 
-    def _evict_locked(self, room_bytes: int, kept: Collection[str]) -> int:
-        """Removes unused versions, the longest unused first, until the rest fits.
+    def _evict_locked(self, room_bytes: int) -> int:
+        """Removes unused copies, the longest unused first, until the rest fits.
 
-        Returns what is held then, or more.
+        Returns the bytes that the rest takes, or more if they fit anyway.
         """
-        if self._most_bytes is not None and self._most_bytes <= room_bytes:
-            return self._most_bytes
-        held = self._most_bytes = self.size_bytes
+        held = self._blobs.held_bytes(room_bytes)
         if held <= room_bytes:
             return held
         unused = [
             path
             for path in self._versions.iterdir()
-            if path.name not in kept and not path.name.startswith(TEMPORARY_PREFIX)
+            if path.name not in self._in_use
+            and not path.name.startswith(TEMPORARY_PREFIX)
         ]
         unused.sort(key=lambda p: (self._order.get(p.name, 0), _modified_s(p)))
         for path in unused:
             log.info("event=cache_evicted version=%s", path.name)
             _remove(path)
-            self._forget_locked(path.name)
-            self._drop_orphans_locked()
-            held = self._most_bytes = self.size_bytes
+            self._records.forget(path.name)
+            self._blobs.drop_unlinked()
+            held = self._blobs.count_bytes()
             if held <= room_bytes:
                 break
         return held
-
-    def _drop_orphans_locked(self) -> None:
-        for blob in self._blobs.iterdir():
-            if blob.name.startswith(TEMPORARY_PREFIX) or blob.name in self._busy:
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                if blob.stat().st_nlink == 1:
-                    blob.unlink()
-
-
-def _is_whole(path: Path, manifest_bytes: bytes) -> bool:
-    """Whether a copy has this manifest, and all files of it in their sizes."""
-    try:
-        if (path / MANIFEST).read_bytes() != manifest_bytes:
-            return False
-        manifest = Manifest.from_json(
-            manifest_bytes.decode(errors="replace"), str(path)
-        )
-    except (OSError, InvalidArgument):
-        return False
-    return all(
-        _size_bytes(path / name) == entry.size_bytes
-        for name, entry in manifest.files.items()
-    )
-
-
-def _promised_digests(path: Path) -> dict[str, str]:
-    """Returns the digest of each file by the copy's manifest; empty without one.
-
-    Raises:
-        ServingError: The manifest is another one than was copied.
-        OSError: It cannot be read, or there is no copy.
-
-    """
-    if path.name.startswith(_UNVERIFIED):
-        os.listdir(path)
-        return {}
-    content = (path / MANIFEST).read_bytes()
-    if hashlib.sha256(content).hexdigest() != path.name:
-        raise DataLoss(f"{MANIFEST} is another file")
-    files = Manifest.from_json(content.decode(), str(path)).files
-    return {name: entry.sha256 for name, entry in files.items()}
 
 
 def _remove(path: Path) -> None:
@@ -619,13 +454,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _modified_s(path: Path) -> float:
