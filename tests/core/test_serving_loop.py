@@ -62,6 +62,24 @@ def test_posted_functions_run_in_order(loop: ServingLoop) -> None:
     assert ran == [0, 1, 2, 3, 4]
 
 
+def test_what_is_posted_for_a_time_runs_on_the_loop_then(
+    loop: ServingLoop, clock: FakeClock
+) -> None:
+    """Any thread may ask for it; before that time nothing runs."""
+    ran: list[str] = []
+    when_s = clock.now() + 1
+    poster = threading.Thread(
+        target=loop.post_at, args=(when_s, lambda: ran.append("due"))
+    )
+    poster.start()
+    poster.join(PATIENCE_S)
+    assert loop.step() == when_s
+    assert ran == []
+    clock.advance(1)
+    loop.step()
+    assert ran == ["due"]
+
+
 def test_what_a_posted_function_posts_runs_a_round_later(loop: ServingLoop) -> None:
     """A function that posts itself cannot starve descriptors and timers."""
     ran: list[str] = []

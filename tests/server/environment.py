@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from managers.aspired_versions_manager import (
     AspiredVersionsManager,
@@ -27,10 +26,12 @@ from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text, read_config_text
 from tfs.server.core import ServerCore
+from tfs.server.model_sources import SourceParts
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 from tfs.testing.fake_loader import LoaderLog
+from tfs.testing.fake_loop import FakeLoop
 
 
 def model(name: str, base_path: str = "", extra: str = "") -> str:
@@ -67,7 +68,6 @@ class Environment:
         log: What loaders did.
         broken: Version directories whose load fails with DATA_LOSS.
         outcomes: How requests ended.
-        timers: What was asked for at a time.
 
     """
 
@@ -85,8 +85,7 @@ class Environment:
         self.log = LoaderLog()
         self.broken: set[str] = set()
         self.outcomes: list[Outcome] = []
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-        self._posted: deque[Callable[[], None]] = deque()
+        self._loop = FakeLoop(self.clock)
         self.bus: EventBus[ServableState] = EventBus(self.clock)
         self.monitor = ServableStateMonitor(
             self.bus,
@@ -111,20 +110,20 @@ class Environment:
         )
         self.core = ServerCore(
             manager=self.manager,
-            source_options=FileSystemSourceOptions(
-                poll_wait_s=-1, watch=False, unload_when_empty=unload_when_empty
+            sources=SourceParts(
+                FileSystemSourceOptions(
+                    poll_wait_s=-1, watch=False, unload_when_empty=unload_when_empty
+                ),
+                dict.fromkeys(("", "hashmap", "onnx"), self._loader),
+                file_system=self.files,
             ),
-            clock=self.clock,
-            platforms={"": self._loader, "hashmap": self._loader, "onnx": self._loader},
-            bus=self.bus,
             monitor=self.monitor,
+            loop=self._loop,
+            clock=self.clock,
             stats=Stats(),
-            post=self._posted.append,
-            schedule=lambda at_s, fn: self.timers.append((at_s, fn)),
+            state_dir=state_dir,
             executor=executor("config", 1),
             comparisons=executor("canary", 1),
-            state_dir=state_dir,
-            file_system=self.files,
         )
 
     def _loader(self, servable_id: ServableId, storage: StoragePath) -> Loader[object]:
@@ -167,7 +166,7 @@ class Environment:
     def settle(self) -> None:
         """Runs manager and loop until nothing more happens."""
         self._wait_idle()
-        while self.manager.has_mail or self._posted:
+        while self.manager.has_mail or self._loop.num_posted:
             self.manager.step()
             self._wait_idle()
             self.run_posted()
@@ -179,15 +178,11 @@ class Environment:
 
     def run_posted(self) -> None:
         """Runs what was posted to the loop."""
-        while self._posted:
-            self._posted.popleft()()
+        self._loop.run_posted()
 
     def expire(self) -> None:
         """Runs every timer whose time has come."""
-        due = [each for each in self.timers if each[0] <= self.clock.now()]
-        self.timers = [each for each in self.timers if each not in due]
-        for _, fn in due:
-            fn()
+        self._loop.run_due()
 
     def apply(
         self,

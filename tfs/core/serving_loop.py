@@ -72,7 +72,7 @@ RoundHook = Callable[[float], "float | None"]
 
 
 class ServingLoop:
-    """Runs callbacks on one thread. Loop-confined, except ``post`` and ``stop``.
+    """Runs callbacks on one thread. Loop-confined, except ``post``, ``post_at`` and ``stop``.
 
     An exception in a callback is logged and counted; the loop survives it.
 
@@ -126,6 +126,14 @@ class ServingLoop:
         if not self._armed:
             self._armed = True
             self._wake()
+
+    def post_at(self, when_s: float, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the loop once the clock reaches ``when_s``. Thread-safe."""
+
+        def arm() -> None:
+            self.call_at(when_s, fn)
+
+        self.post(arm)
 
     def stop(self) -> None:
         """Makes ``run`` return after the current round. Thread-safe, idempotent."""

@@ -19,18 +19,12 @@ from managers.version_policy.availability_preserving import availability_preserv
 from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
 from managers.version_policy.standing_in import standing_in
-from sources.adapter import Convert
-from sources.fetching_adapter import FetchingSourceAdapter
-from sources.file_system import FileSystemSourceOptions
 from sources.scan import ServableToMonitor
-from sources.storage import FileSystem
-from sources.storage_path import StoragePath
-from sources.storage_threads import StorageThreads
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
-from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.core.event_bus import EventAndTime
 from tfs.core.executor import Executor, ThreadExecutor
-from tfs.core.loader import Loader
+from tfs.core.loop_entry import LoopEntry
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
@@ -48,7 +42,7 @@ from tfs.server.config.running_config import (
 )
 from tfs.server.config.server_config import Message, ServerConfig
 from tfs.server.model_settings import ModelSettings
-from tfs.server.model_sources import ModelSources
+from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
 from tfs.server.served_models import ServedModels
@@ -64,23 +58,15 @@ class ServerCore:
 
     Args:
         manager: Loads and unloads; not started yet.
-        source_options: How base paths are watched; the servables come with configs.
-        clock: What the source goes by.
-        platforms: What makes a loader, by platform name; "" tells by content.
-        bus: Carries the states of all versions.
-        monitor: Follows the bus.
+        sources: What finds versions is made of these.
+        monitor: Knows the states of all versions.
+        loop: The way onto the serving loop.
+        clock: What all of it goes by.
         stats: Read by ``counters``.
-        post: Runs a function on the serving loop, soon.
-        schedule: Runs a function on the serving loop at a time, by the clock; None
-            leaves the deadlines of configs to the transport.
-        executor: An executor of one thread, which changes configs. None makes one.
-        comparisons: Compares what canaries answer. None makes one of one thread.
         state_dir: Where overrides and rejections of canaries are kept; "" keeps them
             in memory.
-        file_system: Where base paths lie; None is any that there is.
-        fetching: Makes versions behind URLs local; None takes paths as they are.
-        storage: Looks at base paths that may not answer; None is the source's thread,
-            which then waits for them.
+        executor: An executor of one thread, which changes configs. None makes one.
+        comparisons: Compares what canaries answer. None makes one of one thread.
 
     Attributes:
         sources: What finds versions.
@@ -93,32 +79,19 @@ class ServerCore:
         self,
         *,
         manager: AspiredVersionsManager,
-        source_options: FileSystemSourceOptions,
-        clock: Clock,
-        platforms: Mapping[str, Convert[StoragePath, Loader[object]]],
-        bus: EventBus[ServableState],
+        sources: SourceParts,
         monitor: ServableStateMonitor,
+        loop: LoopEntry,
+        clock: Clock,
         stats: Stats,
-        post: Callable[[Callable[[], None]], None],
-        schedule: Callable[[float, Callable[[], None]], None] | None = None,
+        state_dir: str = "",
         executor: Executor | None = None,
         comparisons: Executor | None = None,
-        state_dir: str = "",
-        file_system: FileSystem | None = None,
-        fetching: FetchingSourceAdapter | None = None,
-        storage: StorageThreads | None = None,
     ) -> None:
         self._manager = manager
-        self._recheck = Recheck(self._look_at_all, post, schedule, clock)
+        self._recheck = Recheck(self._look_at_all, loop, clock)
         self.sources = ModelSources(
-            manager,
-            source_options,
-            clock,
-            platforms,
-            on_looked=self._recheck.ask,
-            file_system=file_system,
-            fetching=fetching,
-            storage=storage,
+            manager, sources, clock, on_looked=self._recheck.ask
         )
         self._clock = clock
         self._monitor = monitor
@@ -129,11 +102,11 @@ class ServerCore:
         self._served = ServedModels(
             manager.serving_map,
             monitor,
-            TrialParts(post, self._comparisons, clock),
+            TrialParts(loop.post, self._comparisons, clock),
             rejections=self._rejections,
         )
         self._waiters = ConfigWaiters(
-            monitor, self.sources, self._is_taken_in, clock, schedule, self._primary
+            monitor, self.sources, self._is_taken_in, clock, loop, self._primary
         )
         self.config = ConfigInForce(
             executor=self._executor,
@@ -149,7 +122,7 @@ class ServerCore:
         )
         self._on_change: list[Callable[[], None]] = []
         manager.on_taken_in(self._recheck.ask)
-        self._subscription = bus.subscribe(self._note_state)
+        self._stop_listening = monitor.listen(self._note_state)
 
     @property
     def served(self) -> ServedModels:
@@ -189,7 +162,7 @@ class ServerCore:
         self.sources.close()
         done = self._manager.close(deadline_s)
         self._comparisons.close(deadline_s)
-        self._subscription.close()
+        self._stop_listening()
         self.stop_waiting()
         self.config.overrides_file.close()
         return done

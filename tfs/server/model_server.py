@@ -58,6 +58,7 @@ from tfs.server.core_reports import CoreReports, ProcessFacts
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
+from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
 from tfs.server.remote_copies import RemoteCopies
 from tfs.server.request_log.log_collector import file_collectors
@@ -104,7 +105,7 @@ class ModelServer:
         self._watchdog = LoopWatchdog(self._loop)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
         self._remote_copies = RemoteCopies(
-            options, self._storage, self._monitor, self._clock, self._call_at
+            options, self._storage, self._monitor, self._clock, self._loop.post_at
         )
         self._memory = _memory_of(options)
         self._manager = make_manager(options, self.bus, self._clock, self._memory)
@@ -124,23 +125,23 @@ class ModelServer:
         )
         self.core = ServerCore(
             manager=self._manager,
-            source_options=source_options(options, platforms),
-            clock=self._clock,
-            platforms=warmed(
-                platforms,
-                _warmup_options(options),
-                self.stats,
-                self._clock,
-                self._num_warmed.__setitem__,
+            sources=SourceParts(
+                source_options(options, platforms),
+                warmed(
+                    platforms,
+                    _warmup_options(options),
+                    self.stats,
+                    self._clock,
+                    self._num_warmed.__setitem__,
+                ),
+                fetching=self._remote_copies.adapter,
+                storage=self._storage,
             ),
-            bus=self.bus,
             monitor=self._monitor,
+            loop=self._loop,
+            clock=self._clock,
             stats=self.stats,
-            post=self._loop.post,
-            schedule=self._call_at,
             state_dir=options.state_dir,
-            fetching=self._remote_copies.adapter,
-            storage=self._storage,
         )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
@@ -330,12 +331,6 @@ class ModelServer:
             memory=self._memory,
             reserve_pids=self._fleet.reserve_pids,
         )
-
-    def _call_at(self, when_s: float, fn: Callable[[], None]) -> None:
-        def arm() -> None:
-            self._loop.call_at(when_s, fn)
-
-        self._loop.post(arm)
 
     # -- health ------------------------------------------------------------------
 

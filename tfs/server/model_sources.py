@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert
@@ -22,19 +23,36 @@ from tfs.core.loader import Loader
 from tfs.server.model_settings import ModelSettings
 
 
+@dataclass(frozen=True, slots=True)
+class SourceParts:
+    """What a server's sources are made of. Immutable.
+
+    Attributes:
+        options: How base paths are watched; which ones comes with the config.
+        platforms: What makes a loader of a version directory, by platform name; ""
+            chooses the platform by what the directory contains.
+        file_system: Where base paths lie; None is this machine's, and URLs.
+        fetching: Makes versions behind URLs local; None takes paths as they are.
+        storage: Threads that look at base paths which may not answer; without it the
+            source's own thread looks, and waits for them.
+
+    """
+
+    options: FileSystemSourceOptions
+    platforms: Mapping[str, Convert[StoragePath, Loader[object]]]
+    file_system: FileSystem | None = None
+    fetching: FetchingSourceAdapter | None = None
+    storage: StorageThreads | None = None
+
+
 class ModelSources:
     """What finds versions and hands them to the manager, wired up. Thread-safe.
 
     Args:
         manager: Told which versions to load.
-        options: How base paths are watched; the servables come with ``monitor``.
+        parts: What it is made of.
         clock: What the source goes by.
-        platforms: What makes a loader, by platform name; "" tells by content.
         on_looked: Called after each round of looks.
-        file_system: Where base paths lie; None is any that there is.
-        fetching: Makes versions behind URLs local; None takes paths as they are.
-        storage: Looks at base paths that may not answer; None is the source's thread,
-            which then waits for them.
 
     Attributes:
         source: Looks at the base paths.
@@ -45,33 +63,29 @@ class ModelSources:
     def __init__(
         self,
         manager: AspiredVersionsManager,
-        options: FileSystemSourceOptions,
+        parts: SourceParts,
         clock: Clock,
-        platforms: Mapping[str, Convert[StoragePath, Loader[object]]],
         *,
         on_looked: Callable[[], None],
-        file_system: FileSystem | None,
-        fetching: FetchingSourceAdapter | None,
-        storage: StorageThreads | None,
     ) -> None:
-        self._file_system = file_system or AnyFileSystem()
-        self._fetching = fetching
-        self._unload_when_empty = options.unload_when_empty
+        self._file_system = parts.file_system or AnyFileSystem()
+        self._fetching = fetching = parts.fetching
+        self._unload_when_empty = parts.options.unload_when_empty
         self.source = FileSystemSource(
-            options,
+            parts.options,
             file_system=self._file_system,
             clock=clock,
             on_looked=on_looked,
-            storage=storage,
+            storage=parts.storage,
             recall=(lambda _: {}) if fetching is None else fetching.copies,
         )
         # The default port comes last, as the router wants it.
-        self.platforms = tuple(sorted(platforms, key=lambda name: not name))
+        self.platforms = tuple(sorted(parts.platforms, key=lambda name: not name))
         self._router: DynamicSourceRouter[StoragePath] = DynamicSourceRouter(
             len(self.platforms), {}
         )
         self._adapters = [
-            LoaderSourceAdapter(platforms[name]) for name in self.platforms
+            LoaderSourceAdapter(parts.platforms[name]) for name in self.platforms
         ]
         into_router = self._router.aspired_versions_callback()
         if fetching is None:

@@ -1,7 +1,7 @@
-"""Asks for a look at everything, on the loop, soon, and not too often.
+"""Has everything looked at on the loop after changes, soon but not too often.
 
-While a thousand models load, looking at all of them after each event would be most of
-what the loop does: it rests between two looks for a multiple of what the last one took.
+While a thousand models load, looking at all of them after each event would take most of
+the loop's time. So after each look there is a rest of several times as long as it took.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.clock import Clock
+from tfs.core.loop_entry import LoopEntry
 
 _REST: Final = 10  # times as long as a look took
 
@@ -19,8 +20,7 @@ class Recheck:
 
     Args:
         look: Looks at everything; on the loop.
-        post: Runs a function on the loop, soon.
-        schedule: Runs a function on the loop at a time, by the clock; None for no rest.
+        loop: Runs the looks.
         clock: Tells how long a look takes.
 
     """
@@ -28,13 +28,11 @@ class Recheck:
     def __init__(
         self,
         look: Callable[[], None],
-        post: Callable[[Callable[[], None]], None],
-        schedule: Callable[[float, Callable[[], None]], None] | None,
+        loop: LoopEntry,
         clock: Clock,
     ) -> None:
         self._look = look
-        self._post = post
-        self._schedule = schedule
+        self._loop = loop
         self._clock = clock
         self._is_posted = False
         self._rests_until_s = 0.0
@@ -44,10 +42,10 @@ class Recheck:
         if self._is_posted:
             return
         self._is_posted = True
-        if self._schedule is not None and self._clock.now() < self._rests_until_s:
-            self._schedule(self._rests_until_s, self._run)
+        if self._clock.now() < self._rests_until_s:
+            self._loop.post_at(self._rests_until_s, self._run)
         else:
-            self._post(self._run)
+            self._loop.post(self._run)
 
     def _run(self) -> None:
         self._is_posted = False

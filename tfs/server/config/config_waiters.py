@@ -10,6 +10,7 @@ from typing import Final
 from managers.state_monitor import ServableStateMonitor
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
+from tfs.core.loop_entry import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.config_wait import (
@@ -26,7 +27,6 @@ from tfs.server.config.running_config import Change, ModelChange
 from tfs.server.model_sources import ModelSources
 
 OnOutcome = Callable[[ConfigOutcome], None]
-Schedule = Callable[[float, Callable[[], None]], None]
 
 _MOVING: Final = (ManagerState.START, ManagerState.LOADING)
 
@@ -84,7 +84,7 @@ class ConfigWaiters:
         sources: Know what is wrong with base paths.
         is_taken_in: Whether what a config asks for shows in what is managed.
         clock: What deadlines go by.
-        schedule: Runs a function at a time; None leaves deadlines to the transport.
+        loop: Runs what is to be done at a deadline.
         primary: Returns a model's primary, if its config names one, and what answers.
 
     """
@@ -95,7 +95,7 @@ class ConfigWaiters:
         sources: ModelSources,
         is_taken_in: Callable[[], bool],
         clock: Clock,
-        schedule: Schedule | None,
+        loop: LoopEntry,
         primary: Callable[[str], tuple[int | None, int | None]],
     ) -> None:
         self._monitor = monitor
@@ -103,7 +103,7 @@ class ConfigWaiters:
         self._primary = primary
         self._is_taken_in = is_taken_in
         self._clock = clock
-        self._schedule = schedule
+        self._loop = loop
         # Guards _waiters and _ending; leaf. Their functions are called outside it.
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
@@ -118,9 +118,9 @@ class ConfigWaiters:
             ending = self._ending
         for each in superseded:
             self._finish(each, Aborted("a newer configuration superseded this one"))
-        if deadline_s is not None and self._schedule is not None:
+        if deadline_s is not None:
             at_s = deadline_s - margin_s(deadline_s - self._clock.now())
-            self._schedule(at_s, lambda: self._expire(waiter))
+            self._loop.post_at(at_s, lambda: self._expire(waiter))
         if ending is not None:
             self._finish(waiter, ending)
 
