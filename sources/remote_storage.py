@@ -25,9 +25,12 @@ from tfs.core.manifest import MANIFEST
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 _DIGEST_KEYS: Final = ("ETag", "etag", "md5Hash", "md5", "checksum", "generation")
 _COPY_BYTES: Final = 1 << 20
-# To log in to a store takes a driver a tenth of a second of CPU time, and a store that is
-# down fails every base path every second.
+# Logging in to a store takes a driver a tenth of a second of CPU time, and while a store is
+# down every base path in it fails once a second.
 _LOGIN_PAUSE_S: Final = 15.0
+# Nobody chains more file systems; a driver whose chain leads back to itself must not
+# hold its caller for ever.
+_MAX_CHAINED: Final = 8
 # Their imports take a second, and several on a busy machine.
 _SLOW_DRIVERS: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "http", "https"}
@@ -223,14 +226,19 @@ class RemoteFileSystem:
             ) from error
 
     def _log_out(self, path: str, file_system: Any) -> None:
-        """Has the next call make the driver's file system anew; others' calls go on."""
+        """Has the next call make the driver's file system anew; others' calls go on.
+
+        That includes the file systems that a chain (``simplecache::s3://``) lies upon.
+        """
         store, now_s = self.place(path), self._now()
         with self._lock:
             last_s = self._logged_out_s.get(store)
             if last_s is not None and now_s < last_s + _LOGIN_PAUSE_S:
                 return
             self._logged_out_s[store] = now_s
-        while file_system is not None:  # and what a chain of them lies upon
+        for _ in range(_MAX_CHAINED):
+            if file_system is None:
+                break
             with contextlib.suppress(Exception):
                 type(file_system).clear_instance_cache()
             file_system = getattr(file_system, "fs", None)

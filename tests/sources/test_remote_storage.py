@@ -179,6 +179,34 @@ def test_credentials_that_were_replaced_are_found() -> None:
     assert logins == ["old", "old", "new"]
 
 
+def test_a_chain_that_leads_back_to_itself_ends() -> None:
+    """A driver is anybody's code: after its failure the caller gets the error, soon."""
+    fsspec = pytest.importorskip("fsspec")
+    memory_file_system = fsspec.get_filesystem_class("memory")
+    clears = []
+
+    class Looped(memory_file_system):  # type: ignore[misc,valid-type]
+        protocol = ("looped",)
+
+        @property
+        def fs(self) -> Any:
+            return self
+
+        @classmethod
+        def clear_instance_cache(cls) -> None:
+            clears.append(cls)
+            if len(clears) > 100:
+                pytest.fail("goes round and round")
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            raise OSError(5, "Input/output error")
+
+    fsspec.register_implementation("looped", Looped, clobber=True)
+    with pytest.raises(OSError, match="Input/output error"):
+        RemoteFileSystem().list_directories("looped://m")
+    assert clears
+
+
 def test_an_absent_driver_says_what_to_install() -> None:
     """A protocol nobody knows is an error of that base path."""
     with pytest.raises(OSError, match="nosuch"):
