@@ -6,6 +6,7 @@ import functools
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server import admin
 from tfs.server.admin import CoreAdmin
+from tfs.server.admin_describe import Describe
 from tfs.server.admin_reports import effective_text, fill_load
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text
-from tfs.server.core_reports import CoreReports, ProcessFacts
+from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
 
 ALL = "model_version_policy { all {} }"
 _RESERVED = ResourceAllocation.ram(10, 20)
@@ -86,17 +88,31 @@ def operating(*versions: int, extra: str = "", state_dir: str = "") -> Operator:
     return Operator(env)
 
 
+def process_facts(reserve_pids: Callable[[], Sequence[int]] = tuple) -> ProcessFacts:
+    return ProcessFacts(
+        1.0, "0.1", "2.0", tuple, lambda: False, Stats(), reserve_pids=reserve_pids
+    )
+
+
+def test_statistics_of_a_version_are_added_only_when_asked_for() -> None:
+    """They come last: what they add may need what every report has."""
+
+    def describer(note: str) -> Describe:
+        return lambda report, _: report.notes.append(note)
+
+    env = operating(1).env
+    describers = Describers((describer("always"),), (describer("stats"),))
+    reports = CoreReports(env.core, env.clock, process_facts(), describers)
+    notes = [
+        list(reports.models((), include_stats).models[0].versions[0].notes)
+        for include_stats in (False, True)
+    ]
+    assert notes == [["always"], ["always", "stats"]]
+
+
 def test_processes_that_wait_for_a_version_are_told_with_their_memory() -> None:
     """They are part of what the server takes, though no model shows them."""
-    facts = ProcessFacts(
-        1.0,
-        "0.1",
-        "2.0",
-        tuple,
-        lambda: False,
-        Stats(),
-        reserve_pids=lambda: [os.getpid(), 1 << 30],
-    )
+    facts = process_facts(lambda: [os.getpid(), 1 << 30])
     env = Environment()
     env.start(config(model("a")))
     server = CoreReports(env.core, env.clock, facts).models((), False).server

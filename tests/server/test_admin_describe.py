@@ -35,7 +35,9 @@ from tfs.server.admin_describe import (
     describe_batching,
     describe_interpreters,
     describe_placement,
+    describe_process_memory,
     describe_profile,
+    describe_queues,
     describe_requests,
     describe_warm_up,
 )
@@ -70,21 +72,21 @@ class OwnModel(OnAnotherThread):
 def test_the_place_is_told_with_its_reason(note: str, place: int, why: str) -> None:
     """As the loader noted it."""
     report = pb.VersionReport(notes=[note])
-    describe_placement(report, SERVABLE, False)
+    describe_placement(report, SERVABLE)
     assert (report.placement.place, report.placement.why) == (place, why)
 
 
 def test_other_notes_say_nothing_of_the_place() -> None:
     """A version that never said where it runs has no placement."""
     report = pb.VersionReport(notes=["left the serving loop"])
-    describe_placement(report, SERVABLE, False)
+    describe_placement(report, SERVABLE)
     assert not report.HasField("placement")
 
 
 def test_a_platform_without_an_interpreter_runs_on_the_loop() -> None:
     """A lookup table has a place, too."""
     report = pb.VersionReport()
-    describe_placement(report, PlacedServable(SERVABLE), False)
+    describe_placement(report, PlacedServable(SERVABLE))
     assert report.placement.place == pb.PlacementReport.FRONT
 
 
@@ -100,7 +102,8 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
     health.note_death("was ended by SIGSEGV")
     servable = PlacedServable(SERVABLE, PlacedModel(SpreadModel(members)))
     report = pb.VersionReport()
-    describe_interpreters(report, servable, True)
+    describe_interpreters(report, servable)
+    describe_process_memory(report, servable)
     placement = report.placement
     (interpreter,) = placement.interpreters
     assert interpreter.pid == pid
@@ -113,14 +116,15 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
 def test_a_version_in_this_process_has_an_interpreter_without_a_pid() -> None:
     """0 stands for the server's own process."""
     report = pb.VersionReport()
-    describe_interpreters(report, PlacedServable(SERVABLE, OwnModel()), True)
+    describe_interpreters(report, PlacedServable(SERVABLE, OwnModel()))
+    describe_process_memory(report, SERVABLE)
     assert [each.pid for each in report.placement.interpreters] == [0]
-    describe_interpreters(report, SERVABLE, True)
+    describe_interpreters(report, SERVABLE)
     assert len(report.placement.interpreters) == 1
 
 
 def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
-    """With stats only; a signature that nobody called has zeros."""
+    """A signature that nobody called has zeros."""
 
     def figures(name: str, version: int) -> dict[str, list[RequestFigures]]:
         assert (name, version) == ("a", 1)
@@ -131,9 +135,7 @@ def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
     report = pb.VersionReport()
     for name in ("serving_default", "other"):
         report.signatures.add(name=name)
-    describe_requests(figures)(report, SERVABLE, False)
-    assert not report.signatures[0].HasField("requests")
-    describe_requests(figures)(report, SERVABLE, True)
+    describe_requests(figures)(report, SERVABLE)
     requests = report.signatures[0].requests
     assert (requests.num_requests, requests.num_in_flight) == (6, 2)
     assert dict(requests.num_errors_by_code) == {Code.INTERNAL: 2}
@@ -146,7 +148,7 @@ def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
 def test_what_warmed_a_version_up_is_counted() -> None:
     """Requests that ran before it became available."""
     report = pb.VersionReport()
-    describe_warm_up({SERVABLE.id: 3}.__getitem__)(report, SERVABLE, False)
+    describe_warm_up({SERVABLE.id: 3}.__getitem__)(report, SERVABLE)
     assert report.load.num_warmup_requests == 3
 
 
@@ -164,7 +166,7 @@ def test_what_was_measured_is_told() -> None:
     servable = PlacedServable(SERVABLE)
     report = pb.VersionReport()
     report.signatures.add(name="serving_default")
-    describe_profile(report, servable, False)
+    describe_profile(report, servable)
     assert not report.HasField("load")
     servable.profile = ModelProfile(
         code_digest="d",
@@ -175,7 +177,7 @@ def test_what_was_measured_is_told() -> None:
             "serving_default": SignatureProfile(call_s_by_rows={4: 0.25}, peak_bytes=9)
         },
     )
-    describe_profile(report, servable, False)
+    describe_profile(report, servable)
     assert report.code_digest == "d"
     assert report.load.import_s == 0.1
     assert report.memory.load_peak_bytes == 7
@@ -187,7 +189,7 @@ def test_an_unbatched_version_says_so() -> None:
     """A version that joins no requests says so for every signature."""
     report = pb.VersionReport()
     report.signatures.add(name="serving_default")
-    describe_batching(report, SERVABLE, False)
+    describe_batching(report, SERVABLE)
     assert not report.signatures[0].batching.enabled
     assert report.signatures[0].batching.why
 
@@ -202,7 +204,8 @@ def test_the_parameters_in_force_are_told_before_any_request() -> None:
     batched = BatchedServable(SERVABLE, SharedBatchScheduler(), loop, options)
     report = pb.VersionReport()
     report.signatures.add(name="serving_default")
-    describe_batching(report, batched, True)
+    describe_batching(report, batched)
+    describe_queues(report, batched)
     batching = report.signatures[0].batching
     assert batching.enabled
     assert list(batching.queues) == []
@@ -225,7 +228,7 @@ class OwnLoop:
 
 
 def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
-    """Only with the statistics, and once there were any."""
+    """They are absent until there is one, and counted apart from queued ones."""
     options = BatchingOptions(
         queue=BatchQueueOptions(max_batch_rows=2),
         max_lone_rows=4,
@@ -235,7 +238,7 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
     batched = BatchedServable(servable, SharedBatchScheduler(), OwnLoop(), options)
     report = pb.VersionReport()
     batching = report.signatures.add(name="serving_default").batching
-    describe_batching(report, batched, True)
+    describe_queues(report, batched)
     assert not batching.HasField("bypass")
     inputs = {"x": floats((1, 2), (3, 4), (5, 6))}
     signature = batched.signatures["serving_default"]
@@ -245,9 +248,7 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
     )
     batched.submit(task)
     assert len(outcomes) == 1
-    describe_batching(report, batched, False)
-    assert not batching.HasField("bypass")
-    describe_batching(report, batched, True)
+    describe_queues(report, batched)
     assert batching.bypass == pb.BypassStats(num_requests=1, num_rows=3, num_calls=1)
 
 

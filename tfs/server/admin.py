@@ -331,9 +331,7 @@ class CoreAdmin:
         fill_error(reply.status, late or problem)
         running = self._reports.running()
         if name in running.effective.models:
-            reply.model.CopyFrom(
-                self._reports.model(running, name, include_stats=False)
-            )
+            reply.model.CopyFrom(self._reports.model(running, name))
         return reply
 
     def _pin(
@@ -390,9 +388,7 @@ class CoreAdmin:
         if override is not None:
             reply.override.CopyFrom(self._reports.override(running, name, override))
         if name in running.effective.models:
-            reply.model.CopyFrom(
-                self._reports.model(running, name, include_stats=False)
-            )
+            reply.model.CopyFrom(self._reports.model(running, name))
         return reply
 
     def _run(self, work: Callable[[], R], done: Done[R]) -> None:

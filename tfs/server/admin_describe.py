@@ -22,8 +22,8 @@ from tfs.servables.placed_servable import PlacedServable
 from tfs.server.admin_reports import histogram
 from tfs.server.process_start import started_s
 
-Describe = Callable[[pb.VersionReport, Servable, bool], None]
-"""Adds what a room knows of a loaded version; the bool is ``include_stats``."""
+Describe = Callable[[pb.VersionReport, Servable], None]
+"""Adds what a room knows of a loaded version."""
 
 NumWarmed = Callable[[ServableId], int]
 """Returns how many requests a version was warmed up with."""
@@ -35,11 +35,8 @@ FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
 _PLACED: Final = re.compile(r"runs in (front|inline|process|dlmopen): (.*)", re.DOTALL)
 
 
-def describe_placement(
-    report: pb.VersionReport, servable: Servable, include_stats: bool
-) -> None:
+def describe_placement(report: pb.VersionReport, servable: Servable) -> None:
     """Adds where the version runs, and why."""
-    del include_stats
     if isinstance(servable, PlacedServable) and servable.model is None:
         report.placement.place = pb.PlacementReport.FRONT
         report.placement.why = "its platform needs no interpreter"
@@ -54,13 +51,8 @@ def describe_placement(
             )
 
 
-def describe_interpreters(
-    report: pb.VersionReport, servable: Servable, include_stats: bool
-) -> None:
-    """Adds the processes that run the version, and how often one died.
-
-    Takes about a millisecond for each process with ``include_stats``.
-    """
+def describe_interpreters(report: pb.VersionReport, servable: Servable) -> None:
+    """Adds the processes that run the version, and how often one died."""
     model = servable.model if isinstance(servable, PlacedServable) else None
     if model is None:
         return
@@ -72,21 +64,26 @@ def describe_interpreters(
     for pid in processes.pids:
         interpreter = report.placement.interpreters.add(pid=pid)
         interpreter.since_s = started_s(pid) or 0.0
-        held_bytes = private_bytes(pid) if include_stats else None
-        if held_bytes is not None:
-            interpreter.private_bytes = held_bytes
     report.placement.num_crashes = processes.num_deaths
     report.placement.last_crash = processes.last_death
+
+
+def describe_process_memory(report: pb.VersionReport, servable: Servable) -> None:
+    """Adds what each process of the version holds alone, once they are described.
+
+    Takes about a millisecond per process.
+    """
+    del servable
+    for interpreter in report.placement.interpreters:
+        held_bytes = private_bytes(interpreter.pid) if interpreter.pid else None
+        if held_bytes is not None:
+            interpreter.private_bytes = held_bytes
 
 
 def describe_requests(figures: FiguresOf) -> Describe:
     """Returns what adds the requests to a version, from where they are counted."""
 
-    def describe(
-        report: pb.VersionReport, servable: Servable, include_stats: bool
-    ) -> None:
-        if not include_stats:
-            return
+    def describe(report: pb.VersionReport, servable: Servable) -> None:
         found = figures(servable.id.name, servable.id.version)
         for signature in report.signatures:
             _fill_requests(signature.requests, found.get(signature.name, ()))
@@ -97,10 +94,7 @@ def describe_requests(figures: FiguresOf) -> Describe:
 def describe_warm_up(num_warmed: NumWarmed) -> Describe:
     """Returns what adds how many requests ran before the version was available."""
 
-    def describe(
-        report: pb.VersionReport, servable: Servable, include_stats: bool
-    ) -> None:
-        del include_stats
+    def describe(report: pb.VersionReport, servable: Servable) -> None:
         report.load.num_warmup_requests = num_warmed(servable.id)
 
     return describe
@@ -133,11 +127,8 @@ def _fill_requests(report: pb.RequestStats, figures: Sequence[RequestFigures]) -
         )
 
 
-def describe_profile(
-    report: pb.VersionReport, servable: Servable, include_stats: bool
-) -> None:
+def describe_profile(report: pb.VersionReport, servable: Servable) -> None:
     """Adds what was measured of the version: its load, memory and calls."""
-    del include_stats
     if not isinstance(servable, PlacedServable):
         return
     for signature in report.signatures:
@@ -160,12 +151,10 @@ def describe_profile(
             signature.call_s_by_rows.update(measured.call_s_by_rows)
 
 
-def describe_batching(
-    report: pb.VersionReport, servable: Servable, include_stats: bool
-) -> None:
-    """Adds which signatures are batched, how, and what came of it."""
-    target = servable.target if isinstance(servable, PlacedServable) else servable
-    if not isinstance(target, BatchedServable):
+def describe_batching(report: pb.VersionReport, servable: Servable) -> None:
+    """Adds which signatures are batched, and how."""
+    target = _batched(servable)
+    if target is None:
         parts = any("its requests are not joined" in note for note in report.notes)
         for signature in report.signatures:
             signature.batching.enabled = False
@@ -175,9 +164,6 @@ def describe_batching(
                 else "not asked for: --enable_batching"
             )
         return
-    queues: dict[str, list[QueueReport]] = {}
-    for queue in target.report():
-        queues.setdefault(queue.signature, []).append(queue)
     for signature in report.signatures:
         why = target.unbatched.get(signature.name, "")
         batching = signature.batching
@@ -186,14 +172,31 @@ def describe_batching(
         options = target.queue_options.get(signature.name)
         if options is not None:
             _fill_parameters(batching.parameters, options)
-        if include_stats:
-            for queue in queues.get(signature.name, ()):
-                batching.queues.append(_queue_stats(queue))
-            bypass = target.bypass(signature.name)
-            if bypass.num_requests:
-                batching.bypass.num_requests = bypass.num_requests
-                batching.bypass.num_rows = bypass.num_rows
-                batching.bypass.num_calls = bypass.num_calls
+
+
+def describe_queues(report: pb.VersionReport, servable: Servable) -> None:
+    """Adds what the batch queues of each signature counted."""
+    target = _batched(servable)
+    if target is None:
+        return
+    queues: dict[str, list[QueueReport]] = {}
+    for queue in target.report():
+        queues.setdefault(queue.signature, []).append(queue)
+    for signature in report.signatures:
+        batching = signature.batching
+        for queue in queues.get(signature.name, ()):
+            batching.queues.append(_queue_stats(queue))
+        bypass = target.bypass(signature.name)
+        if bypass.num_requests:
+            batching.bypass.num_requests = bypass.num_requests
+            batching.bypass.num_rows = bypass.num_rows
+            batching.bypass.num_calls = bypass.num_calls
+
+
+def _batched(servable: Servable) -> BatchedServable | None:
+    """Returns the servable that joins a version's requests; None if nothing does."""
+    target = servable.target if isinstance(servable, PlacedServable) else servable
+    return target if isinstance(target, BatchedServable) else None
 
 
 def _fill_parameters(

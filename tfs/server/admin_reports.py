@@ -88,7 +88,6 @@ def canary_report(
     name: str,
     primary: int | None,
     states: Sequence[ServableState],
-    include_stats: bool,
 ) -> pb.CanaryReport:
     """Returns where a trial stands; ``states`` are those of the model's versions."""
     version = record.settings.version
@@ -109,9 +108,9 @@ def canary_report(
         report.reason = f"no version but {version} is available to compare with"
     else:
         report.phase = pb.CanaryReport.RUNNING
-    report.total.CopyFrom(comparison(record.total, include_stats))
+    report.total.CopyFrom(comparison(record.total))
     for signature, figures in record.by_signature.items():
-        report.by_signature[signature].CopyFrom(comparison(figures, include_stats))
+        report.by_signature[signature].CopyFrom(comparison(figures))
     for limit in record.limits:
         guard = report.guards.add(
             name=limit.name, limit=limit.limit, exceeded=limit.is_exceeded
@@ -125,6 +124,19 @@ def canary_report(
     return report
 
 
+def fill_latencies(report: pb.CanaryReport, record: TrialRecord) -> None:
+    """Adds how long primary and canary took to answer, as histograms."""
+    _fill_latencies(report.total, record.total)
+    for signature, figures in record.by_signature.items():
+        _fill_latencies(report.by_signature[signature], figures)
+
+
+def _fill_latencies(report: pb.Comparison, figures: Figures) -> None:
+    if figures.primary_s is not None and figures.canary_s is not None:
+        report.primary_latency_s.CopyFrom(histogram(figures.primary_s))
+        report.canary_latency_s.CopyFrom(histogram(figures.canary_s))
+
+
 def _hindrance(version: int, states: Sequence[ServableState]) -> str:
     """Returns why a version cannot be requested, "" if it can."""
     state = next((each for each in states if each.id.version == version), None)
@@ -135,8 +147,8 @@ def _hindrance(version: int, states: Sequence[ServableState]) -> str:
     return f"version {version} is not available yet"
 
 
-def comparison(figures: Figures, include_stats: bool) -> pb.Comparison:
-    """Returns figures as a message; what was not measured is absent."""
+def comparison(figures: Figures) -> pb.Comparison:
+    """Returns figures without latencies; what was not measured is absent."""
     report = pb.Comparison(
         num_requests=figures.num_pairs,
         num_rows=figures.num_rows,
@@ -153,9 +165,6 @@ def comparison(figures: Figures, include_stats: bool) -> pb.Comparison:
         value = getattr(figures, field)
         if value is not None:
             setattr(report, field, value)
-    if include_stats and figures.primary_s is not None and figures.canary_s is not None:
-        report.primary_latency_s.CopyFrom(histogram(figures.primary_s))
-        report.canary_latency_s.CopyFrom(histogram(figures.canary_s))
     return report
 
 

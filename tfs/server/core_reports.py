@@ -23,6 +23,7 @@ from tfs.server.admin_reports import (
     canary_report,
     effective_text,
     fill_error,
+    fill_latencies,
     fill_load,
     memory_bytes,
     override_report,
@@ -69,14 +70,28 @@ class ProcessFacts:
     reserve_pids: Callable[[], Sequence[int]] = tuple
 
 
+@dataclass(frozen=True, slots=True)
+class Describers:
+    """What the rooms below add to the report of a loaded version, in order. Immutable.
+
+    Attributes:
+        always: Added to every report.
+        stats: Added, after those, to reports with statistics.
+
+    """
+
+    always: Sequence[Describe] = ()
+    stats: Sequence[Describe] = ()
+
+
 class CoreReports:
-    """Reports on a server core. Thread-safe; looks at base paths, so that it may block.
+    """Reports on a server core. Thread-safe; may block, because it lists base paths.
 
     Args:
         core: The core.
         clock: For how long loads wait.
         facts: About the process.
-        describers: Rooms that know more of a loaded version.
+        describers: What more is known of a loaded version.
 
     """
 
@@ -85,12 +100,12 @@ class CoreReports:
         core: ServerCore,
         clock: Clock,
         facts: ProcessFacts,
-        describers: Sequence[Describe] = (),
+        describers: Describers | None = None,
     ) -> None:
         self._core = core
         self._clock = clock
         self._facts = facts
-        self._describers = tuple(describers)
+        self._describers = describers or Describers()
 
     def running(self) -> RunningConfig:
         """Returns the config in force.
@@ -138,8 +153,7 @@ class CoreReports:
         """Returns the configuration, with what runs of it."""
         core, running = self._core, self.running()
         models = [
-            self.model(running, name, include_stats=False)
-            for name in sorted(running.effective.models)
+            self.model(running, name) for name in sorted(running.effective.models)
         ]
         reply = pb.GetConfigResponse(
             base=base_report(running.base),
@@ -204,9 +218,12 @@ class CoreReports:
         return report
 
     def model(
-        self, running: RunningConfig, name: str, *, include_stats: bool
+        self, running: RunningConfig, name: str, *, include_stats: bool = False
     ) -> pb.ModelReport:
         """Returns how a configured model and its versions do."""
+        describers = self._describers.always
+        if include_stats:
+            describers = (*describers, *self._describers.stats)
         core = self._core
         settings = running.effective.models[name]
         states = core.version_states(name)
@@ -221,7 +238,7 @@ class CoreReports:
         )
         for state in states:
             report.versions.append(
-                self._version(state, paths.get(state.id.version, ""), include_stats)
+                self._version(state, paths.get(state.id.version, ""), describers)
             )
         if primary is not None:
             report.primary = primary
@@ -237,8 +254,10 @@ class CoreReports:
         record = core.served.trial(name)
         if record is not None:
             report.canary.CopyFrom(
-                canary_report(record, running, name, primary, states, include_stats)
+                canary_report(record, running, name, primary, states)
             )
+            if include_stats:
+                fill_latencies(report.canary, record)
         at_hand = core.sources.source.at_hand(name)
         report.notes.extend(
             label_notes(report.labels, states, at_hand, settings.base_path)
@@ -250,7 +269,7 @@ class CoreReports:
         return report
 
     def _version(
-        self, state: ServableState, path: str, include_stats: bool
+        self, state: ServableState, path: str, describers: Sequence[Describe]
     ) -> pb.VersionReport:
         report = version_report(state, path)
         status = self._core.load_status(state.id)
@@ -266,9 +285,9 @@ class CoreReports:
             for name in sorted(servable.signatures):
                 method = servable.signatures[name].method.value
                 report.signatures.add(name=name, method=method)
-            for describe in self._describers:
+            for describe in describers:
                 try:
-                    describe(report, servable, include_stats)
+                    describe(report, servable)
                 except Exception:
                     log.exception("event=describe_failed servable=%s", state.id.slashed)
         if report.HasField("placement"):

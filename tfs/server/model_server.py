@@ -47,14 +47,16 @@ from tfs.server.admin_describe import (
     describe_batching,
     describe_interpreters,
     describe_placement,
+    describe_process_memory,
     describe_profile,
+    describe_queues,
     describe_requests,
     describe_warm_up,
 )
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.core_reports import CoreReports, ProcessFacts
+from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
@@ -299,13 +301,19 @@ class ModelServer:
             self.core,
             self._clock,
             self._facts(doors),
-            (
-                describe_placement,
-                describe_interpreters,
-                describe_profile,
-                describe_batching,
-                describe_requests(self._gate.figures),
-                describe_warm_up(lambda each: self._num_warmed.get(each, 0)),
+            Describers(
+                always=(
+                    describe_placement,
+                    describe_interpreters,
+                    describe_profile,
+                    describe_batching,
+                    describe_warm_up(lambda each: self._num_warmed.get(each, 0)),
+                ),
+                stats=(
+                    describe_process_memory,
+                    describe_queues,
+                    describe_requests(self._gate.figures),
+                ),
             ),
         )
         return CoreAdmin(self.core, self._clock, reports)
