@@ -168,3 +168,37 @@ def test_text_that_is_no_annotation_names_nothing() -> None:
     kept = needed_source(source, {"Net"})
     assert "data.csv" not in kept
     assert "class Config" in kept
+
+
+def test_a_function_s_own_names_bring_nothing_along() -> None:
+    """A loop of the script that exports is not part of a class with such a parameter."""
+    source = (
+        "import torch\n"
+        "seen = {}\n"
+        "class Net(torch.nn.Module):\n"
+        "    size = 3\n"
+        "    def __init__(self, scale):\n"
+        "        self.rows = [row * scale for row in range(self.size)]\n"
+        "        def note(mark):\n"
+        "            global seen\n"
+        "            seen = mark\n"
+        "for scale in (1, 2):\n    save(Net(scale))\n"
+        "for row in rows():\n    save(row)\n"
+        "size = mark = measure()\n"
+    )
+    kept = needed_source(source, {"Net"})
+    assert kept.endswith("seen = mark\n")
+    assert "seen = {}\n" in kept
+
+
+def test_names_that_functions_share_with_the_script_are_kept() -> None:
+    """Defaults, bases, decorators, annotations and closures look up the script's names."""
+    source = (
+        "from __future__ import annotations\n"
+        "base = object\nwidth = 3\nHint = int\nfactor = 2\nname = 'x'\n"
+        "class Net(base):\n"
+        "    name = name\n"
+        "    def __init__(self, width=width, hint: Hint = 0):\n"
+        "        self.run = lambda x: [x * factor for _ in range(width)]\n"
+    )
+    assert needed_source(source, {"Net"}) == source

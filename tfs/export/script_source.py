@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
+from symtable import SymbolTable, symtable
 
 
 def needed_source(source: str, names: Collection[str]) -> str:
@@ -145,13 +146,37 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _used(statement: ast.stmt) -> set[str]:
-    used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    used = _global_names(symtable(ast.unparse(statement), "script", "exec"))
     for node in ast.walk(statement):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
-            used |= _quoted(node.annotation)
+            used |= _annotated(node.annotation)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
-            used |= _quoted(node.returns)
+            used |= _annotated(node.returns)
     return used
+
+
+def _global_names(scope: SymbolTable) -> set[str]:
+    """Returns the names that a scope and those within it look up at the top level.
+
+    A parameter or variable of a function has nothing to do with a name of the script:
+    ``for scale in (1, 2): save(Net(scale))`` is not part of a class whose ``__init__``
+    has a ``scale``.
+    """
+    at_top = scope.get_type() == "module"
+    names = {
+        each.get_name()
+        for each in scope.get_symbols()
+        if at_top
+        or each.is_declared_global()
+        or (each.is_referenced() and (each.is_global() or scope.get_type() == "class"))
+    }
+    return names.union(*map(_global_names, scope.get_children()))
+
+
+def _annotated(annotation: ast.expr) -> set[str]:
+    """Returns the names in an annotation, quoted or not."""
+    plain = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    return plain | _quoted(annotation)
 
 
 def _quoted(annotation: ast.expr) -> set[str]:
