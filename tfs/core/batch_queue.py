@@ -1,13 +1,14 @@
-"""The queue in front of anything that computes many tasks at once. No thread, no clock.
+"""The queue in front of a model: tasks that wait to be computed together.
 
-Tasks wait as they are, in arrival order, and become a batch only when somebody takes
-one: until then a batch keeps growing, and whoever gave up leaves without costing
-compute. (TensorFlow's SharedBatchScheduler fills batches on arrival instead, which
-fixes their boundaries before it is known who is still waiting.) Limits count rows,
-never tasks. The caller owns time: every decision takes ``now_s``.
+Tasks wait one by one, in arrival order. A batch is formed only when somebody takes it,
+so it grows until the last moment, and a task whose caller has given up leaves without
+costing compute. It has neither a thread nor a clock. (TensorFlow's SharedBatchScheduler
+assigns tasks to batches on arrival instead, before it is known who will still be
+waiting.) Limits count rows, never tasks. The caller owns time: every decision takes
+``now_s``.
 
-``batching`` shares devices between many of these; ``tfs.runtime.batched`` puts one in
-front of a part of a model.
+``batching`` shares devices between many such queues; ``tfs.runtime.batched`` puts one
+in front of a part of a model.
 """
 
 from __future__ import annotations
@@ -33,24 +34,25 @@ _NOW = -math.inf
 class BatchQueue(Generic[TaskT]):
     """Tasks that wait to be computed together. Confined to one thread.
 
-    Every task put in ends exactly once: taken (then the taker ends it), or its
-    ``on_done`` called by the queue with why not. ``on_done`` is called only when the
-    queue is consistent, so it may put new tasks in.
+    Every task put in ends exactly once. Either it is taken, and the taker ends it, or
+    the queue calls its ``on_done`` with the reason why it was not. The queue does that
+    only in a consistent state, so ``on_done`` may put in new tasks.
 
     Attributes:
-        options: What it was made with.
+        options: The options the queue was made with.
         num_rows: Rows that wait now.
-        tasks: Those of high priority that wait, in arrival order. Changed by methods
-            alone, but for a taker that cannot afford to call one; see ``take``.
-        num_begun: Waiting tasks of which a part was taken already.
-        next_deadline_s: No waiting task has an earlier deadline; infinite for none.
-        num_refused: Tasks not admitted, so far.
+        tasks: Waiting tasks of high priority, in arrival order. Only methods change it,
+            with one exception: a taker that cannot afford to call one; see ``take``.
+        num_begun: Waiting tasks of which a part has been taken already.
+        next_deadline_s: No waiting task has an earlier deadline; infinite if none has
+            one.
+        num_refused: Tasks that were not admitted.
         num_expired: Tasks whose deadline passed here.
         num_cancelled: Tasks that left because nobody waited any more.
         num_evicted: Tasks of low priority that gave way to others.
         num_split: Tasks that were spread over several batches.
-        s_per_row: Seconds that a row takes, kept up to date by whoever takes
-            batches; 0 while unknown. For hints when to retry.
+        s_per_row: Seconds that a row takes to compute, kept up to date by whoever takes
+            batches; 0 while unknown. Used for hints on when to retry.
 
     """
 
@@ -120,9 +122,9 @@ class BatchQueue(Generic[TaskT]):
     def put(self, task: TaskT, now_s: float, low: bool = False) -> bool:
         """Admits ``task`` or ends it; returns whether it waits now.
 
-        A task is admitted whole or not at all. What refuses it: UNAVAILABLE, with a
-        hint when to retry, if the queue is full or closed; INVALID_ARGUMENT if it has
-        more rows than any task may have.
+        A task is admitted whole or not at all. It is refused with UNAVAILABLE, and a
+        hint when to retry, if the queue is full or closed, and with INVALID_ARGUMENT if
+        it has more rows than any task may have.
         """
         rows = task.num_rows
         num_rows = self.num_rows + rows
@@ -145,7 +147,7 @@ class BatchQueue(Generic[TaskT]):
         return True
 
     def put_all(self, tasks: Sequence[TaskT], now_s: float) -> bool:
-        """As :meth:`put` with each in turn, of tasks that have as many rows each.
+        """Puts in tasks of equal size, in order, as if by :meth:`put` for each.
 
         Returns whether all of them wait now.
         """
@@ -166,7 +168,7 @@ class BatchQueue(Generic[TaskT]):
         return True
 
     def _make_room(self, task: TaskT, now_s: float, low: bool) -> bool:
-        """Admits a task that does not fit, if others may go for it; or refuses it."""
+        """Admits a task for which others can make room; refuses it otherwise."""
         rows = task.num_rows
         if self._closed:
             return self._refuse(
@@ -184,8 +186,8 @@ class BatchQueue(Generic[TaskT]):
                     f"input batch size {self._max_task_rows}"
                 ),
             )
-        # A sweep looks at every task. After one that freed too little, as many
-        # refusals follow as pay for the next.
+        # A sweep looks at every task. After one that freed too little, the next comes
+        # only after enough refusals to pay for it.
         self._num_skipped_sweeps += 1
         if self._num_skipped_sweeps * 8 > len(self):
             self._num_skipped_sweeps = 0
@@ -252,7 +254,7 @@ class BatchQueue(Generic[TaskT]):
 
     @property
     def due_s(self) -> float:
-        """When a batch goes at the latest: exact, -inf for at once, inf for never."""
+        """When the next batch has to go, exactly: -inf means now, inf means never."""
         if not self._low:
             if not self.tasks:
                 return _NEVER
@@ -286,7 +288,7 @@ class BatchQueue(Generic[TaskT]):
 
     @property
     def aged_s(self) -> float:
-        """When the oldest task of low priority goes before others; infinite: never."""
+        """When the oldest task of low priority overtakes others; infinite means never."""
         low = self.options.low
         if low is None or low.ageing_s is None or not self._low:
             return _NEVER
@@ -294,7 +296,7 @@ class BatchQueue(Generic[TaskT]):
 
     @property
     def oldest_s(self) -> float:
-        """When the longest-waiting task came; infinite if none waits."""
+        """When the task that has waited longest arrived; infinite if none waits."""
         high_s = self.tasks[0].arrived_s if self.tasks else _NEVER
         return min(high_s, self._low[0].arrived_s) if self._low else high_s
 
@@ -312,16 +314,16 @@ class BatchQueue(Generic[TaskT]):
     ) -> tuple[list[TaskT], int, float]:
         """Takes the next batch, due or not; the taker ends its tasks.
 
-        Tasks that are cancelled or whose deadline has come are ended one by one
-        instead. Classes apart, the batch is a prefix of the arrivals.
+        Tasks that were cancelled or have passed their deadline are ended instead.
+        Within each class of priority, tasks are taken in arrival order.
 
         Args:
             now_s: The time now.
             max_rows: A tighter limit than the options', >= 1.
 
         Returns:
-            The tasks, possibly none; their rows; when the task that had waited
-            longest in the queue came.
+            The tasks, possibly none; the number of their rows; and the arrival time of
+            the task that had waited longest in the queue.
 
         """
         room = self._max_batch_rows
@@ -330,9 +332,10 @@ class BatchQueue(Generic[TaskT]):
         tasks = self.tasks
         num = len(tasks)
         if num == self.num_rows and now_s < self.next_deadline_s and not self.num_begun:
-            # What is usual, ahead of the general case because every step shows: a
-            # row each, all in time and of high priority, nothing half taken. (One
-            # task alone is taken so by batching's scheduler itself.)
+            # The usual case comes first, because every step here shows in benchmarks:
+            # tasks of one row each, all in time and of high priority, none partly
+            # taken. (The scheduler of ``batching`` takes a single task like this
+            # itself.)
             batch = tasks if num <= room else tasks[:room]
             for task in batch:
                 if task.cancel.error is not None:
@@ -399,10 +402,10 @@ class BatchQueue(Generic[TaskT]):
     ) -> tuple[list[TaskT], int, float]:
         """Takes a batch from the middle of the tasks ordered by deadline.
 
-        ``choose`` gets the tasks alive, those of earliest deadline first (none: last,
-        in arrival order), and returns (start, stop): tasks before start are ended as
-        expired, those up to stop are taken. Both classes are ranked together; nothing
-        is split. Costs a sort of the queue.
+        ``choose`` gets the living tasks, earliest deadline first; tasks without a
+        deadline come last, in arrival order. It returns (start, stop): tasks before
+        start are ended as expired, those from start up to stop are taken. Both classes
+        are ranked together, and no task is split. Costs a sort of the queue.
         """
         self.drop_dead(now_s)
         ranked = [*self.tasks, *self._low]
@@ -438,7 +441,7 @@ class BatchQueue(Generic[TaskT]):
         return len(dead)
 
     def close(self) -> None:
-        """Takes nothing more; what waits is due at once. Idempotent."""
+        """Refuses new tasks; those that wait are due at once. Idempotent."""
         self._closed = True
         self._max_rows = -1
 
@@ -494,8 +497,8 @@ class BatchQueue(Generic[TaskT]):
     ) -> int:
         """Moves tasks from the left into ``batch``; returns the room left in it.
 
-        Rows of dead tasks are taken off the counts here, those of the batch by the
-        caller.
+        Subtracts the rows of dead tasks from the counts; the caller subtracts those of
+        the batch.
         """
         num_seen = 0
         while num_seen < len(tasks):
@@ -538,7 +541,7 @@ class BatchQueue(Generic[TaskT]):
     def _finish_splits(self, batch: list[TaskT]) -> int:
         """Replaces split tasks that were popped whole by their last parts.
 
-        Returns the rows that are not in the batch after all because splitting failed.
+        Returns how many rows dropped out of the batch because splitting failed.
         """
         lost = 0
         for index in range(len(batch) - 1, -1, -1):

@@ -14,9 +14,9 @@ class Mixing(enum.Enum):
     """Whether tasks of low priority share a batch with others.
 
     ISOLATE: never. PAD_TO_ALLOWED: they fill a batch of high priority up to the next
-    allowed size. PAD_TO_MAX: up to the largest batch. In these three, tasks of low
-    priority make no batch due while others wait. MERGE: both classes count alike for
-    when a batch is due; high priority comes first in it.
+    allowed size. PAD_TO_MAX: they fill it up to the largest size. With these three,
+    tasks of low priority never make a batch due while others wait. MERGE: both classes
+    count for when a batch is due, and tasks of high priority are taken first.
     """
 
     ISOLATE = "isolate"
@@ -30,7 +30,8 @@ class LowPriority:
     """How the second class of a queue is treated. Immutable.
 
     Attributes:
-        max_rows: Most rows of it that wait; None: only the queue's limit holds.
+        max_rows: Most rows of this class that may wait; None: only the queue's limit
+            holds.
         timeout_s: The queue's ``timeout_s``, for batches of this class alone.
         mixing: Whether it shares batches.
         ageing_s: A task that has waited this long goes before those of high priority,
@@ -72,7 +73,8 @@ class BatchQueueOptions:
             goes as soon as somebody takes it, so nobody ever waits for a window.
         allowed_rows: Sizes a batch is padded to, ascending, the last one
             ``max_batch_rows``; empty: any size.
-        splits: Whether a task may be spread over several batches, to fill them.
+        splits: Whether a task may be spread over several batches, so that they are
+            full.
         low: The class of low priority; None: there is none, priorities are ignored.
 
     """

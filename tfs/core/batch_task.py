@@ -13,7 +13,7 @@ class Cancellation(Protocol):
 
     @property
     def error(self) -> ServingError | None:
-        """None while somebody waits; then why nobody does."""
+        """Why nobody waits for the result any more; None while somebody does."""
         ...
 
 
@@ -23,7 +23,8 @@ class Task(Protocol):
     The queue stores tasks themselves: nothing is allocated per task.
 
     Attributes:
-        arrived_s: When it was put into its queue, by whose clock; the queue's to write.
+        arrived_s: When it was put into its queue, by that queue's clock; set by the
+            queue.
 
     """
 

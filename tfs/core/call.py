@@ -93,9 +93,9 @@ class Call(Protocol):
         ...
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """As ``reply`` with the parts joined, for replies not worth copying.
+        """As ``reply`` with the parts joined, without copying them.
 
-        Nobody writes to the parts any more.
+        The caller must not change the parts any more.
         """
         ...
 
@@ -112,10 +112,10 @@ class Call(Protocol):
 
 
 class BurstCall(Call, Protocol):
-    """A unary call that came together with others; see :class:`RpcMethod`.
+    """A unary call that arrived together with others; see :class:`RpcMethod`.
 
     Attributes:
-        is_finished: Whether it has ended, by its handler or without.
+        is_finished: Whether it has ended, by its handler or otherwise.
 
     """
 
@@ -124,9 +124,9 @@ class BurstCall(Call, Protocol):
 
     @staticmethod
     def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:
-        """As ``reply`` of each call with its message, for less than one by one.
+        """As ``reply`` of each call with its message, but cheaper than one by one.
 
-        All calls are of this class; thread-safe.
+        All calls must be of this class. Thread-safe.
         """
         ...
 
@@ -134,7 +134,7 @@ class BurstCall(Call, Protocol):
 class StreamCall(Call, Protocol):
     """A call with any number of messages in either direction.
 
-    ``reply`` sends a last message and ends the stream; ``finish`` ends it without.
+    ``reply`` sends a last message and ends the stream; ``finish`` just ends it.
     """
 
     def send(self, message: bytes) -> bool:
@@ -178,11 +178,12 @@ class RpcMethod:
 
     Attributes:
         path: ``/package.Service/Method``.
-        handler: Takes a call whose request is there.
+        handler: Takes a call whose request has arrived.
         kind: How many messages each side sends.
-        burst_handler: For a unary method: takes calls that came together, in order,
-            in the place of ``handler``; None if nothing is gained by it. Some may have
-            ended since they came, ``cancel`` says so. A transport need not use it.
+        burst_handler: For a unary method: used in the place of ``handler`` for calls
+            that arrived together, in order; None if nothing is gained by that. Some of
+            the calls may have ended since; ``cancel`` says so. A transport need not use
+            it.
 
     """
 
@@ -203,7 +204,7 @@ MethodTable = Mapping[str, RpcMethod]
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """One door: where it is, what it shows, how it is secured.
+    """One listener: its address, which services it exposes, and how it is secured.
 
     Attributes:
         name: Its name in logs and access rules ("grpc", "admin").
@@ -256,10 +257,10 @@ class TlsOptions:
 class Transport(Protocol):
     """Speaks gRPC on some listeners. ``start`` and the rest run off the loop.
 
-    Implementors promise: ``start`` binds all listeners or none; a method a
-    listener does not expose, or nobody knows, is answered UNIMPLEMENTED; after
-    ``drain`` begins no new call is taken (UNAVAILABLE, or GOAWAY) and those taken
-    are finished; ``close`` ends what is left.
+    Implementors promise: ``start`` binds all listeners or none. A method that a
+    listener does not expose, or that nobody knows, is answered with UNIMPLEMENTED. Once
+    ``drain`` has begun, no new call is taken (UNAVAILABLE, or GOAWAY), and those taken
+    are finished. ``close`` ends what is left.
     """
 
     def start(

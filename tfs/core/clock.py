@@ -57,9 +57,9 @@ class MonotonicClock:
 
 
 class SteadyClock:
-    """Another clock, whose faults it covers with the last time it told. Thread-safe.
+    """Wraps a clock that may raise, and then repeats the last time it told. Thread-safe.
 
-    For what must not end half-way: a version that is loaded has to be published
+    For work that must not stop half-way: a version that is loaded has to be published
     whatever the time is.
     """
 
@@ -69,7 +69,7 @@ class SteadyClock:
         self._wall_s = 0.0
 
     def now(self) -> float:
-        """Returns monotonic seconds, those last told if the clock fails."""
+        """Returns monotonic seconds; the last ones told if the clock fails."""
         try:
             self._now_s = max(self._now_s, self._clock.now())
         except Exception:

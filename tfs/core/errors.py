@@ -1,9 +1,8 @@
 """One error tree for every room, with gRPC's canonical codes.
 
-The code is set where the fault is known; a front end only copies it. Errors are
-values as often as they are raised: a task ends with outputs *or* a
-``ServingError``, a version's state carries one. docs/errors.md prints
-:data:`WHEN`.
+The code is chosen where the fault is known; a front end only copies it. Errors are
+often values rather than raised: a task ends with outputs *or* a ``ServingError``, and
+the state of a failed version carries one. docs/errors.md is printed from :data:`WHEN`.
 """
 
 from __future__ import annotations
@@ -97,8 +96,8 @@ _ITEMS_MARK: Final = b"\0items"
 class InvalidItems(InvalidArgument):
     """Some rows of a call are wrong; none was computed.
 
-    Whoever joined several requests into the call fails those that own a wrong row,
-    with :meth:`within`, and runs the others again without them.
+    Whoever joined several requests into the call fails those that own a wrong row (see
+    :meth:`within`) and runs the others again without them.
 
     Attributes:
         rows: What is wrong, by row of the call; at least one.
@@ -132,8 +131,8 @@ class InvalidItems(InvalidArgument):
     def to_bytes(self, limit_bytes: int) -> bytes:
         """Returns a form for another process, of at most ``limit_bytes`` >= 1,024.
 
-        Rows that do not fit are left out, but never the first: the others are run again,
-        and those that are wrong show then.
+        Rows that do not fit are left out, but never the first. The others are run
+        again, and wrong rows among them show then.
         """
         rows = {row: why[:200] for row, why in sorted(self.rows.items())}
         while True:
@@ -221,8 +220,8 @@ class Internal(ServingError):
 class InterpreterDied(Internal):
     """The interpreter ended while it ran the request.
 
-    Whoever joined several requests into the call must not run them again: the one at
-    fault would end the next interpreter too.
+    Requests that were joined into the call must not be run again: the one at fault
+    would end the next interpreter too.
     """
 
 
@@ -270,10 +269,10 @@ BY_CODE: Final[dict[Code, type[ServingError]]] = {
 def serving_error(error: BaseException, context: str) -> ServingError:
     """Returns ``error`` as a ``ServingError``.
 
-    A ``ServingError`` is returned as it is; a thread that the system refused becomes
-    ``Unavailable`` with the limits in force; anything else ``Internal``
-    with ``context`` (which names the servable), the exception's type and its
-    text. The original is kept as ``__cause__`` for the log.
+    A ``ServingError`` is returned as it is. If the system refused a thread, the result
+    is ``Unavailable`` with the limits in force. Anything else becomes ``Internal`` with
+    ``context`` (which names the servable), the exception's type and its text. The
+    original is kept as ``__cause__`` for the log.
     """
     if isinstance(error, ServingError):
         return error
@@ -292,10 +291,10 @@ def serving_error(error: BaseException, context: str) -> ServingError:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Lets go of the frames that an error and its causes were raised through.
+    """Drops the tracebacks of an error and its causes.
 
-    Otherwise an error that is kept keeps all their local variables, models of gigabytes
-    among them. Log the traceback before.
+    Otherwise an error that is kept would keep alive the local variables of every frame
+    it passed through, models of gigabytes among them. Log the traceback first.
     """
     left, seen = [error], set[int]()
     while left:
@@ -308,7 +307,7 @@ def forget_frames(error: BaseException) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """Returns what an exception says, nothing if asking it fails."""
+    """Returns an exception's text, or nothing if asking for it fails."""
     try:
         return str(error)
     except BaseException:  # a model's own class may do anything

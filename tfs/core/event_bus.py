@@ -1,7 +1,8 @@
 """Synchronous publish and subscribe, with the event's time attached.
 
-Events reach every subscriber on the publisher's thread, in subscription order and
-in publication order: a waiter that has seen AVAILABLE can request the version.
+Events reach the subscribers on the publisher's thread, one subscriber after the other
+and one event after the other. So a subscriber that has seen AVAILABLE can request the
+version.
 (TensorFlow Serving: util/event_bus.h.)
 """
 
@@ -48,9 +49,10 @@ class Subscription(Generic[E]):
 class EventBus(Generic[E]):
     """Delivers each event to all subscribers before ``publish`` returns.
 
-    Thread-safe. Callbacks are quick, do not raise (one that does is logged and
-    the others are still called) and neither publish nor subscribe: delivery holds
-    the bus's lock, which orders events. That lock ranks last (ARCHITECTURE.md).
+    Thread-safe. Callbacks must be quick and must neither publish nor subscribe, because
+    delivery holds the bus's lock, which orders the events (its rank is in
+    ARCHITECTURE.md). They should not raise; if one does, that is logged and the others
+    are still called.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:

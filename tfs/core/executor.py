@@ -42,11 +42,11 @@ class Executor(Protocol):
         ...
 
     def excuse(self, num: int) -> None:
-        """Lets ``num`` more run at once, in place of as many that hang."""
+        """Lets ``num`` more functions run at once, to make up for as many that hang."""
         ...
 
     def close(self, deadline_s: float | None = None) -> bool:
-        """Lets what was submitted finish; returns whether it did by the deadline."""
+        """Waits for what was submitted; returns whether it finished by the deadline."""
         ...
 
 
@@ -150,7 +150,7 @@ class ThreadExecutor:
                 self._changed.notify()
 
     def wait_idle(self, deadline_s: float | None = None) -> bool:
-        """Blocks until nothing runs or is queued; returns whether it came to that."""
+        """Blocks until nothing runs or is queued; returns whether that was reached."""
         with self._changed:
             while self._queue or self._num_threads > self._num_idle:
                 if deadline_s is not None and self._clock.now() >= deadline_s:

@@ -21,17 +21,17 @@ class Loader(Protocol[T_co]):
 
     Implementors promise:
 
-    1. ``estimate_resources`` is an upper bound as far as the files tell, the same at
-       every call before loading; after loading it is what was measured, where that
-       is known. It is cheap: no model code runs.
+    1. ``estimate_resources`` is an upper bound, as far as the files tell, and the same
+       at every call before loading. After loading it is what was measured, if anything
+       was. It is cheap: no model code runs.
     2. ``load`` either leaves a servable or raises and leaves nothing behind.
-    3. ``unload`` frees everything ``load`` took, memory returned to the system
-       where that is possible, before it returns. It never raises for a servable
-       that failed meanwhile.
+    3. ``unload`` frees everything ``load`` took before it returns, and gives memory
+       back to the system where possible. It never raises for a servable that failed
+       meanwhile.
     """
 
     def estimate_resources(self) -> ResourceAllocation:
-        """Returns what loading and holding the version takes, transient peak too.
+        """Returns what loading and holding the version takes, its peak included.
 
         Raises:
             ServingError: The version cannot be read; nothing changed.
@@ -62,15 +62,16 @@ class Loader(Protocol[T_co]):
 
 @runtime_checkable
 class Renewable(Protocol):
-    """What a loader may offer on top: it tells how another one like it is made.
+    """Optional for loaders: returns a function that makes another loader like this one.
 
-    For managers that bring a version back which they unloaded for one that then failed.
+    A manager needs that when it unloaded a version for a newer one which then failed,
+    and now brings the old one back.
     """
 
     @property
     def make_another(self) -> Callable[[], Loader[object]]:
-        """What makes a loader of the same version; keeps nothing that was loaded alive.
+        """Makes a loader of the same version; does not keep alive what this one loaded.
 
-        Quick: it loads nothing. It raises what is wrong with the version.
+        Quick, because it loads nothing. Raises what is wrong with the version.
         """
         ...

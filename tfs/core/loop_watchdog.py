@@ -1,8 +1,8 @@
 """Says where a serving loop is while one of its rounds takes too long.
 
-What blocks the loop blocks every request, and after the round nothing tells what it
-was. So another thread looks now and then, and writes the loop's stack to the log
-while the round still runs. The loop itself does nothing for it.
+Whatever blocks the loop blocks every request, and once the round is over nothing tells
+what it was. So another thread looks now and then, and logs the loop's stack while the
+round is still running. This costs the loop itself nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _PATIENCE_GROWS_BY: Final = 10
 class LoopWatchdog:
     """Watches one loop from a daemon thread of its own.
 
-    ``start`` and ``close`` are for one thread. What holds Python's lock without a
-    break cannot be looked at before it lets go.
+    ``start`` and ``close`` are for one thread. Code that holds the global interpreter
+    lock without a break can be seen only once it lets go.
 
     Attributes:
         num_reports: Stacks written.
 
     Args:
         loop: The loop that is watched; it may end first.
-        limit_s: A round that takes longer is reported; one that goes on, again
-            after ten times as long each time.
+        limit_s: A round that takes longer is reported, and again each time it has taken
+            ten times as long.
 
     """
 

@@ -1,8 +1,8 @@
 """What was measured of a version, every part optional.
 
-A profile belongs to a code digest (everything in the version but tensor bytes) on
-one host: a new version with the same code reuses it. What was not reached within
-the probe's budget is None or absent, and the static defaults hold.
+A profile belongs to a code digest (of everything in the version except tensor bytes) on
+one host, so a new version with the same code reuses it. Whatever was not measured
+within the probe's budget is None or absent, and the static defaults apply.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ class SignatureProfile:
     """Measurements of one signature.
 
     Attributes:
-        rows_independent: Whether permuting and padding rows leaves each row's
-            result as it was; None if it was not shown either way.
-        why_dependent: What was seen when they are not, for the status.
-        why_padding: How a row's answer changed when it was filled up to the length of
-            another, so that only equal lengths may be joined; empty if it did not.
+        rows_independent: Whether each row's result stays the same when rows are
+            permuted and padded; None if that could not be shown either way.
+        why_dependent: What was observed if they are not independent, for the status.
+        why_padding: How a row's answer changed when the row was padded to the length of
+            another, so that only rows of equal length may be joined; empty if it did
+            not change.
         call_s_by_rows: Median seconds of one call by number of rows.
         full_batch_p99_s: 99th percentile of a call with the largest batch.
         peak_bytes: Transient memory of a call with the largest batch.

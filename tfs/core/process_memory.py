@@ -11,12 +11,12 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def anonymous_bytes(pid: int) -> int | None:
-    """Returns the part of it that no file holds: what the process made itself."""
+    """Returns what of it is backed by no file: what the process allocated itself."""
     return _status(pid, b"RssAnon:")
 
 
 def private_bytes(pid: int) -> int | None:
-    """Returns what the process holds and shares with no other; takes a millisecond."""
+    """Returns what the process holds and shares with no other; takes 1 ms."""
     total = None
     rollup = f"/proc/{pid}/smaps_rollup"
     with contextlib.suppress(OSError, ValueError), open(rollup, "rb") as file:

@@ -1,33 +1,35 @@
-"""Lets threads that compute in Python stop while requests are answered.
+"""Lets background threads pause while requests are being answered.
 
-Python's lock knows no priorities. A request gives it back a dozen times (for each
-operator, each system call), and each time a thread that loads a version may keep it for
-a whole switch interval: a load of ten milliseconds makes every answer in that time two
-to four milliseconds late. So a thread that loads asks, between two portions of its work,
-whether somebody is being answered, and lets that finish.
+Python's global interpreter lock has no priorities. A request releases it a dozen times
+(at each operator and system call), and each time a thread that is loading a version may
+take it for a whole switch interval. So a load of ten milliseconds makes every answer in
+that time two to four milliseconds late. To avoid that, a loading thread checks between
+two portions of its work whether a request is being answered, and lets it finish.
 
-It helps one that only lacks a core, too. A loop that this thread wakes up, by giving it
-the lock, is put on the core where this thread goes on (an idle virtual core counts as
-taken), and waits there for 0.9 ms although it asked for a short slice. A thread that
-sleeps for an instant between two portions lets it in.
+The pause also helps a request that only lacks a core. A loop that is woken when this
+thread releases the lock is placed on the very core where this thread goes on (an idle
+virtual core counts as taken). There it waits for 0.9 ms, although it asked for a short
+slice. If this thread sleeps for an instant between two portions, the loop gets the
+core.
 
-Where requests come, a load is *paced* as well: it works for half a millisecond and pauses
-for three, or for six times what took longer in one piece. A request that arrives while a
-load works pays for it, whatever priorities there are: it gets a core late, or the wrong
-one, or one of two that share their parts. A load that works whenever nothing is answered
-meets every request; one that is paced meets one of seven. It takes a few times as long
-for it, which is a tenth of a second where there is little to do. Where there is much,
-pauses come out of an allowance of half a second, which grows by a fifth of the time: a
-load takes at most five eighths of a second and a quarter longer than without traffic. All
-threads of a process that load share its slices and its allowance.
+While there is traffic, a load is also *paced*: it works for half a millisecond and
+pauses for three; if one piece took longer, it pauses for six times as long. The reason
+is that a request which arrives while a load is working pays for it whatever the
+priorities: it gets a core late, or the wrong core, or one of two that share their
+units. A load that worked whenever nothing was being answered would meet every request;
+a paced one meets one in seven. In return a load takes a few times as long, which is a
+tenth of a second if it is small. For a large one, pauses come out of an allowance of
+half a second that grows by a fifth of the elapsed time, so traffic delays a load by at
+most five eighths of a second and a quarter of its time. All loading threads of a
+process share its slices and its allowance.
 
-There is one per process, like the lock. In a worker, what answers requests is its server
-(``tfs/runtime/process/load_sign.py``). Where nothing does, in library use, asking costs
-next to nothing and never waits.
+There is one right of way per process, as there is one lock. In a worker, the requests
+that count are those of its server (``tfs/runtime/process/load_sign.py``). In library
+use, where nothing answers requests, checking costs next to nothing and never waits.
 
-Rejected: a shorter switch interval (handing the lock over costs as much as it gains);
-a lower priority for threads that load (whoever waits for the lock would then wait for
-its holder to get a processor).
+Rejected: a shorter switch interval (handing the lock over costs as much as it gains),
+and a lower priority for loading threads (whoever waits for the lock would then have to
+wait until its holder gets a processor).
 """
 
 from __future__ import annotations
@@ -110,13 +112,14 @@ class RightOfWay:
         """Has loads wait for a server; returns what takes that back.
 
         Args:
-            is_answering: Whether it does something that loads wait for; quick, called
-                on any thread.
-            has_requests: Whether there is a request, for which, and for a minute after
-                which, loads are paced; likewise. None: as ``is_answering``.
-            serves_nobody: Whether it waits for loads itself, which are not paced then;
-                likewise.
-            shares_lock: Whether it needs this process's Python lock.
+            is_answering: Whether the server is doing something that loads should wait
+                for; quick, called on any thread.
+            has_requests: Whether there is a request; loads are paced then, and for a
+                minute afterwards. Called like ``is_answering``, which stands in for
+                None.
+            serves_nobody: Whether the server itself waits for loads, so that they are
+                not paced. Called likewise.
+            shares_lock: Whether the server runs under this process's interpreter lock.
 
         """
         answerer = _Answerer(
@@ -134,8 +137,8 @@ class RightOfWay:
     def has_traffic(self) -> bool:
         """Returns whether loads are to be paced. Any thread.
 
-        That is, whether there is a request, or was one within the last minute, as far as
-        anybody asked while there was, and something that serves.
+        That is the case while there is a request and for a minute afterwards, as far as
+        anybody asked in time, unless the server waits for loads itself.
         """
         now_s = self._now()
         if any(each.has_requests() for each in self._answerers):
@@ -145,11 +148,11 @@ class RightOfWay:
         )
 
     def make_way(self) -> None:
-        """Blocks while requests are answered, and paces its caller where some came.
+        """Blocks while requests are answered, and paces its caller if there is traffic.
 
-        For 12 ms at most. Call it between portions of work of a few tenths of a
-        millisecond, holding no lock that a request could wait for, and never on a thread
-        that answers.
+        It blocks for 12 ms at most. Call it between portions of work of a few tenths of
+        a millisecond, without a lock that a request could wait for, and never on a
+        thread that answers requests.
         """
         if not self._answerers:
             return

@@ -1,4 +1,4 @@
-"""What a request and a loaded model say to each other.
+"""The seam between requests and loaded models: tasks, and servables that answer them.
 
 The layers stack: handler -> BatchedServable -> platform servable -> interpreter.
 Each is a :class:`Servable`, and each works without the one in between.
@@ -27,10 +27,11 @@ class CancelToken:
     """A mark that nobody waits for the result any more. Thread-safe.
 
     Attributes:
-        error: None while somebody waits; then why nobody does (CANCELLED or
-            DEADLINE_EXCEEDED). Set once, read anywhere.
-        on_cancel: Called with the reason by whoever marks the task; for a holder that
-            must pass the mark on. Set it, then look at ``error``. Quick, does not raise.
+        error: None while somebody waits; afterwards the reason why nobody does
+            (CANCELLED or DEADLINE_EXCEEDED). Set once, read anywhere.
+        on_cancel: Called with that reason when the task is marked, on the marking
+            thread; for a holder that must pass the mark on. Set it first, then look at
+            ``error``. It must be quick and must not raise.
 
     """
 
@@ -49,7 +50,7 @@ class CancelToken:
 
 
 class _NeverCancelled(CancelToken):
-    """The token that all tasks share which nobody can cancel."""
+    """The token shared by all tasks that nobody can cancel."""
 
     __slots__ = ()
 
@@ -69,16 +70,16 @@ _NEVER_CANCELLED: Final = _NeverCancelled()
 
 
 class TaskForm(Protocol):
-    """What tasks have in common if they differ in nothing but their elements.
+    """What tasks have in common that differ only in the elements of their inputs.
 
-    Many tasks of one form can be computed together by joining their ``elements``,
-    without looking at the inputs of each, and be ended by one call. Forms are compared by
+    Tasks of one form can be computed together by joining their ``elements``, without
+    looking at the inputs of each one, and ended by one call. Forms are compared by
     identity. Implementors promise:
 
-    1. ``inputs`` are those of every task of the form, in the order of its
-       ``elements``; none of them is a string, and all were checked;
+    1. every task of the form has these ``inputs``, in the order of its ``elements``;
+       none of them is a string, and all have been checked;
     2. ``end_all`` does what each task's ``on_done`` would do with its own rows;
-    3. a task whose ``on_done`` somebody replaces has no form any more.
+    3. a task whose ``on_done`` is replaced no longer has a form.
     """
 
     @property
@@ -87,11 +88,11 @@ class TaskForm(Protocol):
         ...
 
     def end_all(self, tasks: Sequence[InferenceTask], outputs: Tensors) -> None:
-        """Ends tasks of this form, once each, on the loop; does not raise.
+        """Ends tasks of this form, each once, on the serving loop; does not raise.
 
         Args:
-            tasks: All that were computed together, or some of them.
-            outputs: Outputs of these tasks, in order; only padding may follow.
+            tasks: All tasks that were computed together, or some of them.
+            outputs: The outputs of these tasks, in order; only padding may follow.
 
         """
         ...
@@ -104,8 +105,9 @@ class InferenceTask:
         signature_name: The key the caller asked for, or the default key.
         signature: That signature; ``inputs`` were checked against it.
         inputs: Named tensors; dimension 0 is the batch unless the signature says
-            ``batched: false``. Their buffers stay valid until ``on_done`` ran; those
-            that are writable memoryviews are given away.
+            ``batched: false``. Their buffers stay valid until ``on_done`` has run.
+            Buffers that are writable memoryviews are given away: the model may use them
+            as its own.
         output_filter: Names of the outputs wanted, in the caller's order; empty
             means all. A servable may return more than these.
         num_rows: Size of dimension 0 of the inputs, 1 if there is none.
@@ -114,11 +116,10 @@ class InferenceTask:
             before any compute; a batch that already runs is not interrupted. A task
             made without one cannot be cancelled.
         on_done: Takes the outcome; see :class:`Servable`.
-        is_low: Whether it gives way to others where they are computed together or
-            share a device.
+        is_low: Whether the task has low priority in batch queues and on shared devices.
         arrived_s: Set by the batch queue it waits in.
-        form: What it has in common with tasks like it; None: nothing known.
-        elements: What is its own, if it has a form: the elements of each input.
+        form: What it has in common with similar tasks; None if nothing is known.
+        elements: If it has a form, what is its own: the elements of each input.
 
     """
 
@@ -179,12 +180,12 @@ class Servable(Protocol):
        error and costs no compute;
     4. every output has the signature's dtype and rank, and for a batched signature
        as many rows as the task, in the task's order;
-    5. the input buffers are neither written to nor kept after ``on_done``, but for
-       those given away (:class:`~tfs.core.tensor_view.TensorView`): outputs may lie in
-       these.
+    5. input buffers are neither written to nor kept after ``on_done``, except those
+       given away (see :class:`~tfs.core.tensor_view.TensorView`), which outputs may
+       even lie in.
 
-    ``on_done`` itself must be quick and must not raise. A servable that has nothing
-    better than ``submit`` derives from :class:`OneByOne`.
+    ``on_done`` itself must be quick and must not raise. A servable that implements only
+    ``submit`` derives from :class:`OneByOne`.
     """
 
     @property
@@ -202,9 +203,9 @@ class Servable(Protocol):
         ...
 
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
-        """As ``submit`` with each in turn, of tasks of one form and priority.
+        """As ``submit`` for each in turn; all have the same form and priority.
 
-        From the serving loop.
+        Called on the serving loop.
         """
         ...
 
@@ -215,25 +216,27 @@ class Servable(Protocol):
         num_rows: int,
         num_tasks: int,
     ) -> Outcome | None:
-        """Computes requests here and now. From the serving loop; does not raise.
+        """Computes requests at once. Called on the serving loop; does not raise.
 
-        Returns None, with nothing done, if that is not possible, if others would have
-        to wait for it, or if it failed and it must be found out whose fault that is. The
-        caller submits them then.
+        Returns None, with nothing done, if that is not possible or would keep other
+        requests waiting, and also if computing failed and it is not known for which
+        request. The caller then submits them one by one.
 
         Args:
             signature_name: Key of a signature that the servable has.
-            make_inputs: Returns the inputs of all of them, checked; called if needed.
-            num_rows: The rows of all of them.
-            num_tasks: How many there are; somebody waits for each, and is in time. A
-                servable that does not know whether they may be joined takes one at most.
+            make_inputs: Returns the checked inputs of all requests together; called if
+                needed.
+            num_rows: The rows of all requests together.
+            num_tasks: The number of requests. Somebody still waits for each, and none
+                has passed its deadline. A servable that does not know whether they may
+                be joined takes one at most.
 
         """
         ...
 
 
 class OneByOne:
-    """The other methods of a servable that has only ``submit``."""
+    """Implements the other methods for a servable that has only ``submit``."""
 
     __slots__ = ()
 
