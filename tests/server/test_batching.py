@@ -86,6 +86,12 @@ def test_a_policy_says_what_tensorflow_serving_cannot() -> None:
     [
         ("max_batch_size: 3", "Invalid protobuf file: 'here'"),
         ("policy { weight: 0 }", "here: .*weight must be positive"),
+        ("policy { padding: 77 }", "here: .*policy.padding: no such value: 77"),
+        ("policy { padding: 9999999999 }", "'here': Value out of range"),
+        (
+            "policy { low_priority { mixing: -1 } }",
+            "here: .*policy.low_priority.mixing: no such value: -1",
+        ),
         (
             "max_batch_size { value: 32 } allowed_batch_sizes: 16",
             "here: Last entry in allowed_batch_sizes must match max_batch_size",

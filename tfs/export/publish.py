@@ -48,20 +48,14 @@ class Extras:
 
 def _check_batching_parameters(text: str) -> None:
     # Not above: interpreters import the exporter, and are to know nothing of RPCs.
-    from google.protobuf import text_format
-
-    from tfs.proto._pool import POOL
+    from tfs.proto._text_form import ParseError, read_text
     from tfs.proto.tensorflow_serving.servables.tensorflow import (
         session_bundle_config_pb2,
     )
 
     try:
-        text_format.Parse(
-            text,
-            session_bundle_config_pb2.BatchingParameters(),
-            descriptor_pool=POOL,
-        )
-    except text_format.ParseError as error:
+        read_text(text, session_bundle_config_pb2.BatchingParameters())
+    except ParseError as error:
         raise InvalidArgument(
             f"batching_parameters are no BatchingParameters message: {error}"
         ) from error

@@ -11,9 +11,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from batching.batching_options import BatchingOptions, options_from_parameters
@@ -27,11 +26,13 @@ from tfs.core.servable import Servable
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
 from tfs.core.version_directory import BATCHING_PARAMETERS
-from tfs.proto._pool import POOL
+from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import batching_policy_pb2
 from tfs.runtime.placement import Backend
 from tfs.servables.batched import BatchedServable
+
+T = TypeVar("T")
 
 
 def read_batching_parameters(text: str, where: str) -> BatchingOptions:
@@ -43,8 +44,8 @@ def read_batching_parameters(text: str, where: str) -> BatchingOptions:
     """
     message = session_bundle_config_pb2.BatchingParameters()
     try:
-        text_format.Parse(text, message, descriptor_pool=POOL)
-    except text_format.ParseError as error:
+        read_text(text, message)
+    except ParseError as error:
         raise InvalidArgument(f"Invalid protobuf file: '{where}': {error}") from error
     try:
         return _options(message)
@@ -72,7 +73,7 @@ def _options(message: session_bundle_config_pb2.BatchingParameters) -> BatchingO
 
 def _policy(message: batching_policy_pb2.BatchingPolicy) -> QueuePolicy:
     policy = QueuePolicy(
-        padding=_PADDINGS[message.padding],
+        padding=_choice(_PADDINGS, message.padding, "policy.padding"),
         max_in_flight=message.max_in_flight_batches or None,
     )
     if message.HasField("weight"):
@@ -90,11 +91,18 @@ def _low_priority(message: batching_policy_pb2.LowPriority) -> LowPriority:
     low = LowPriority(
         max_rows=message.max_enqueued_rows or None,
         timeout_s=message.batch_timeout_micros / 1e6,
-        mixing=_MIXINGS[message.mixing],
+        mixing=_choice(_MIXINGS, message.mixing, "policy.low_priority.mixing"),
     )
     if message.HasField("ageing_micros"):
         low = replace(low, ageing_s=message.ageing_micros / 1e6)
     return low
+
+
+def _choice(choices: Mapping[int, T], number: int, field: str) -> T:
+    """Returns what an enum's number means; the text form takes any number for one."""
+    if number not in choices:
+        raise InvalidArgument(f"{field}: no such value: {number}")
+    return choices[number]
 
 
 _PADDINGS: Final[Mapping[int, Padding]] = {

@@ -13,12 +13,10 @@ import os
 import threading
 from pathlib import Path
 
-from google.protobuf import text_format
-
 from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tfs.frontends.rpc.tls_context import server_context
-from tfs.proto._pool import POOL
+from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import ssl_config_pb2
 
 log = logging.getLogger(__name__)
@@ -95,8 +93,8 @@ def read_tls_file(path: str) -> TlsOptions:
         raise InvalidArgument(f"--ssl_config_file={path}: not text") from error
     config = ssl_config_pb2.SSLConfig()
     try:
-        text_format.Parse(text, config, descriptor_pool=POOL)
-    except text_format.ParseError as error:
+        read_text(text, config)
+    except ParseError as error:
         # The parser quotes the line it stumbles over, which may be of the key.
         where = f"line {error.GetLine()}" if error.GetLine() else "somewhere"
         raise InvalidArgument(

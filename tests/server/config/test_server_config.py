@@ -139,6 +139,7 @@ def test_request_logging_is_read() -> None:
     [
         ("log_collector_config { type: 'x' }", "Cannot find LogCollector::Factory"),
         ("log_collector_config { filename_prefix: 'logs' }", "absolute path"),
+        ("log_collector_config { filename_prefix: '/l\\000' }", "a zero byte"),
         (
             "log_collector_config { filename_prefix: '/l' } "
             "sampling_config { sampling_rate: 1.5 }",
@@ -178,7 +179,19 @@ def test_a_canary_does_not_cost_the_primary_its_place() -> None:
     assert explicit.pinned_versions == {1, 2}
 
 
-@pytest.mark.parametrize("text", ["", "model_config_list {", "nonsense: 1"])
+ANY = "[type.googleapis.com/google.protobuf.Any] {"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "model_config_list {",
+        "nonsense: 1",
+        "model_config_list { config { transition: 99999999999999999999 } }",
+        f"custom_model_config {{ {ANY * 2000} {'}' * 2001}",
+    ],
+)
 def test_what_is_no_config_is_refused(text: str) -> None:
     """Empty, cut off or unknown: the reader says so."""
     with pytest.raises(ServingError):

@@ -36,6 +36,10 @@ def read_logging(
             f"{where}.log_collector_config.filename_prefix must be an absolute path: "
             f"{collector.filename_prefix!r}"
         )
+    if "\0" in collector.filename_prefix:
+        raise InvalidArgument(
+            f"{where}.log_collector_config.filename_prefix holds a zero byte"
+        )
     sampling = config.sampling_config
     if sampling.attributes:
         raise Unimplemented(

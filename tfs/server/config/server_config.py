@@ -23,6 +23,7 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.proto._pool import POOL
+from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.config.logging_config import read_logging
@@ -70,8 +71,8 @@ def parse_config_text(text: str, where: str) -> Message:
     """
     message = Message()
     try:
-        text_format.Parse(text, message, descriptor_pool=POOL)
-    except text_format.ParseError as error:
+        read_text(text, message)
+    except ParseError as error:
         raise InvalidArgument(
             f"Invalid protobuf file: '{where}': {_brief(str(error))}"
         ) from error
