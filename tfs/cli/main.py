@@ -13,6 +13,7 @@ from typing import Final
 from tfs.cli import (
     canary,
     config,
+    hosted,
     metadata,
     models,
     package,
@@ -46,6 +47,7 @@ COMMANDS: Final = (
     promote,
     rollback,
     config,
+    hosted,
 )
 """Modules with ``add_parser(subparsers)``; imports of weight happen when they run."""
 

@@ -1,0 +1,73 @@
+"""A fleet of real servers behind a router: placed, routed, rolled back, one killed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.serving import PATIENCE_S, Serving, fork_tfs, run_command
+from tfs.client import Client
+from tfs.client.retry import RetryPolicy
+from tfs.core.errors import ServingError
+
+X = np.ones((1, 2), np.float32)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[list[Serving]]:
+    """Two servers without a model."""
+    empty = tmp_path / "empty"
+    empty.write_text("model_config_list {}")
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(Serving(f"--model_config_file={empty}"))
+            for _ in range(2)
+        ]
+
+
+def test_a_fleet_serves_through_rollback_and_a_killed_server(
+    jobs: list[Serving], scale: Path, tmp_path: Path
+) -> None:
+    """Users name a model; where it is, and who dies, is not theirs to know."""
+    store = f"--store={tmp_path / 'fleet.db'}"
+
+    def hosted(*words: str) -> str:
+        code, printed = run_command("hosted", *words, store)
+        assert code == 0, printed
+        return printed
+
+    for job in jobs:
+        hosted("add-job", job.address, "--memory=1G")
+    router = Serving.of(
+        fork_tfs("hosted", "run", "--listen=127.0.0.1:0", "--down_after_s=1", store)
+    )
+    try:
+        address = router.wait_for(r"listening on (\S+)")
+        assert "on 127" in hosted("add-model", "scale", str(scale), "--replicas=2")
+        for job in jobs:
+            job.wait_for("serving scale|scale.*available|available.*scale")
+        retry = RetryPolicy(max_attempts=1)
+        with Client(address, timeout_s=PATIENCE_S, retry=retry) as client:
+            patient = threading.Event()
+            while True:  # until the router has seen it
+                with contextlib.suppress(ServingError):
+                    if client.predict("scale", {"x": X}).version == 2:
+                        break
+                assert not patient.wait(0.05)
+            hosted("rollback", "scale", "1")
+            while client.predict("scale", {"x": X}).version != 1:
+                assert not patient.wait(0.05)
+            jobs[0].process.kill()
+            answers = [client.predict("scale", {"x": X}) for _ in range(200)]
+            assert {each.version for each in answers} == {1}
+        router.wait_for("event=job_down")
+        assert f"{jobs[0].address}  down" in run_command("hosted", "status", store)[1]
+        assert "rollback to 1 of scale" in hosted("status", "--history=9")
+        assert router.stop() == 0
+    finally:
+        router.close()

@@ -1,0 +1,39 @@
+"""When a late request is sent a second time, and for how many at most."""
+
+from __future__ import annotations
+
+from tfs.hosted.hedging import HedgeOptions, Hedging
+
+
+def test_the_delay_is_what_nineteen_of_twenty_took() -> None:
+    """The latest latencies count, and only once there are enough."""
+    hedging = Hedging(HedgeOptions(num_recent=100, least_seen=20))
+    for _ in range(19):
+        hedging.note_latency(0.5)
+    assert hedging.delay_s is None
+    for index in range(100):
+        hedging.note_latency((index + 1) / 1000)
+    assert hedging.delay_s == 0.096
+    for _ in range(100):
+        hedging.note_latency(0.0001)
+    assert hedging.delay_s == 0.001
+
+
+def test_second_requests_are_a_twentieth_of_the_first() -> None:
+    """When everything is late, nothing is sent twice as often."""
+    hedging = Hedging(HedgeOptions(budget=0.05))
+    taken = 0
+    for _ in range(1000):
+        hedging.note_request()
+        taken += hedging.take()
+    assert 50 <= taken <= 51
+
+
+def test_without_a_budget_nothing_is_sent_twice() -> None:
+    """A budget of 0 switches hedging off."""
+    hedging = Hedging(HedgeOptions(budget=0.0))
+    for _ in range(50):
+        hedging.note_request()
+        hedging.note_latency(1.0)
+    assert hedging.delay_s is None
+    assert not hedging.take()

@@ -1,0 +1,110 @@
+"""Where models go: never more than fits, as few moves as possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfs.hosted.fleet import HostedModel, Job
+from tfs.hosted.placement import Placement, free_bytes, place
+
+
+def models(**sizes: int) -> dict[str, HostedModel]:
+    return {name: HostedModel(name, "", size) for name, size in sizes.items()}
+
+
+def jobs(**sizes: int) -> dict[str, Job]:
+    return {name: Job(name, size) for name, size in sizes.items()}
+
+
+def replicated(model: HostedModel, number: int) -> dict[str, HostedModel]:
+    grown = replace(model, num_replicas=number, max_replicas=number)
+    return {model.name: grown}
+
+
+def test_a_model_goes_where_least_room_is_left() -> None:
+    """Large holes stay for large models."""
+    placed = place(models(small=2, large=8), jobs(a=10, b=8), {})
+    assert placed == Placement({"small": ("a",), "large": ("b",)}, {})
+
+
+def test_what_has_a_place_stays_there() -> None:
+    """A new model moves none that is there, though another packing was tighter."""
+    placed = place(models(old=2, new=2), jobs(a=10, b=4), {"old": ("a",)})
+    assert placed.jobs["old"] == ("a",)
+    assert placed.jobs["new"] == ("b",)
+
+
+def test_everything_is_packed_anew_where_that_makes_room() -> None:
+    """Two small models make way on one job for a large one."""
+    before = {"x": ("a",), "y": ("b",)}
+    placed = place(models(x=4, y=4, large=10), jobs(a=10, b=10), before)
+    assert not placed.shortfall
+    assert placed.jobs["x"] == placed.jobs["y"] != placed.jobs["large"]
+
+
+def test_no_model_loses_its_place_to_another() -> None:
+    """What does not fit is left out, however many others it outweighs."""
+    before = {"x": ("a",)}
+    placed = place(models(x=6, large=10), jobs(a=10), before)
+    assert placed == Placement({"x": ("a",), "large": ()}, {"large": 1})
+
+
+def test_replicas_go_to_different_jobs_and_one_of_each_comes_first() -> None:
+    """A second replica takes no room that a first one needs."""
+    wanted = {**replicated(models(wide=4)["wide"], 3), **models(other=4)}
+    placed = place(wanted, jobs(a=4, b=4), {})
+    assert len(set(placed.jobs["wide"])) == 1
+    assert placed.jobs["other"]
+    assert placed.shortfall == {"wide": 2}
+
+
+def test_models_keep_to_their_partition_and_off_jobs_that_are_down() -> None:
+    """A model for a GPU goes to none without, and nothing goes to a dead job."""
+    wanted = {"g": replace(models(g=1)["g"], partition="gpu"), **models(c=1)}
+    there = {
+        "cpu": Job("cpu", 10),
+        "gpu": Job("gpu", 10, "gpu"),
+        "dead": Job("dead", 1, is_down=True),
+    }
+    placed = place(wanted, there, {"c": ("dead",)})
+    assert placed.jobs == {"g": ("gpu",), "c": ("cpu",)}
+
+
+def test_what_a_job_lost_room_for_moves() -> None:
+    """A job that was made smaller keeps what fits."""
+    before = {"x": ("a",), "y": ("a",)}
+    placed = place(models(x=6, y=4), jobs(a=6, b=4), before)
+    assert placed.jobs == {"x": ("a",), "y": ("b",)}
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 3)), max_size=8),
+    st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_no_job_has_more_than_it_holds(
+    sizes: list[tuple[int, int]], rooms: list[tuple[int, bool]], random: object
+) -> None:
+    """Whatever there is and was: no overload, no double, no dead job, and it is stable."""
+    wanted = {
+        f"m{i}": HostedModel(f"m{i}", "", size, max_replicas=n, num_replicas=n)
+        for i, (size, n) in enumerate(sizes)
+    }
+    there = {f"j{i}": Job(f"j{i}", size, "", d) for i, (size, d) in enumerate(rooms)}
+    before: dict[str, tuple[str, ...]] = {}
+    if there:
+        pick = random.choice  # type: ignore[attr-defined]
+        before = {name: (pick(sorted(there)),) for name in wanted}
+    placed = place(wanted, there, before)
+    assert all(left >= 0 for left in free_bytes(wanted, there, placed.jobs).values())
+    for name, model in wanted.items():
+        at = placed.jobs[name]
+        assert len(set(at)) == len(at) <= model.num_replicas
+        assert not any(there[address].is_down for address in at)
+        short = model.num_replicas - len(at)
+        assert placed.shortfall.get(name, 0) == short
+    assert place(wanted, there, placed.jobs) == placed or placed.shortfall

@@ -1,0 +1,229 @@
+"""Every request to a job that has its model, a late one to a second, the first answer wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tfs.core.call import Metadata
+from tfs.core.errors import (
+    Cancelled,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.serving_loop import ServingLoop
+from tfs.hosted.hedging import HedgeOptions
+from tfs.hosted.router import Outcome, Router
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.testing.fake_call import FakeCall
+from tfs.testing.fake_clock import FakeClock
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+OPTIONS = HedgeOptions(budget=0.5, least_seen=2, num_recent=10)
+
+
+@dataclass
+class Sent:
+    """A request as a job got it."""
+
+    address: str
+    message: bytes
+    timeout_s: float | None
+    metadata: Metadata
+    done: Callable[[Outcome], None]
+    is_given_up: bool = False
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+
+
+@dataclass
+class Sender:
+    """Keeps what is sent until a test answers it."""
+
+    sent: list[Sent] = field(default_factory=list)
+
+    def send(
+        self,
+        address: str,
+        method: str,
+        message: bytes,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_done: Callable[[Outcome], None],
+    ) -> Callable[[], None]:
+        assert method == PREDICT
+        self.sent.append(Sent(address, message, timeout_s, metadata, on_done))
+        return self.sent[-1].give_up
+
+
+class Fleet:
+    """A router with its clock and what it sent."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.loop = ServingLoop(self.clock)
+        self.sender = Sender()
+        self.router = Router(self.loop, self.sender, OPTIONS)
+        self.router.set_routes({"m": ("a", "b"), "none": ()})
+
+    def ask(self, model: str = "m", deadline_s: float | None = None) -> FakeCall:
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = model
+        call = FakeCall(
+            request.SerializeToString(),
+            method=PREDICT,
+            deadline_s=deadline_s,
+            metadata=(("tfs-priority", "low"),),
+        )
+        self.router.handle(call)
+        return call
+
+    def answer(self, index: int, outcome: Outcome) -> None:
+        self.sender.sent[index].done(outcome)
+        self.loop.step()
+
+    def addresses(self) -> list[str]:
+        return [each.address for each in self.sender.sent]
+
+    def learn_latency(self) -> None:
+        """Has two requests answered in 10 ms, after which a third is late."""
+        for _ in range(2):
+            self.ask()
+            self.clock.advance(0.01)
+            self.answer(-1, b"")
+        self.sender.sent.clear()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    made = Fleet()
+    yield made
+    made.loop.close()
+
+
+def test_a_request_goes_as_it_came_to_the_idlest_job(fleet: Fleet) -> None:
+    """Bytes, metadata and what is left of the deadline; fewest under way first."""
+    calls = [fleet.ask(deadline_s=fleet.clock.now() + 3) for _ in range(3)]
+    assert fleet.addresses() == ["a", "b", "a"]
+    sent = fleet.sender.sent[0]
+    assert sent.message == calls[0].message
+    assert sent.timeout_s == pytest.approx(3)
+    assert sent.metadata == (("tfs-priority", "low"),)
+    fleet.answer(1, b"second")
+    assert calls[1].reply_bytes() == b"second"
+    assert not calls[0].is_finished
+    fleet.ask()
+    assert fleet.addresses()[-1] == "b"
+
+
+@pytest.mark.parametrize("refusal", [Unavailable("draining"), NotFound("gone")])
+def test_what_a_job_could_not_take_goes_to_the_next(
+    fleet: Fleet, refusal: ServingError
+) -> None:
+    """A job that ends or gave the model up fails nobody; the last one's word counts."""
+    call = fleet.ask()
+    fleet.answer(0, refusal)
+    assert fleet.addresses() == ["a", "b"]
+    fleet.answer(1, b"here")
+    assert call.reply_bytes() == b"here"
+    assert fleet.router.traffic["m"].num_moved == 1
+    call = fleet.ask()
+    fleet.answer(2, refusal)
+    fleet.answer(3, Unavailable("here too"))
+    assert call.error().message == "here too"
+    assert fleet.router.traffic["m"].num_failed == 1
+
+
+def test_a_failure_of_the_model_s_is_the_caller_s(fleet: Fleet) -> None:
+    """What would fail anywhere is not tried elsewhere."""
+    call = fleet.ask()
+    fleet.answer(0, InvalidArgument("wrong shape"))
+    assert call.error().message == "wrong shape"
+    assert fleet.addresses() == ["a"]
+
+
+def test_a_late_request_is_sent_a_second_time_and_the_first_answer_wins(
+    fleet: Fleet,
+) -> None:
+    """The loser is given up, and what it says later changes nothing."""
+    fleet.learn_latency()
+    call = fleet.ask()
+    fleet.clock.advance(0.011)
+    fleet.loop.step()
+    assert fleet.addresses() == ["a", "b"]
+    fleet.answer(1, b"quick")
+    assert call.reply_bytes() == b"quick"
+    assert fleet.sender.sent[0].is_given_up
+    fleet.answer(0, Cancelled("given up"))
+    assert call.num_finishes == 1
+    traffic = fleet.router.traffic["m"]
+    assert (traffic.num_hedged, traffic.num_won, traffic.in_flight) == (1, 1, 0)
+
+
+def test_a_second_request_that_is_refused_leaves_the_first(fleet: Fleet) -> None:
+    """The caller hears of neither a job that drains nor of the hedge."""
+    fleet.learn_latency()
+    call = fleet.ask()
+    fleet.clock.advance(0.011)
+    fleet.loop.step()
+    fleet.answer(1, Unavailable("draining"))
+    assert not call.is_finished
+    fleet.answer(0, b"slow")
+    assert call.reply_bytes() == b"slow"
+    assert fleet.router.traffic["m"].num_won == 0
+
+
+def test_an_answer_in_time_sends_nothing_twice(fleet: Fleet) -> None:
+    """The timer goes with the request."""
+    fleet.learn_latency()
+    fleet.ask()
+    fleet.answer(0, b"")
+    fleet.clock.advance(1)
+    fleet.loop.step()
+    assert fleet.addresses() == ["a"]
+
+
+def test_who_is_gone_is_not_worked_for(fleet: Fleet) -> None:
+    """A cancelled call gives up what is under way and frees its place."""
+    fleet.learn_latency()
+    call = fleet.ask()
+    call.client_cancels()
+    assert fleet.sender.sent[0].is_given_up
+    fleet.clock.advance(1)
+    fleet.loop.step()
+    fleet.answer(0, b"too late")
+    assert fleet.addresses() == ["a"]
+    assert fleet.router.traffic["m"].in_flight == 0
+
+
+def test_what_is_not_served_is_told(fleet: Fleet) -> None:
+    """An unknown model is NOT_FOUND; one that is still to be loaded asks for patience."""
+    assert isinstance(fleet.ask("other").error(), NotFound)
+    error = fleet.ask("none").error()
+    assert isinstance(error, Unavailable)
+    assert error.retry_after_s == 1.0
+    call = FakeCall(b"\xff", method=PREDICT)
+    fleet.router.handle(call)
+    assert isinstance(call.error(), InvalidArgument)
+
+
+def test_traffic_sums_up_the_time_that_requests_take(fleet: Fleet) -> None:
+    """Two requests for a second and one for another are three; gone models are let go."""
+    fleet.ask()
+    fleet.ask()
+    fleet.clock.advance(1)
+    fleet.answer(0, b"")
+    fleet.clock.advance(1)
+    traffic = fleet.router.traffic["m"]
+    traffic.note(fleet.clock.now())
+    assert traffic.busy_s == pytest.approx(3)
+    fleet.router.set_routes({})
+    assert fleet.router.traffic == {"m": traffic}
+    fleet.answer(1, b"")
+    fleet.router.set_routes({})
+    assert not fleet.router.traffic

@@ -1,0 +1,210 @@
+"""Jobs follow the store, routers follow what jobs say, and silence is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tfs.core.errors import FailedPrecondition, Unavailable
+from tfs.hosted.controller import Controller, parse_model_config
+from tfs.hosted.fleet import Job
+from tfs.hosted.fleet_store import FleetStore
+from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2
+from tfs.testing.fake_clock import FakeClock
+
+MIB = 1 << 20
+
+
+class Jobs:
+    """Serving jobs that load at once what they are told, unless they are held."""
+
+    def __init__(self) -> None:
+        self.served: dict[str, list[str]] = {"a": [], "b": []}
+        self.started_s = {"a": 1.0, "b": 1.0}
+        self.dead: set[str] = set()
+        self.refusing: set[str] = set()
+        self.loading: set[str] = set()
+        self.told: list[tuple[str, tuple[str, ...]]] = []
+        self.forgotten: list[str] = []
+
+    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+        if address in self.dead:
+            raise Unavailable("nobody there")
+        reply = admin_service_pb2.ListModelsResponse()
+        reply.server.started_s = self.started_s[address]
+        for name in self.served[address]:
+            model = reply.models.add(name=name)
+            version = model.versions.add(version=1)
+            version.memory.resident_bytes = 40 * MIB
+            if name not in self.loading:
+                model.primary = 1
+        return reply
+
+    def apply(
+        self, address: str, config: model_server_config_pb2.ModelServerConfig
+    ) -> None:
+        if address in self.refusing:
+            raise FailedPrecondition("refused")
+        names = tuple(each.name for each in config.model_config_list.config)
+        self.told.append((address, names))
+        self.served[address] = list(names)
+
+    def forget(self, address: str) -> None:
+        self.forgotten.append(address)
+
+
+class Bench:
+    """A synchronizer over two jobs, one model on the first of them."""
+
+    def __init__(self, path: Path, *, only_routes: bool = False) -> None:
+        self.clock = FakeClock()
+        self.store = FleetStore(str(path / "fleet.db"), self.clock)
+        self.controller = Controller(self.store, lambda _: None, lambda _: 10 * MIB)
+        self.jobs = Jobs()
+        self.routes: Mapping[str, tuple[str, ...]] = {}
+        self.synchronizer = Synchronizer(
+            self.store,
+            self.controller,
+            self.jobs,
+            self._take,
+            self.clock,
+            options=SynchronizerOptions(down_after_s=10, only_routes=only_routes),
+        )
+        self.controller.add_job(Job("a", 100 * MIB))
+        self.controller.add_job(Job("b", 200 * MIB))
+        self.controller.add_model(parse_model_config('name: "m" base_path: "/m"'))
+
+    def _take(self, routes: Mapping[str, tuple[str, ...]]) -> None:
+        self.routes = routes
+
+    def look(self, after_s: float = 1.0) -> None:
+        self.clock.advance(after_s)
+        self.synchronizer.look()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_job_is_told_once_and_routed_to_when_it_answers(bench: Bench) -> None:
+    """A model that loads takes no requests; what did not change is not said again."""
+    bench.jobs.loading.add("m")
+    for _ in range(3):
+        bench.look()
+    assert bench.jobs.told == [("a", ("m",)), ("b", ())]
+    assert bench.routes == {"m": ()}
+    bench.jobs.loading.clear()
+    bench.look()
+    assert bench.routes == {"m": ("a",)}
+
+
+def test_a_process_that_is_new_is_told_again(bench: Bench) -> None:
+    """A restarted server knows nothing of what the one before was told."""
+    bench.look()
+    bench.jobs.started_s["a"], bench.jobs.served["a"] = 2.0, []
+    bench.look()
+    assert bench.jobs.told[2:] == [("a", ("m",))]
+
+
+def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
+    """Requests stop going there at once; its models move after the patience."""
+    bench.look()
+    bench.look()
+    bench.jobs.dead.add("a")
+    bench.look()
+    assert bench.routes == {"m": ()}
+    assert bench.controller.fleet().placement == {"m": ("a",)}
+    bench.look(10)
+    assert bench.controller.fleet().placement == {"m": ("b",)}
+    bench.look()
+    bench.look()
+    assert bench.routes == {"m": ("b",)}
+    bench.jobs.dead.clear()
+    bench.look()
+    assert not bench.controller.fleet().jobs["a"].is_down
+    bench.look()
+    assert bench.jobs.served == {"a": [], "b": ["m"]}
+
+
+def test_a_job_that_never_answered_is_given_the_same_patience(bench: Bench) -> None:
+    """A fleet that starts waits for its servers."""
+    bench.jobs.dead.add("a")
+    bench.look()
+    assert not bench.controller.fleet().jobs["a"].is_down
+    bench.look(10)
+    assert bench.controller.fleet().jobs["a"].is_down
+
+
+def test_what_a_job_refuses_is_tried_again(bench: Bench) -> None:
+    """The next look says it once more."""
+    bench.jobs.refusing.add("a")
+    bench.look()
+    assert bench.jobs.told == [("b", ())]
+    bench.jobs.refusing.clear()
+    bench.look()
+    assert bench.jobs.told[-1] == ("a", ("m",))
+
+
+def test_memory_is_learned_from_what_jobs_measured(bench: Bench) -> None:
+    """The estimate of 10 MiB gives way to the 40 that a version takes, and moves it."""
+    for _ in range(40):
+        bench.look()
+    assert bench.controller.fleet().models["m"].memory_bytes == 80 * MIB
+
+
+def test_a_job_that_leaves_serves_until_others_do(bench: Bench) -> None:
+    """Then it is told to serve nothing and its channel is closed: no request fails."""
+    bench.look()
+    bench.look()
+    bench.controller.remove_job("a")
+    for _ in range(3):
+        bench.look()
+        assert bench.routes["m"]
+    assert bench.routes == {"m": ("b",)}
+    bench.look()
+    assert set(bench.controller.fleet().jobs) == {"b"}
+    assert bench.jobs.served == {"a": [], "b": ["m"]}
+    assert bench.jobs.forgotten == ["a"]
+
+
+def test_a_job_that_is_forced_out_is_let_go_at_once(bench: Bench) -> None:
+    """Whatever it serves, no request goes there any more."""
+    bench.look()
+    bench.look()
+    bench.controller.remove_job("a", force=True)
+    bench.look()
+    assert bench.jobs.forgotten == ["a"]
+    assert bench.routes == {"m": ()}
+    bench.look()
+    assert bench.routes == {"m": ("b",)}
+
+
+def test_a_router_beside_the_synchronizer_tells_nothing(tmp_path: Path) -> None:
+    """Two that see different jobs would move models to and fro."""
+    bench = Bench(tmp_path, only_routes=True)
+    bench.jobs.served["b"] = ["m"]
+    bench.jobs.dead.add("a")
+    number = bench.store.read().number
+    for _ in range(40):
+        bench.look()
+    assert bench.routes == {"m": ("b",)}
+    assert not bench.jobs.told
+    assert bench.store.read().number == number
+
+
+def test_the_thread_outlives_a_store_that_cannot_be_read(bench: Bench) -> None:
+    """Routes stay as they were until it can."""
+    bench.look()
+    bench.look()
+    Path(bench.store.path).write_text("no database " * 100)
+    with pytest.raises(FailedPrecondition):
+        bench.look()
+    assert bench.routes == {"m": ("a",)}
+    bench.synchronizer.start()
+    bench.clock.block_until_sleepers(1)
+    bench.synchronizer.close()

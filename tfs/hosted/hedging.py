@@ -1,0 +1,79 @@
+"""When a request is sent a second time, to another replica: hedged backup requests.
+
+After the delay within which nineteen of twenty recent requests for the model were
+answered, and for one request in twenty at most: what is slow because everything is slow
+is not made slower. (J. Dean, "Achieving Rapid Response Times in Large Online Services",
+which section 3.1 of the paper follows.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeOptions:
+    """How requests are hedged. Immutable.
+
+    Attributes:
+        quantile: Of recent latencies, after which a second request is sent.
+        least_delay_s: The second is never sent earlier.
+        budget: Most second requests, as a share of the first ones; 0 sends none.
+        burst: How many of them may come at once after a quiet time.
+        num_recent: Latencies that are remembered of a model.
+        least_seen: Without as many, none is sent.
+
+    """
+
+    quantile: float = 0.95
+    least_delay_s: float = 0.001
+    budget: float = 0.05
+    burst: float = 10.0
+    num_recent: int = 200
+    least_seen: int = 20
+
+
+class Hedging:
+    """One model's hedging. Confined to one thread."""
+
+    def __init__(self, options: HedgeOptions) -> None:
+        self._options = options
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._allowance = 1.0 if options.budget else 0.0
+
+    def note_request(self) -> None:
+        """Counts a request, which pays for a part of a second one."""
+        options = self._options
+        self._allowance = min(self._allowance + options.budget, options.burst)
+
+    def note_latency(self, duration_s: float) -> None:
+        """Remembers how long an answer took, whichever request it was to.
+
+        What the second one made quicker counts with the delay and more, so that the
+        quantile stays where it is.
+        """
+        if len(self._recent) >= self._options.num_recent:
+            oldest = self._recent.popleft()
+            del self._sorted[bisect_left(self._sorted, oldest)]
+        self._recent.append(duration_s)
+        insort(self._sorted, duration_s)
+
+    @property
+    def delay_s(self) -> float | None:
+        """How long to wait for the first answer; None: send no second request."""
+        if not self._options.budget or len(self._sorted) < self._options.least_seen:
+            return None
+        index = min(
+            int(self._options.quantile * len(self._sorted)), len(self._sorted) - 1
+        )
+        return max(self._sorted[index], self._options.least_delay_s)
+
+    def take(self) -> bool:
+        """Tells whether a second request may be sent now; if so, it is counted."""
+        if self._allowance < 1.0:
+            return False
+        self._allowance -= 1.0
+        return True

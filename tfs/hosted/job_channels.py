@@ -1,0 +1,138 @@
+"""gRPC channels to serving jobs: for their AdminService, and for requests as they came."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from tfs.client.requests import read_error
+from tfs.core.call import Metadata
+from tfs.core.errors import BY_CODE, Code, ServingError, Unknown
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2
+
+R = TypeVar("R")
+
+Outcome = bytes | ServingError
+
+_ADMIN_TIMEOUT_S: Final = 5.0
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+
+
+class JobChannels:
+    """One channel to each job, made when first used. Thread-safe.
+
+    Args:
+        credentials: For TLS to the jobs; None speaks plain text.
+
+    """
+
+    def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._credentials = credentials
+        # Guards the dict; leaf.
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def send(
+        self,
+        address: str,
+        method: str,
+        message: bytes,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_done: Callable[[Outcome], None],
+    ) -> Callable[[], None]:
+        """Sends a request on; returns what gives it up.
+
+        ``on_done`` is called once, on a thread of grpcio, also after it was given up.
+        """
+        call = self._channel(address).unary_unary(method, None, None)
+        future: Any = call.future(
+            message, timeout=timeout_s, metadata=tuple(metadata) or None
+        )
+
+        def done(ended: Any) -> None:
+            on_done(_outcome(ended))
+
+        future.add_done_callback(done)
+        return lambda: future.cancel() and None
+
+    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+        """Asks a job what it has; see :class:`~tfs.hosted.synchronizer.JobClient`."""
+        return self._ask(
+            address,
+            "ListModels",
+            admin_service_pb2.ListModelsRequest().SerializeToString(),
+            admin_service_pb2.ListModelsResponse.FromString,
+        )
+
+    def apply(
+        self, address: str, config: model_server_config_pb2.ModelServerConfig
+    ) -> None:
+        """Tells a job what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.
+
+        A version that fails to load is no error: the job serves what it can.
+        """
+        reply = self._ask(
+            address,
+            "ApplyConfig",
+            admin_service_pb2.ApplyConfigRequest(config=config).SerializeToString(),
+            admin_service_pb2.ApplyConfigResponse.FromString,
+        )
+        if not reply.applied:
+            kind = BY_CODE.get(Code(reply.status.code), Unknown)
+            raise kind(reply.status.message)
+
+    def forget(self, address: str) -> None:
+        """Closes the channel to a job; nothing happens if there is none."""
+        with self._lock:
+            channel = self._channels.pop(address, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Closes all of them; calls under way end; idempotent."""
+        for address in list(self._channels):
+            self.forget(address)
+
+    def _ask(
+        self, address: str, method: str, message: bytes, read: Callable[[bytes], R]
+    ) -> R:
+        call: Any = self._channel(address).unary_unary(
+            f"/tfs.v1.AdminService/{method}", None, None
+        )
+        try:
+            return read(call(message, timeout=_ADMIN_TIMEOUT_S))
+        except grpc.RpcError as error:
+            raise read_error(error, address) from error
+
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = (
+                    grpc.insecure_channel(address, _OPTIONS)
+                    if self._credentials is None
+                    else grpc.secure_channel(address, self._credentials, _OPTIONS)
+                )
+                self._channels[address] = channel
+            return channel
+
+
+def _outcome(ended: Any) -> Outcome:
+    """Returns what a call came to. The future is done."""
+    try:
+        answer: bytes = ended.result()
+        return answer
+    except grpc.FutureCancelledError:
+        return BY_CODE[Code.CANCELLED]("given up")
+    except grpc.RpcError as error:
+        return read_error(error)

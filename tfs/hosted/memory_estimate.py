@@ -1,0 +1,45 @@
+"""What a model takes in memory, before it was ever loaded.
+
+The bytes of its newest version's files and a little for the code around them, twice where
+one version is loaded before the other goes. Once a job has it, what was measured there
+takes the place of this (:meth:`tfs.hosted.controller.Controller.learn`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.version_directory import payload_files, read_manifest
+
+PER_VERSION_BYTES: Final = 16 << 20
+"""Modules, activations and queues of a version: what small models were seen to take."""
+
+
+def newest_version_bytes(base_path: str) -> int:
+    """Returns what the newest version below ``base_path`` is estimated to take.
+
+    Raises:
+        FailedPrecondition: Nothing can be seen of it from here.
+
+    """
+    try:
+        versions = [int(each) for each in os.listdir(base_path) if each.isdecimal()]
+    except OSError as error:
+        raise FailedPrecondition(
+            f"{base_path} cannot be looked at from here ({error.strerror}); say what one "
+            "replica takes (--memory)"
+        ) from error
+    if not versions:
+        raise FailedPrecondition(
+            f"{base_path} holds no version yet; say what one replica takes (--memory)"
+        )
+    path = os.path.join(base_path, str(max(versions)))
+    try:
+        size = sum(each.size_bytes for each in read_manifest(path).files.values())
+    except ServingError:  # a directory without a manifest
+        size = sum(
+            os.path.getsize(os.path.join(path, each)) for each in payload_files(path)
+        )
+    return size + PER_VERSION_BYTES

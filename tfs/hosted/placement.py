@@ -1,0 +1,119 @@
+"""Which serving job has which model: bin packing by memory, moving as little as possible.
+
+A replica stays where it is while its job is up, is not to leave, and has room for it. What is missing is
+placed largest first, each on the job that has the least room left for it, so that large
+holes stay for large models; never two replicas of a model on one job. Where that leaves
+something out, everything is packed anew, and that is taken if it leaves out less: models
+move then, but none is without a place meanwhile (:mod:`~tfs.hosted.wanted_models`).
+
+("TensorFlow-Serving", section 3.1: the Controller "estimates the RAM required to serve a
+given model and selects a serving job that has enough memory capacity".)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfs.hosted.fleet import HostedModel, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where models go.
+
+    Attributes:
+        jobs: The addresses of each model's jobs, every model included.
+        shortfall: How many replicas of a model have no place, where any have none.
+
+    """
+
+    jobs: Mapping[str, tuple[str, ...]]
+    shortfall: Mapping[str, int]
+
+
+def place(
+    models: Mapping[str, HostedModel],
+    jobs: Mapping[str, Job],
+    before: Mapping[str, tuple[str, ...]],
+) -> Placement:
+    """Returns where every model goes; pure.
+
+    Args:
+        models: That are to be served, by name.
+        jobs: That there are, by address.
+        before: Where models are.
+
+    """
+    settled = _pack(models, jobs, before)
+    if not settled.shortfall:
+        return settled
+    packed = _pack(models, jobs, {})
+    fewer = sum(packed.shortfall.values()) < sum(settled.shortfall.values())
+    # Who has a place keeps one: a full fleet takes no model away for another.
+    keeps_all = all(
+        packed.jobs[name] or not settled.jobs[name] for name in settled.jobs
+    )
+    return packed if fewer and keeps_all else settled
+
+
+def free_bytes(
+    models: Mapping[str, HostedModel],
+    jobs: Mapping[str, Job],
+    placement: Mapping[str, tuple[str, ...]],
+) -> dict[str, int]:
+    """Returns what is left of each job's memory; negative where it has too much."""
+    free = {address: job.memory_bytes for address, job in jobs.items()}
+    for name, addresses in placement.items():
+        for address in addresses:
+            if address in free and name in models:
+                free[address] -= models[name].memory_bytes
+    return free
+
+
+def _pack(
+    models: Mapping[str, HostedModel],
+    jobs: Mapping[str, Job],
+    before: Mapping[str, tuple[str, ...]],
+) -> Placement:
+    largest_first = sorted(
+        models.values(), key=lambda model: (-model.memory_bytes, model.name)
+    )
+    free = {
+        address: job.memory_bytes for address, job in jobs.items() if job.takes_models
+    }
+    placed: dict[str, list[str]] = {name: [] for name in models}
+
+    def put(model: HostedModel, address: str) -> None:
+        free[address] -= model.memory_bytes
+        placed[model.name].append(address)
+
+    def has_room(model: HostedModel, address: str) -> bool:
+        return (
+            address in free
+            and address not in placed[model.name]
+            and jobs[address].partition == model.partition
+            and free[address] >= model.memory_bytes
+        )
+
+    for model in largest_first:
+        for address in before.get(model.name, ()):
+            if len(placed[model.name]) < model.num_replicas and has_room(
+                model, address
+            ):
+                put(model, address)
+    # The first replica of each before the second of any: rather one of everything.
+    most = max((model.num_replicas for model in largest_first), default=0)
+    for wanted in range(1, most + 1):
+        for model in largest_first:
+            if len(placed[model.name]) >= min(wanted, model.num_replicas):
+                continue
+            rooms = [address for address in free if has_room(model, address)]
+            if rooms:
+                put(model, min(rooms, key=lambda address: (free[address], address)))
+    shortfall = {
+        model.name: model.num_replicas - len(placed[model.name])
+        for model in largest_first
+        if len(placed[model.name]) < model.num_replicas
+    }
+    return Placement({name: tuple(at) for name, at in placed.items()}, shortfall)

@@ -1,0 +1,272 @@
+"""Sends every request to a serving job that has its model, and a late one to a second.
+
+The idlest replica first: the one with the fewest requests of ours under way. A request
+that a job could not take, because it is not reached, drains, or gave the model up a moment
+ago, goes to the next; a failure of the model's is the caller's. What is late is hedged
+(:mod:`~tfs.hosted.hedging`): the first answer wins, the other request is given up. So a
+prediction may run twice; it has no effects that would tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+from tfs.core.call import Call, Metadata
+from tfs.core.errors import Code, NotFound, ServingError, Unavailable
+from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.hosted.hedging import HedgeOptions, Hedging
+from tfs.hosted.requested_model import requested_model
+
+Outcome = bytes | ServingError
+
+_ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND})
+"""What another replica may not say: it was not computed."""
+
+_LEAST_TIMEOUT_S: Final = 0.001
+
+
+class RequestSender(Protocol):
+    """Sends requests to serving jobs. Thread-safe."""
+
+    def send(
+        self,
+        address: str,
+        method: str,
+        message: bytes,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_done: Callable[[Outcome], None],
+    ) -> Callable[[], None]:
+        """Sends one; never blocks. Returns what gives it up.
+
+        ``on_done`` is called once, on any thread, also after it was given up.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class ModelTraffic:
+    """What a router did for one model. Confined to the loop.
+
+    Attributes:
+        hedging: When a second request is sent.
+        num_requests: That came.
+        num_failed: That were answered with an error.
+        num_hedged: That were sent a second time for being late.
+        num_won: Of those, the ones that the second answered first.
+        num_moved: That went to another job because the first could not take them.
+        in_flight: Under way.
+        busy_s: Time that requests were under way, summed up until ``noted_s``.
+        noted_s: See there.
+
+    """
+
+    hedging: Hedging
+    num_requests: int = 0
+    num_failed: int = 0
+    num_hedged: int = 0
+    num_won: int = 0
+    num_moved: int = 0
+    in_flight: int = 0
+    busy_s: float = 0.0
+    noted_s: float = 0.0
+
+    def note(self, now_s: float, change: int = 0) -> None:
+        """Adds up the time since the last note; then as many more are under way."""
+        self.busy_s += self.in_flight * (now_s - self.noted_s)
+        self.noted_s = now_s
+        self.in_flight += change
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A request as it was sent to one job."""
+
+    address: str
+    give_up: Callable[[], None] = field(default=lambda: None)
+
+
+class Router:
+    """Answers the serving API by asking jobs. Confined to the serving loop.
+
+    Args:
+        loop: Its thread; times deadlines and hedges.
+        sender: Reaches the jobs.
+        options: How requests are hedged.
+
+    Attributes:
+        traffic: What was done, by model.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        sender: RequestSender,
+        options: HedgeOptions | None = None,
+    ) -> None:
+        self._loop = loop
+        self._now = loop.clock.now
+        self._sender = sender
+        self._options = options or HedgeOptions()
+        self._routes: Mapping[str, tuple[str, ...]] = {}
+        self._in_flight: dict[str, int] = {}
+        self.traffic: dict[str, ModelTraffic] = {}
+
+    @property
+    def routes(self) -> Mapping[str, tuple[str, ...]]:
+        """The addresses that answer for each model. Readable from any thread."""
+        return self._routes
+
+    def set_routes(self, routes: Mapping[str, tuple[str, ...]]) -> None:
+        """Sends later requests by ``routes``, which nobody changes any more."""
+        self._routes = routes
+        for name in [each for each in self.traffic if each not in routes]:
+            if not self.traffic[name].in_flight:
+                del self.traffic[name]
+
+    def handle(self, call: Call) -> None:
+        """Answers a call, now or later; see :class:`tfs.core.call.RpcMethod`."""
+        try:
+            name = requested_model(call.method, call.message)
+            if name not in self._routes:
+                raise NotFound(f"no model {name} is served by this fleet")
+            if not self._routes[name]:
+                raise Unavailable(
+                    f"model {name} is on no serving job yet", retry_after_s=1.0
+                )
+        except ServingError as error:
+            call.fail(error)
+            return
+        traffic = self.traffic.get(name)
+        if traffic is None:
+            traffic = self.traffic[name] = ModelTraffic(
+                Hedging(self._options), noted_s=self._now()
+            )
+        _Request(self, call, name, traffic).start()
+
+    # -- for requests -------------------------------------------------------------
+
+    def idlest(self, name: str, tried: set[str]) -> str | None:
+        """Returns the model's job with the fewest requests, of those not tried yet."""
+        left = [each for each in self._routes.get(name, ()) if each not in tried]
+        return min(left, key=lambda each: self._in_flight.get(each, 0), default=None)
+
+    def send(
+        self, attempt: _Attempt, call: Call, on_done: Callable[[Outcome], None]
+    ) -> None:
+        """Sends a call's request to a job; ``on_done`` runs on the loop, once."""
+        address = attempt.address
+        self._in_flight[address] = self._in_flight.get(address, 0) + 1
+
+        def done(outcome: Outcome) -> None:
+            left = self._in_flight[address] - 1
+            if left:
+                self._in_flight[address] = left
+            else:
+                del self._in_flight[address]
+            on_done(outcome)
+
+        deadline_s = call.deadline_s
+        timeout_s = None
+        if deadline_s is not None:
+            timeout_s = max(deadline_s - self._now(), _LEAST_TIMEOUT_S)
+        attempt.give_up = self._sender.send(
+            address,
+            call.method,
+            bytes(call.message),
+            timeout_s,
+            call.metadata,
+            lambda outcome: self._loop.post(partial(done, outcome)),
+        )
+
+    def call_at(self, when_s: float, fn: Callable[[], None]) -> Timer:
+        """Runs ``fn`` at a time."""
+        return self._loop.call_at(when_s, fn)
+
+    def now(self) -> float:
+        """Returns the time."""
+        return self._now()
+
+
+class _Request:
+    """One call on its way through jobs. Confined to the loop."""
+
+    def __init__(
+        self, router: Router, call: Call, name: str, traffic: ModelTraffic
+    ) -> None:
+        self._router = router
+        self._call = call
+        self._name = name
+        self._traffic = traffic
+        self._started_s = router.now()
+        self._tried: set[str] = set()
+        self._running: list[_Attempt] = []
+        self._timer: Timer | None = None
+        self._hedge: _Attempt | None = None
+        self._is_ended = False
+
+    def start(self) -> None:
+        """Sends the request; the call is answered when that is."""
+        self._traffic.num_requests += 1
+        self._traffic.hedging.note_request()
+        self._traffic.note(self._started_s, +1)
+        self._call.on_cancel(self._end)
+        if self._is_ended:
+            return
+        self._try_next()
+        delay_s = self._traffic.hedging.delay_s
+        if delay_s is not None and not self._is_ended:
+            self._timer = self._router.call_at(self._started_s + delay_s, self._late)
+
+    def _try_next(self) -> _Attempt | None:
+        """Sends the request to a job that has not had it; None if none is left."""
+        address = self._router.idlest(self._name, self._tried)
+        if address is None:
+            return None
+        self._tried.add(address)
+        attempt = _Attempt(address)
+        self._running.append(attempt)
+        self._router.send(attempt, self._call, partial(self._done, attempt))
+        return attempt
+
+    def _late(self) -> None:
+        if self._is_ended or not self._router.idlest(self._name, self._tried):
+            return
+        if self._traffic.hedging.take():
+            self._traffic.num_hedged += 1
+            self._hedge = self._try_next()
+
+    def _done(self, attempt: _Attempt, outcome: Outcome) -> None:
+        self._running.remove(attempt)
+        if self._is_ended:
+            return
+        if isinstance(outcome, ServingError):
+            if outcome.code in _ELSEWHERE:
+                if self._running:
+                    return  # the other request is the answer
+                if self._try_next() is not None:
+                    self._traffic.num_moved += 1
+                    return
+            self._traffic.num_failed += 1
+            self._end()
+            self._call.fail(outcome)
+            return
+        self._traffic.num_won += attempt is self._hedge
+        self._traffic.hedging.note_latency(self._router.now() - self._started_s)
+        self._end()
+        self._call.reply(outcome)
+
+    def _end(self) -> None:
+        """Gives up what is still under way; the call is answered, or its client gone."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._traffic.note(self._router.now(), -1)
+        if self._timer is not None:
+            self._timer.cancel()
+        for attempt in self._running:
+            attempt.give_up()

@@ -1,0 +1,266 @@
+"""Has serving jobs load what the store wants, and says which of them answer for what.
+
+A thread looks at the store and at every job once in a while. To a job it says the whole
+list of its models (AdminService.ApplyConfig), when that changed or the job's process is
+another one: idempotent, as aspired versions are. What it hears (ListModels) goes to routers
+as one table. A job that does not answer for ``down_after_s`` is noted in the store, so that
+its models are placed elsewhere; it comes back by itself.
+
+("TensorFlow-Serving", section 3.1: the Synchronizer "instructs serving jobs which
+models/versions to keep loaded", and "informs a Router job which models are successfully
+loaded in which serving jobs".)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from tfs.core.clock import Clock
+from tfs.core.errors import ServingError
+from tfs.core.executor import Executor, InlineExecutor
+from tfs.hosted.controller import Controller
+from tfs.hosted.fleet import Fleet
+from tfs.hosted.fleet_store import FleetStore
+from tfs.hosted.job_report import (
+    JobReport,
+    config_of,
+    measured,
+    report_of,
+    routes_of,
+)
+from tfs.hosted.wanted_models import wanted_models
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2
+
+log = logging.getLogger(__name__)
+
+_LEARN_EVERY_S: Final = 30.0
+
+
+class JobClient(Protocol):
+    """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most."""
+
+    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+        """Asks a job what it has.
+
+        Raises:
+            ServingError: It does not answer, or refuses.
+
+        """
+        ...
+
+    def apply(
+        self, address: str, config: model_server_config_pb2.ModelServerConfig
+    ) -> None:
+        """Tells a job what to serve; returns when it was taken.
+
+        Raises:
+            ServingError: It does not answer, or refuses.
+
+        """
+        ...
+
+    def forget(self, address: str) -> None:
+        """Lets go of a job that is no more one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizerOptions:
+    """How jobs are looked after. Immutable.
+
+    Attributes:
+        look_s: Seconds between two looks.
+        down_after_s: Without an answer, until others take a job's place.
+        only_routes: Whether jobs are asked and nothing is told, neither to them nor to
+            the store: for routers beside the one synchronizer that does.
+
+    """
+
+    look_s: float = 1.0
+    down_after_s: float = 10.0
+    only_routes: bool = False
+
+
+@dataclass(slots=True)
+class _JobRecord:
+    """What is known of a job. Written by one call to it at a time, of each kind."""
+
+    answered_s: float
+    report: JobReport | None = None
+    told: tuple[float, bytes] | None = None  # to which process, and what
+    problem: str = ""
+    is_asked: bool = False
+    is_told: bool = False
+
+
+RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
+"""Takes the addresses that answer for each model; a new mapping each time."""
+
+
+class Synchronizer:
+    """Keeps jobs in step with the store. All but ``start`` and ``close`` is one thread's.
+
+    Args:
+        store: What is wanted.
+        controller: Takes note of jobs that come and go, and of measured memory.
+        client: Reaches the jobs.
+        on_routes: Called after each look, on its thread.
+        clock: Times everything.
+        executor: Calls jobs; one that hangs holds no look up, nor the others while there
+            are threads left.
+        options: How often, how patient.
+
+    """
+
+    def __init__(
+        self,
+        store: FleetStore,
+        controller: Controller,
+        client: JobClient,
+        on_routes: RoutesListener,
+        clock: Clock,
+        executor: Executor | None = None,
+        options: SynchronizerOptions | None = None,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._client = client
+        self._on_routes = on_routes
+        self._clock = clock
+        self._executor = executor or InlineExecutor()
+        self._options = options or SynchronizerOptions()
+        self._jobs: dict[str, _JobRecord] = {}
+        self._learned_s = clock.now()
+        # Guards the next; notified to end the thread. Leaf.
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Looks on a thread of its own until ``close``."""
+        self._thread = threading.Thread(
+            target=self._run, name="synchronizer", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, after the look that is under way; idempotent."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def look(self) -> Fleet:
+        """Looks at the store and at what jobs said, and calls them; returns what is wanted.
+
+        Raises:
+            ServingError: The store cannot be read: jobs and routes stay as they are.
+
+        """
+        fleet = self._store.read().fleet
+        for address in [each for each in self._jobs if each not in fleet.jobs]:
+            del self._jobs[address]
+            self._client.forget(address)
+        for address in fleet.jobs:
+            record = self._jobs.setdefault(address, _JobRecord(self._clock.now()))
+            if not record.is_asked:
+                record.is_asked = True
+                self._executor.submit(partial(self._ask, address, record))
+        reports = self.reports
+        self._on_routes(routes_of(fleet, reports))
+        if self._options.only_routes:
+            return fleet
+        answering = {address: each.answering for address, each in reports.items()}
+        for address, names in wanted_models(fleet, answering).items():
+            if address in reports:
+                self._tell_if_new(address, reports[address], config_of(fleet, names))
+            if not names and fleet.jobs[address].is_leaving:
+                self._controller.drop_job(address)
+        self._note_jobs(fleet)
+        if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
+            self._learned_s = self._clock.now()
+            self._controller.learn(measured(reports))
+        return fleet
+
+    @property
+    def reports(self) -> Mapping[str, JobReport]:
+        """What the jobs that answer said last."""
+        records = [(address, each.report) for address, each in self._jobs.items()]
+        return {address: report for address, report in records if report is not None}
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.look()
+            except ServingError as error:
+                log.warning("event=fleet_not_synchronized problem=%s", error)
+            except Exception:
+                log.exception("event=synchronizer_failed")
+            with self._changed:
+                if not self._stopping:
+                    self._clock.wait(
+                        self._changed, self._clock.now() + self._options.look_s
+                    )
+                if self._stopping:
+                    return
+
+    def _ask(self, address: str, record: _JobRecord) -> None:
+        try:
+            record.report = report_of(self._client.list_models(address))
+            record.answered_s = self._clock.now()
+        except ServingError as error:
+            record.report = None
+            _note_problem(address, record, error)
+        finally:
+            record.is_asked = False
+
+    def _tell_if_new(
+        self,
+        address: str,
+        report: JobReport,
+        config: model_server_config_pb2.ModelServerConfig,
+    ) -> None:
+        record = self._jobs[address]
+        wanted = report.started_s, config.SerializeToString(deterministic=True)
+        if record.told == wanted or record.is_told:
+            return
+
+        def tell() -> None:
+            try:
+                self._client.apply(address, config)
+                record.told = wanted
+                record.problem = ""
+            except ServingError as error:
+                _note_problem(address, record, error)
+                return
+            finally:
+                record.is_told = False
+            names = [each.name for each in config.model_config_list.config]
+            log.info("event=job_told address=%s models=%s", address, ",".join(names))
+
+        record.is_told = True
+        self._executor.submit(tell)
+
+    def _note_jobs(self, fleet: Fleet) -> None:
+        """Tells the controller which jobs went down or came back."""
+        now_s = self._clock.now()
+        for address, job in fleet.jobs.items():
+            record = self._jobs[address]
+            is_silent = now_s - record.answered_s >= self._options.down_after_s
+            if job.is_down != is_silent and (is_silent or record.report is not None):
+                state = "down" if is_silent else "up"
+                log.warning("event=job_%s address=%s", state, address)
+                self._controller.note_job(address, is_down=is_silent)
+
+
+def _note_problem(address: str, record: _JobRecord, error: ServingError) -> None:
+    if record.problem != str(error):
+        log.warning("event=job_problem address=%s problem=%s", address, error)
+    record.problem = str(error)

@@ -1,0 +1,36 @@
+"""What each serving job is to have loaded right now, while models change places.
+
+Make before break: a model leaves a job only when it answers from as many others as it is
+to be on, or from all that it is placed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tfs.hosted.fleet import Fleet
+
+
+def wanted_models(
+    fleet: Fleet, answering: Mapping[str, Collection[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the models of each job, by address; pure.
+
+    Args:
+        fleet: What is wanted in the end.
+        answering: The models that answer from each job now.
+
+    """
+    wanted: dict[str, list[str]] = {address: [] for address in fleet.jobs}
+    for name in fleet.models:
+        placed = fleet.placement.get(name, ())
+        for address in placed:
+            if address in wanted:
+                wanted[address].append(name)
+        if all(name in answering.get(address, ()) for address in placed) and placed:
+            continue
+        for address in wanted:
+            # Also of a model without any place: what serves goes on serving.
+            if address not in placed and name in answering.get(address, ()):
+                wanted[address].append(name)
+    return {address: tuple(sorted(names)) for address, names in wanted.items()}
