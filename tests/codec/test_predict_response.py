@@ -127,11 +127,19 @@ def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
     """They are a part of the reply, the very object; joined it is the same message."""
     data = bytes(range(256)) * 400
     view = TensorView(FLOAT32, (1, len(data) // 4), data)
-    whole = write_predict_response("m", 1, "s", {"y": view})  # the first one is
-    parts = write_predict_reply("m", 1, "s", {"y": view})
-    assert isinstance(parts, tuple)
-    assert any(part is data for part in parts)
-    assert b"".join(parts) == whole
+    small = TensorView(FLOAT32, (1, 1), bytearray(4))
+    for outputs in ({"y": view}, {"y": view, "z": small}, {"y": view, "z": view}):
+        for _ in range(2):  # the first of its shape, and one like another before
+            parts = write_predict_reply("uncopied", 1, "s", outputs)
+            assert isinstance(parts, tuple)
+            assert sum(part is data for part in parts) == list(outputs.values()).count(
+                view
+            )
+            assert not any(isinstance(part, bytearray) for part in parts)
+            whole = write_predict_response("uncopied", 1, "s", outputs)
+            assert b"".join(parts) == whole
+            read = predict_pb2.PredictResponse.FromString(whole)
+            assert set(read.outputs) == set(outputs)
 
 
 @pytest.mark.parametrize("is_view", [False, True])

@@ -188,6 +188,22 @@ def test_a_config_that_is_refused_costs_no_patience() -> None:
     assert clock.now() - begun_s < 5  # each of its waits is longer
 
 
+def test_malloc_is_told_before_there_is_a_second_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that had a heap of its own leaves it to those that come later."""
+    begun: list[str] = []
+    monkeypatch.setattr(serve, "apply_settings", lambda: begun.append("settings"))
+
+    def start_all(num: int) -> int:
+        begun.append("threads")
+        return 0
+
+    monkeypatch.setattr(serve, "num_startable", start_all)
+    assert main(("serve", "--model_base_path=/models/x")) == 1
+    assert begun == ["settings", "threads"]
+
+
 def test_a_server_without_threads_says_which_limit_it_was(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
+    apply_settings()  # before there is a second thread, or anything large
     raise_file_limit()
     num_threads = num_startable(_NUM_THREADS)
     if num_threads < _NUM_THREADS:
@@ -85,7 +86,6 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
         )
     # A parent may have us ignore it; then we would never learn how our children ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    apply_settings()  # before there is a second thread, or anything large
     # It imports torch while this process does, rather than when the first version is
     # loaded: the first answer comes a second earlier.
     zygote = ZygoteProcess() if _loads_in_processes(options) else None

@@ -58,7 +58,7 @@ def write_predict_reply(
     """Returns the serialized reply, in parts if it is large. Thread-safe.
 
     Elements are copied once, or not at all where they are many and nobody can change
-    them: then they are a part.
+    them: then they are a part of their own.
 
     Args:
         model_name: Told back in ``model_spec``, as are the next two.
@@ -205,7 +205,7 @@ def _write(
     signature_name: str,
     outputs: Mapping[str, TensorView],
     as_tensor_content: bool,
-) -> bytes:
+) -> Reply:
     parts: list[Buffer] = []
     is_raw = True
     for name, view in outputs.items():
@@ -246,6 +246,8 @@ def _write(
             frame,
         )
     parts.append(spec)
+    if any(len(part) >= LARGE_BYTES and _is_immutable(part) for part in parts):
+        return tuple(part if _is_immutable(part) else bytes(part) for part in parts)
     return b"".join(parts)
 
 

@@ -12,7 +12,7 @@ from tfs.core.dtype import DTYPES, FLOAT32, STRING, DType
 from tfs.core.tensor_view import TensorView
 from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.runtime.guest.large_outputs import is_large, take_views
-from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, to_torch
+from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, small_view, to_torch
 
 NUM = 50_000
 
@@ -51,6 +51,17 @@ def test_what_the_model_let_go_of_is_not_copied(dtype: DType) -> None:
         assert view.data.readonly
     assert TensorView.checked(view.dtype, view.shape, view.data) == view
     assert (view.dtype, view.shape) == (dtype, (2, NUM))
+
+
+def test_what_was_too_large_for_the_short_way_out_is_not_copied() -> None:
+    """That asks for its size before numpy sees it, and torch gives it up for its own."""
+
+    def looked_at() -> torch.Tensor:
+        tensor = torch.zeros(NUM)
+        assert small_view(tensor) is None
+        return tensor
+
+    assert lies_in_the_model(looked_at)
 
 
 def test_what_the_model_kept_is_copied() -> None:

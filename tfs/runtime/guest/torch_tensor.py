@@ -118,10 +118,12 @@ def small_view(tensor: torch.Tensor) -> TensorView | None:
     if dtype is None:
         return None
     try:
+        # Before numpy sees it: what that has seen torch takes for memory that is not its
+        # own, and would have to be copied.
+        if tensor.nbytes >= LARGE_BYTES:
+            return None
         elements = tensor.numpy()
     except (RuntimeError, TypeError):  # of a device, sparse, conjugated, ...
-        return None
-    if elements.nbytes >= LARGE_BYTES:
         return None
     return TensorView(dtype, elements.shape, elements.tobytes())
 
