@@ -285,3 +285,31 @@ def test_typed_fields_are_read_by_upstreams_rule(
     tensor.tensor_shape.dim.add(size=3)
     getattr(tensor, field).extend(values)
     assert read_tensor(tensor, "x").tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "field", "value"),
+    [
+        (types_pb2.DT_FLOAT, "float_val", [1.0]),
+        (types_pb2.DT_STRING, "string_val", [b"a"]),
+        (types_pb2.DT_BFLOAT16, "half_val", []),
+    ],
+)
+def test_a_shape_of_far_more_than_was_sent_is_refused(
+    number: Any, field: str, value: list[Any]
+) -> None:
+    """Before memory is taken for it: a reply of twenty bytes cost as many gigabytes."""
+    tensor = tensor_pb2.TensorProto(dtype=number)
+    for size in (1 << 20, 1 << 12):
+        tensor.tensor_shape.dim.add(size=size)
+    getattr(tensor, field).extend(value)
+    with pytest.raises(InvalidArgument, match=r"bytes of shape .* were not sent"):
+        read_tensor(tensor, "x")
+
+
+def test_content_of_booleans_that_holds_others_is_refused() -> None:
+    """numpy would count such a byte as more than one."""
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_BOOL, tensor_content=b"\1\2")
+    tensor.tensor_shape.dim.add(size=2)
+    with pytest.raises(InvalidArgument, match="neither 0 nor 1"):
+        read_tensor(tensor, "x")

@@ -153,10 +153,18 @@ def test_integers_beyond_a_narrow_dtype_keep_their_low_bits() -> None:
     assert tensor_view_of(proto) == TensorView(INT8, (2,), struct.pack("2b", 44, 127))
 
 
-def test_booleans_in_tensor_content_become_zero_or_one() -> None:
-    """Any other byte would be undefined behaviour in what reads booleans."""
-    proto = content_proto(TensorView(BOOL, (4,), b"\0\1\2\xff"))
-    assert tensor_view_of(proto).data == b"\0\1\1\1"
+def test_booleans_in_tensor_content_are_zero_or_one() -> None:
+    """Any other byte would be undefined in what reads booleans; TensorFlow refuses it."""
+    proto = content_proto(TensorView(BOOL, (2,), b"\0\1"))
+    assert tensor_view_of(proto).data == b"\0\1"
+    for data in (b"\0\2", b"\xff\1"):
+        proto.tensor_content = data
+        with pytest.raises(InvalidArgument, match="bool holds a byte that is neither"):
+            tensor_view_of(proto)
+    typed = tensor_pb2.TensorProto.FromString(b"\x5a\x03\x02\x80\x01")  # 2 and 128
+    typed.dtype = types_pb2.DT_BOOL
+    typed.tensor_shape.dim.add(size=2)
+    assert tensor_view_of(typed).data == b"\1\1"
 
 
 @pytest.mark.parametrize("dtype", [0, 11, 20, 21, 27, 29, 101, 4711])

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfs.client.narrow_floats import NARROW_FLOATS, decode, encode
 from tfs.client.results import Array
-from tfs.codec.tensor import split_strings
+from tfs.codec.tensor import are_bools, split_strings
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
 
@@ -37,6 +37,10 @@ _NARROW: Final = {
 }
 """Types for which numpy needs the package ml_dtypes."""
 _WIRE_BY_NAME: Final = {name: number for number, name in _NARROW.items()}
+
+_MOST_FILLED_BYTES: Final = 64 << 20
+"""Most bytes of elements that were not sent. Servers send all of them; a shape alone
+must not make a client take gigabytes."""
 
 _UINT64_ONLY: Final = 2.0**63
 """Numbers from here on do not fit into int64."""
@@ -132,7 +136,8 @@ def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
     bfloat16 and float8, which numpy does not have, come as the same numbers in float32.
 
     Raises:
-        InvalidArgument: A dtype numpy does not have, a shape or contents that do not fit.
+        InvalidArgument: A dtype numpy does not have, a shape or contents that do not fit,
+            or a shape of far more elements than were sent.
 
     """
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
@@ -149,8 +154,9 @@ def _read_shaped(
 ) -> Array:
     size = math.prod(shape)
     if tensor.dtype == types_pb2.DT_STRING:
-        strings = np.empty(size, dtype=object)
         given = _strings(tensor, size, name)
+        _check_filled((size - len(given)) * 8, shape, name)
+        strings = np.empty(size, dtype=object)
         strings[: len(given)] = given
         strings[len(given) :] = given[-1] if given else b""
         return strings.reshape(shape)
@@ -200,12 +206,24 @@ def _elements(
     if tensor.tensor_content:
         if len(tensor.tensor_content) != size * dtype.itemsize:
             raise InvalidArgument(f"output {name!r}: content does not fit {shape}")
+        if dtype.kind == "b" and not are_bools(tensor.tensor_content):
+            raise InvalidArgument(
+                f"output {name!r}: content holds a byte that is neither 0 nor 1"
+            )
         return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
     flat = np.array(values, dtype=dtype)[:size]
     if flat.size < size:
+        _check_filled((size - flat.size) * dtype.itemsize, shape, name)
         last = flat[-1] if flat.size else dtype.type(0)
         flat = np.concatenate([flat, np.full(size - flat.size, last, dtype=dtype)])
     return flat.reshape(shape)
+
+
+def _check_filled(num_bytes: int, shape: tuple[int, ...], name: str) -> None:
+    if num_bytes > _MOST_FILLED_BYTES:
+        raise InvalidArgument(
+            f"output {name!r}: {num_bytes} bytes of shape {shape} were not sent"
+        )
 
 
 def converted(value: object, dtype: str, name: str) -> Array:

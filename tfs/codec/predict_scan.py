@@ -20,9 +20,9 @@ from tfs.codec.tensor import (
     MANY_STRINGS,
     MAX_DIMENSIONS,
     STRING_BYTES,
+    are_bools,
     check_empty,
     check_strings,
-    clean_bools,
     count_elements,
     fill_elements,
     fill_strings,
@@ -267,7 +267,9 @@ def _scan_tensor(
         if end - start != num_elements * dtype.item_bytes:
             raise _UnusualError
         if dtype is BOOL:
-            return TensorView(dtype, shape, clean_bools(whole[start:end]))
+            if not are_bools(whole[start:end]):
+                raise _UnusualError
+            return TensorView(dtype, shape, whole[start:end])
         gaps.append((start, end, name, dtype, shape))
         return TensorView(dtype, shape, whole[start:end])
     if tag >= 0 and tag != _TAG_BY_NUMBER[number]:

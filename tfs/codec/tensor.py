@@ -130,7 +130,8 @@ def of_content(
     """Returns the view of a tensor with a ``tensor_content``, borrowed if it can be.
 
     Raises:
-        InvalidArgument: The content's length does not fit.
+        InvalidArgument: The content's length does not fit, or it is of booleans and
+            holds something else.
 
     """
     dtype = kind.dtype
@@ -141,18 +142,20 @@ def of_content(
             f"tensor_content has {len(content)} bytes, {dtype} {list(shape)} takes "
             f"{num_elements * dtype.item_bytes}"
         )
-    return TensorView(dtype, shape, clean_bools(content) if dtype is BOOL else content)
+    if dtype is BOOL and not are_bools(content):
+        raise InvalidArgument(
+            "tensor_content of bool holds a byte that is neither 0 nor 1"
+        )
+    return TensorView(dtype, shape, content)
 
 
-def clean_bools(data: Buffer) -> Buffer:
-    """Returns ``data`` with every byte that is neither 0 nor 1 made 1.
+def are_bools(data: Buffer) -> bool:
+    """Whether every byte is 0 or 1: what reads booleans is undefined on others.
 
-    What reads booleans is undefined on other bytes.
+    As content such bytes are refused, as by TensorFlow 2.21: they are something else,
+    sent as booleans. In a typed field they are varints, of which all but 0 are true.
     """
-    plain = bytes(data)
-    if not plain.translate(None, b"\0\1"):
-        return data
-    return plain.translate(_TO_BOOL)
+    return not bytes(data).translate(None, b"\0\1")
 
 
 def fill_elements(
@@ -223,7 +226,7 @@ def _unpack_portion(kind: WireType, packed: bytes) -> Buffer:
         return _typed_payload(tensor_pb2.TensorProto.FromString(field), kind)
     # One byte each.
     if dtype is BOOL:
-        return clean_bools(packed)
+        return _as_bools(packed)
     item_bytes = dtype.item_bytes
     return packed if item_bytes == 1 else _widened(packed, item_bytes)
 
@@ -240,7 +243,7 @@ def typed_field(kind: WireType, data: Buffer | tuple[bytes, ...]) -> bytes:
     item_bytes = kind.dtype.item_bytes
     low = bytes(data[::item_bytes])
     if kind.dtype is BOOL:
-        packed = bytes(clean_bools(low))
+        packed = _as_bools(low)
     elif low.isascii() and (item_bytes == 1 or _widened(low, item_bytes) == data):
         packed = low
     else:
@@ -376,6 +379,10 @@ def split_strings(content: Buffer, num_elements: int) -> tuple[bytes, ...]:
         strings.append(content[index : index + size])
         index += size
     return tuple(strings)
+
+
+def _as_bools(data: bytes) -> bytes:
+    return data if are_bools(data) else data.translate(_TO_BOOL)
 
 
 def _widened(low: bytes, item_bytes: int) -> bytearray:
