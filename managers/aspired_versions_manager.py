@@ -357,14 +357,18 @@ class AspiredVersionsManager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing loads, unloads or waits to: a time for measuring models."""
-        return not (
-            len(self._actions)
-            or self._basic.num_running_loads  # also what is only asked what it takes
-            or self._basic.num_executing
-            or self._basic.num_deferred
-            or self.has_mail
-        )
+        """Whether nothing loads, unloads or waits to: a time for measuring models.
+
+        Waits for a step that runs: what that moves on is nowhere for a moment.
+        """
+        with self._stepping:
+            return not (
+                len(self._actions)
+                or self._basic.num_running  # also what is only asked what it takes
+                or self._basic.num_executing
+                or self._basic.num_deferred
+                or self.has_mail
+            )
 
     @property
     def is_closing(self) -> bool:

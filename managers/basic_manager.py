@@ -319,6 +319,14 @@ class BasicManager:
         return self._admission.num_executing
 
     @property
+    def num_running(self) -> int:
+        """Functions that either pool was given, has not ended and waits for.
+
+        They are more than what executes: an unload that is over has still to be told.
+        """
+        return self._load_pool.num_running + self._unload_pool.num_running
+
+    @property
     def num_running_loads(self) -> int:
         """Functions that the load pool was given, has not ended and waits for."""
         return self._loads.num_running

@@ -33,7 +33,7 @@ from tfs.core.manager import acquire_as, available_as
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
-from tfs.core.servable_state import ManagerState
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.testing.fake_loader import FakeLoader, FakeServable
 from tfs.testing.sequencer import Sequencer
 
@@ -819,6 +819,57 @@ def test_waiting_loads_and_idleness_are_told() -> None:
     sequencer.open("load")
     env.settle()
     assert env.manager.num_waiting_loads == 0
+    assert env.manager.is_idle
+    assert env.close()
+
+
+def test_what_a_step_moves_on_is_not_idle() -> None:
+    """Also while it is nowhere: taken in, and not begun."""
+    sequencer = Sequencer()
+
+    def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
+        sequencer.reach("decision")
+        return availability_preserving(versions)
+
+    env = Environment(
+        POOLS[-1], options=AspiredVersionsManagerOptions(transition_policy=policy)
+    )
+    env.aspire("M", env.loader("M", 1, on_load=lambda: sequencer.reach("load")))
+    told: list[bool] = []
+    stepping = threading.Thread(target=env.manager.step)
+    asking = threading.Thread(target=lambda: told.append(env.manager.is_idle))
+    stepping.start()
+    sequencer.wait_reached("decision")
+    asking.start()
+    asking.join(0.05)  # a wrong answer comes at once
+    sequencer.open("decision")
+    stepping.join(30)
+    asking.join(30)
+    assert told == [False]
+    sequencer.open("load")
+    env.settle()
+    assert env.manager.is_idle
+    assert env.close()
+
+
+def test_an_unload_that_was_not_told_is_not_idle() -> None:
+    """What waits for it, for its memory as well, has yet to hear of it."""
+    env = Environment(POOLS[-1])
+    sequencer = Sequencer()
+    env.aspire("M", 1)
+    env.settle()
+
+    def hear(state: ServableState) -> None:
+        if state.manager_state is END:
+            sequencer.reach("end")
+
+    env.monitor.listen(lambda event: hear(event.event))
+    env.aspire("M")
+    env.manager.step()
+    sequencer.wait_reached("end")
+    assert not env.manager.is_idle
+    sequencer.open("end")
+    env.settle()
     assert env.manager.is_idle
     assert env.close()
 
