@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.runtime.answers import ask
+from tests.runtime.answers import WAIT_S, ask
 from tests.runtime.meddlers import LEAVES_NOTHING, LEAVES_SOMETHING, Meddler
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
@@ -103,11 +103,20 @@ class Versions:
         return interpreter
 
 
-@pytest.fixture
-def versions(
-    host: ProcessHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Versions]:
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares come at once, and nothing ends because the machine is busy.
+
+    Who cleans up runs when nobody else wants to: beside eight others, five seconds can
+    pass before it does.
+    """
     monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
+    monkeypatch.setattr(parked_workers, "_CLEANING_S", WAIT_S)
+    monkeypatch.setattr(parked_workers, "_AGE_S", 10 * WAIT_S)
+
+
+@pytest.fixture
+def versions(host: ProcessHost, tmp_path: Path) -> Iterator[Versions]:
     versions = Versions(host, tmp_path)
     yield versions
     versions.close()
@@ -433,11 +442,8 @@ def test_a_worker_that_dies_over_its_model_is_followed_by_the_parked_one(
     assert values(ask(model, X).outputs()["y"]) == [[2, 4]]
 
 
-def test_a_parked_worker_outlives_its_zygote(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_parked_worker_outlives_its_zygote(tmp_path: Path) -> None:
     """The next version needs no fork, and so nobody who could make one."""
-    monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
     with process_host() as host:
         versions = Versions(host, tmp_path)
         pid = versions.come_and_go()
@@ -452,10 +458,9 @@ def test_a_parked_worker_outlives_its_zygote(
 
 
 def test_nothing_is_left_when_the_backend_closes(
-    host: ProcessHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    host: ProcessHost, tmp_path: Path
 ) -> None:
     """A parked worker ends with the backend that made it."""
-    monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
     before = set(psutil.Process().children(recursive=True))
     backend = ProcessBackend(host.loop, ProcessOptions(keeps_spare=True))
     source = replace(package(tmp_path, Meddler(), SIGNATURES), code_digest="code")
