@@ -188,9 +188,9 @@ def test_a_bad_value_is_told_what_would_be_good(word: str, expected: str) -> Non
 def test_a_flag_without_meaning_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     """Flags that mean nothing here are accepted with one line for all of them."""
     with caplog.at_level(logging.WARNING):
-        read(MODEL, "--rest_api_port=8501", "--enable_profiler")
+        read(MODEL, "--rest_api_num_threads=2", "--enable_profiler")
     assert [record.getMessage() for record in caplog.records] == [
-        "event=flags_without_meaning ignored=enable_profiler,rest_api_port"
+        "event=flags_without_meaning ignored=enable_profiler,rest_api_num_threads"
     ]
 
 

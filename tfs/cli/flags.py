@@ -366,6 +366,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "which server there it is, for the same; -1 is none in particular",
     ),
     Flag(
+        "monitoring_config_file",
+        "monitoring_config_file",
+        str,
+        "text MonitoringConfig: a page for Prometheus on --rest_api_port",
+    ),
+    Flag(
+        "rest_api_port",
+        "rest_api_port",
+        int,
+        "HTTP port of that page alone (there is no REST API); 0 opens none (default 0)",
+    ),
+    Flag(
         "admin_socket_path",
         "admin_socket_path",
         _socket_path,
@@ -392,7 +404,6 @@ NOT_BUILT: Final[dict[str, str]] = {
 
 WITHOUT_MEANING: Final = frozenset(
     {
-        "rest_api_port",
         "rest_api_num_threads",
         "rest_api_timeout_in_ms",
         "rest_api_enable_cors_support",
@@ -413,8 +424,6 @@ WITHOUT_MEANING: Final = frozenset(
         "mixed_precision",
         "skip_initialize_tpu",
         "enable_grpc_healthcheck_service",
-        # No exporter yet: `tfs status --stats` shows the numbers.
-        "monitoring_config_file",
         # Platforms are told by content, batching by its own flags and files.
         "platform_config_file",
         # A version's batching_params.pbtxt always counts; the health service is on.

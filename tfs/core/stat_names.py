@@ -126,3 +126,28 @@ LATENCY_BOUNDS_S: Final = exponential_bounds(50e-6, 2.0, 20)
 
 WARMUP_BOUNDS_S: Final = exponential_bounds(1e-3, 2.0, 20)
 """1 ms, 2 ms, ... 524 s."""
+
+ONLY_GROW: Final = frozenset(
+    {
+        REQUESTS,
+        REQUEST_EXAMPLES,
+        REQUESTS_REFUSED,
+        SLOW_DECODES,
+        SLOW_DECODES_SKIPPED,
+        RPC_CONNECTION_EVENTS,
+        RPC_CALL_EVENTS,
+        RPC_HEADS,
+        RPC_SLOW_ROUNDS,
+        RPC_LATE_FINISHES,
+        LOG_RECORDS,
+        LOG_DROPPED,
+        BATCHES,
+        BATCH_TASKS,
+        BATCH_PADDING_ROWS,
+        BYPASS_TASKS,
+        BYPASS_ROWS,
+        BYPASS_CALLS,
+    }
+)
+"""Counters, and the gauges that read a count somebody else keeps: what an exporter calls a
+counter. The other gauges say how something is now."""

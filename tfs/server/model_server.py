@@ -58,6 +58,8 @@ from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
 from tfs.server.memory.spare_memory import SpareMemory
+from tfs.server.metrics.http_door import HttpDoor
+from tfs.server.metrics.metrics_door import metrics_door
 from tfs.server.model_fleet import ModelFleet
 from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
 from tfs.server.model_sources import SourceParts
@@ -184,6 +186,7 @@ class ModelServer:
             lambda: self._gate.is_entered,
             lambda: self._manager.disturbs_nobody,
         )
+        self._metrics: HttpDoor | None = None
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
         self._draining = False
@@ -195,7 +198,7 @@ class ModelServer:
         Raises:
             Unavailable: A port is taken; nothing is open and nothing loads.
             InvalidArgument: The config names a platform that is not there, or the
-                certificates cannot be used.
+                certificates, or the file for monitoring, cannot be used.
 
         """
         # First of all: what fails below is closed by way of the loop.
@@ -225,6 +228,11 @@ class ModelServer:
                 access=AdminAccess(self._options.admin_from),
             ),
         )
+        self._metrics = metrics_door(
+            self._options, self.stats, self.core, self.is_ready, self._clock.wall_s()
+        )
+        if self._metrics is not None:
+            log.info("event=metrics_page address=%s", self._metrics.start())
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
         if self._options.model_repository:
@@ -258,6 +266,8 @@ class ModelServer:
         self._closed = True
         self._let_load()
         self._transport.close()
+        if self._metrics is not None:
+            self._metrics.close()
         self._decoders.close(deadline_s)
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")

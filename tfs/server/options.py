@@ -23,6 +23,7 @@ MIN_RECEIVE_BYTES: Final = 1 << 20
 _ANY: Final = math.inf
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "port": (0, 65_535),
+    "rest_api_port": (0, 65_535),
     "max_message_bytes": (1, 2**31 - 1),
     "max_receive_bytes": (MIN_RECEIVE_BYTES, _ANY),
     "loop_spin_us": (0, 1000),
@@ -153,6 +154,9 @@ class ServerOptions:
         request_log_max_bytes: What the files of each may take together; 0 is no bound.
         request_log_dc: The data centre of this server, for ``per_task_sampling_configs``.
         request_log_task_index: Which server there it is; -1 is none in particular.
+        monitoring_config_file: Text ``MonitoringConfig``: whether there is a page of
+            metrics, and its path; "" is none.
+        rest_api_port: HTTP port of that page, on ``grpc_host``; 0 opens none.
         admin_socket_path: Absolute path of a Unix socket (mode 0600) for operating
             the server alone; "" is none.
         admin_from: From where other sockets let callers operate the server.
@@ -212,6 +216,8 @@ class ServerOptions:
     request_log_max_bytes: int = 0
     request_log_dc: str = ""
     request_log_task_index: int = -1
+    monitoring_config_file: str = ""
+    rest_api_port: int = 0
     admin_socket_path: str = ""
     admin_from: frozenset[AdminFrom] = DEFAULT_ADMIN_FROM
     allow_model_code: bool = True

@@ -1,0 +1,40 @@
+"""A real server's page of metrics."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+from tests.e2e.serving import PATIENCE_S, Serving, config_text, free_port
+from tfs.client import Client
+
+
+def test_prometheus_reads_what_clients_did(scale: Path, tmp_path: Path) -> None:
+    """Upstream's flags, upstream's place, upstream's names beside ours."""
+    config = tmp_path / "models"
+    config.write_text(config_text("scale", scale))
+    monitoring = tmp_path / "monitoring"
+    monitoring.write_text("prometheus_config { enable: true }")
+    port = free_port()
+    flags = (
+        f"--model_config_file={config}",
+        f"--monitoring_config_file={monitoring}",
+        f"--rest_api_port={port}",
+    )
+    with Serving(*flags) as serving:
+        serving.wait_for("scale/2.*available|available.*scale/2")
+        with Client(serving.address, timeout_s=PATIENCE_S) as client:
+            for _ in range(3):
+                client.predict("scale", {"x": np.ones((1, 2), np.float32)})
+        url = f"http://127.0.0.1:{port}/monitoring/prometheus/metrics"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
+            text = reply.read().decode()
+        assert (
+            ':tensorflow:serving:request_count{model_name="scale",status="OK"} 3'
+            in text
+        )
+        assert 'tfs_model_primary_version{model="scale"} 2' in text
+        assert "tfs_ready 1" in text
+        assert serving.stop() == 0

@@ -1,0 +1,51 @@
+"""Prometheus' text format."""
+
+from __future__ import annotations
+
+import math
+
+from tfs.core.stats import HistogramSnapshot
+from tfs.server.metrics.exposition import Exposition
+
+
+def test_a_family_is_whole_and_typed_once() -> None:
+    """Samples of one name stand together, whenever they were added."""
+    page = Exposition()
+    page.add("a", "counter", (("m", "x"),), 1)
+    page.add("b", "gauge", (), 2.5)
+    page.add("a", "counter", (("m", "y"),), 3e6)
+    assert list(page.lines()) == [
+        "# TYPE a counter",
+        'a{m="x"} 1',
+        'a{m="y"} 3000000',
+        "# TYPE b gauge",
+        "b 2.5",
+    ]
+
+
+def test_histograms_add_up_and_end_at_infinity() -> None:
+    """Buckets are cumulative, in the unit that is asked for; the last has all."""
+    page = Exposition()
+    found = HistogramSnapshot((0.001, 0.5), (2, 3, 1), 7.25)
+    page.add_histogram("h_us", (("m", "x"),), found, 1e6)
+    assert list(page.lines()) == [
+        "# TYPE h_us histogram",
+        'h_us_bucket{m="x",le="1000"} 2',
+        'h_us_bucket{m="x",le="500000"} 5',
+        'h_us_bucket{m="x",le="+Inf"} 6',
+        'h_us_sum{m="x"} 7250000',
+        'h_us_count{m="x"} 6',
+    ]
+
+
+def test_what_would_break_a_line_is_escaped() -> None:
+    """Names of models may hold anything; numbers may be none."""
+    page = Exposition()
+    page.add("a", "gauge", (("m", 'q"b\\n\nl'),), math.nan)
+    page.add("a", "gauge", (), math.inf)
+    page.add("a", "gauge", (), -math.inf)
+    assert list(page.lines())[1:] == [
+        'a{m="q\\"b\\\\n\\nl"} NaN',
+        "a +Inf",
+        "a -Inf",
+    ]

@@ -1,0 +1,88 @@
+"""The HTTP door of monitoring: pages to whoever asks, and nothing else."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tfs.core.errors import Unavailable
+from tfs.server.metrics.http_door import HttpDoor
+
+PATIENCE_S = 20.0
+
+
+def fail() -> str:
+    raise ValueError("meant to fail")
+
+
+@pytest.fixture
+def door() -> Iterator[HttpDoor]:
+    made = HttpDoor(
+        "127.0.0.1",
+        0,
+        {"/metrics": lambda: "a 1\n", "/broken": fail},
+        "text/plain; version=0.0.4",
+        num_readers=1,
+        timeout_s=0.2,
+    )
+    yield made
+    made.close()
+
+
+def ask(address: str, path: str, method: str = "GET") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        kind = reply.getheader("Content-Type") or ""
+        return reply.status, kind, reply.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_page_is_written_for_everybody_who_asks(door: HttpDoor) -> None:
+    """With its type; a query changes nothing, HEAD has no body."""
+    address = door.start()
+    kind = "text/plain; version=0.0.4"
+    assert ask(address, "/metrics") == (200, kind, "a 1\n")
+    assert ask(address, "/metrics?x=1") == (200, kind, "a 1\n")
+    assert ask(address, "/metrics", "HEAD") == (200, kind, "")
+
+
+def test_what_is_no_page_is_told(door: HttpDoor) -> None:
+    """Predictions over REST among it; a page that fails says where to look."""
+    address = door.start()
+    status, _, text = ask(address, "/v1/models/m")
+    assert (status, "/metrics" in text) == (404, True)
+    assert ask(address, "/v1/models/m:predict", "POST")[0] == 501
+    status, _, text = ask(address, "/broken")
+    assert (status, "see the log" in text) == (500, True)
+
+
+def test_silent_readers_keep_nobody_out(door: HttpDoor) -> None:
+    """They are cut off, and the next one that waits is answered."""
+    address = door.start()
+    host, port = address.split(":")
+    silent = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in "ab"]
+    try:
+        assert ask(address, "/metrics")[0] == 200
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_a_port_that_is_taken_is_named(door: HttpDoor) -> None:
+    """As ports of gRPC are; a door is closed any number of times."""
+    address = door.start()
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(Unavailable, match=f"{port}.*rest_api_port"):
+        HttpDoor("127.0.0.1", port, {}, "").start()
+    with pytest.raises(Unavailable):
+        HttpDoor("no.such.host.invalid", 0, {}, "").start()
+    door.close()
+    door.close()
+    with pytest.raises(OSError, match="refused"):
+        ask(address, "/metrics")

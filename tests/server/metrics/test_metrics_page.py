@@ -1,0 +1,129 @@
+"""The page of a server's metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.core import stat_names
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import Code, NotFound
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.stats import Stats
+from tfs.handlers.request_stats import RequestStats
+from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
+
+
+class Bench:
+    """A page over two models, one of which failed to load."""
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        m = ServableState(ServableId("m", 2), ManagerState.AVAILABLE)
+        bad = ServableState(
+            ServableId("bad", 1), ManagerState.END, error=NotFound("no file")
+        )
+        self.models = {"m": ServedModel([m], 2), "bad": ServedModel([bad], None)}
+        self.page = MetricsPage(self.stats, lambda: self.models, lambda: True, 1e9)
+
+    def requests(self, version: str, num: int, model: str = "m") -> RequestStats:
+        made = RequestStats(
+            self.stats, MonotonicClock(), "Predict", model, version, "default"
+        )
+        made.end_all(Code.OK, MonotonicClock.now(), num)
+        return made
+
+    def value(self, sample: str) -> float | None:
+        for line in self.page.text().splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == sample:
+                return float(value)
+        return None
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_models_and_the_server_say_how_they_stand(bench: Bench) -> None:
+    """What is available, what failed, and whether requests should come."""
+    assert bench.value('tfs_model_available{model="m"}') == 1
+    assert bench.value('tfs_model_available{model="bad"}') == 0
+    assert bench.value('tfs_model_primary_version{model="m"}') == 2
+    state = 'tfs_model_version_state{model="bad",version="1",state="FAILED"}'
+    assert bench.value(state) == 1
+    assert bench.value("tfs_ready") == 1
+    assert bench.value("process_start_time_seconds") == 1e9
+    assert (bench.value("process_resident_memory_bytes") or 0) > 1e6
+
+
+def test_counts_are_totals_and_seconds_are_written_out(bench: Bench) -> None:
+    """Each of ours by its own name, as Prometheus spells units."""
+    bench.requests("2", 3)
+    bench.stats.counter(stat_names.SLOW_DECODES).add(4)
+    bench.stats.gauge(stat_names.RPC_STREAMS, lambda: 5.0)
+    labels = '{method="Predict",model="m",signature="default",status="OK",version="2"}'
+    assert bench.value(f"tfs_requests_total{labels}") == 3
+    assert bench.value("tfs_slow_decodes_total") == 4
+    assert bench.value("tfs_rpc_streams") == 5
+    assert "# TYPE tfs_request_latency_seconds histogram" in bench.page.text()
+
+
+def test_upstream_s_names_never_fall_when_a_version_goes(bench: Bench) -> None:
+    """A number that falls is taken for a restart, and would count twice."""
+    name = ':tensorflow:serving:request_count{model_name="m",status="OK"}'
+    latency = (
+        ':tensorflow:serving:request_latency_count{model_name="m",API="Predict",'
+        'entrypoint="GRPC"}'
+    )
+    old = bench.requests("1", 900)
+    bench.requests("2", 100)
+    assert bench.value(name) == 1000
+    old.forget()
+    assert bench.value(name) == 1000
+    bench.requests("3", 1)
+    assert bench.value(name) == 1001
+    assert bench.value(latency) == 1001
+    del bench.models["m"]
+    assert bench.value(name) is None
+
+
+def test_a_version_that_comes_back_counts_on(bench: Bench) -> None:
+    """Its counters begin at nothing; what was seen of them before is not lost."""
+    name = ':tensorflow:serving:request_count{model_name="m",status="OK"}'
+    first = bench.requests("1", 900)
+    assert bench.value(name) == 900
+    first.forget()
+    bench.requests("1", 5)
+    assert bench.value(name) == 905
+    bench.requests("1", 1)
+    assert bench.value(name) == 906
+
+
+def test_every_stat_is_a_count_or_says_how_something_is() -> None:
+    """A new name has to be decided about: what its first word is, and this list."""
+    named = {
+        value
+        for name, value in vars(stat_names).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    assert named >= stat_names.ONLY_GROW
+    now = {
+        stat_names.REQUESTS_IN_FLIGHT,
+        stat_names.SLOW_DECODES_QUEUED,
+        stat_names.RPC_CONNECTIONS,
+        stat_names.RPC_STREAMS,
+        stat_names.RPC_RECEIVE_BYTES,
+        stat_names.BATCH_WAITING_ROWS,
+    }
+    histograms = {
+        stat_names.REQUEST_LATENCY_S,
+        stat_names.WARMUP_LATENCY_S,
+        stat_names.BATCH_ROWS,
+        stat_names.BATCH_FILL,
+        stat_names.BATCH_WAIT_S,
+        stat_names.BATCH_EXECUTION_S,
+        stat_names.BATCH_DEPTH_TASKS,
+    }
+    assert named == stat_names.ONLY_GROW | now | histograms

@@ -1,0 +1,69 @@
+"""Prometheus' text format, version 0.0.4: families of samples as lines. Pure.
+
+Names are given as they stand in the text. Families come in the order of their first
+sample, and each is whole, as the format wants it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from tfs.core.stats import HistogramSnapshot, Labels
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Exposition:
+    """A page in the making. Confined to one thread."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, tuple[Kind, list[str]]] = {}
+
+    def add(self, name: str, kind: Kind, labels: Labels, value: float) -> None:
+        """Adds one sample."""
+        self._lines(name, kind).append(f"{name}{_braced(labels)} {_number(value)}")
+
+    def add_histogram(
+        self, name: str, labels: Labels, found: HistogramSnapshot, scale: float = 1.0
+    ) -> None:
+        """Adds a histogram; ``scale`` brings its values to the unit of the name."""
+        lines = self._lines(name, "histogram")
+        seen = 0
+        for bound, count in zip((*found.bounds, math.inf), found.counts, strict=True):
+            seen += count
+            limit = (*labels, ("le", _number(bound * scale)))
+            lines.append(f"{name}_bucket{_braced(limit)} {seen}")
+        lines.append(f"{name}_sum{_braced(labels)} {_number(found.total * scale)}")
+        lines.append(f"{name}_count{_braced(labels)} {seen}")
+
+    def lines(self) -> Iterator[str]:
+        """Yields the page, line by line, without their ends."""
+        for name, (kind, lines) in self._families.items():
+            yield f"# TYPE {name} {kind}"
+            yield from lines
+
+    def _lines(self, name: str, kind: Kind) -> list[str]:
+        return self._families.setdefault(name, (kind, []))[1]
+
+
+def _braced(labels: Sequence[tuple[str, str]]) -> str:
+    if not labels:
+        return ""
+    inner = ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in labels)
+    return f"{{{inner}}}"
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if math.isnan(value):
+        return "NaN"
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(round(value, 9))

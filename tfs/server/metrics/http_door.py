@@ -1,0 +1,157 @@
+"""A plain HTTP door for pages that monitoring reads. It answers GET and HEAD, nothing else.
+
+Not for requests of clients: each page is written by a thread of its own, at most as many as
+``num_readers`` at once, and a reader that is silent for ``timeout_s`` is cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+from tfs.core.errors import Unavailable
+from tfs.core.thread_priority import run_anywhere
+
+log = logging.getLogger(__name__)
+
+Page = Callable[[], str]
+"""Writes a page; may take milliseconds, never blocks for long."""
+
+
+class HttpDoor:
+    """Serves pages on a TCP port until closed. ``start`` and ``close`` are one thread's.
+
+    Args:
+        host: Address or name to listen on.
+        port: The port; 0 picks a free one.
+        pages: What is to be had, by path.
+        content_type: Of all of them.
+        num_readers: Connections at once; more wait to be accepted.
+        timeout_s: How long a reader may be silent.
+
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        pages: Mapping[str, Page],
+        content_type: str,
+        *,
+        num_readers: int = 4,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._address = host, port
+        self._handler = _handler(pages, content_type, timeout_s)
+        self._num_readers = num_readers
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> str:
+        """Opens the port; returns where it is, "HOST:PORT".
+
+        Raises:
+            Unavailable: It cannot be opened.
+
+        """
+        host, port = self._address
+        try:
+            family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._server = _Server(family, self._address, self._handler)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen for HTTP on {host}:{port} (--rest_api_port): "
+                f"{error.strerror}"
+            ) from error
+        self._server.readers = threading.BoundedSemaphore(self._num_readers)
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+        return f"{host}:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Closes the port; readers under way are left to their end; idempotent."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server = None
+
+    def _run(self) -> None:
+        run_anywhere()
+        assert self._server is not None
+        self._server.serve_forever(poll_interval=0.5)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    readers: threading.BoundedSemaphore
+
+    def __init__(
+        self,
+        family: int,
+        address: tuple[str, int],
+        handler: type[BaseHTTPRequestHandler],
+    ) -> None:
+        self.address_family = family
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.readers.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.readers.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("event=metrics_reader_failed peer=%s", client_address)
+
+
+def _handler(
+    pages: Mapping[str, Page], content_type: str, timeout_s: float
+) -> type[BaseHTTPRequestHandler]:
+    """Returns a class of handlers, which is what the standard library takes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout: ClassVar[float] = timeout_s
+        server_version = "tfs"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            """Answers with the page, or says which there are."""
+            page = pages.get(self.path.partition("?")[0])
+            if page is None:
+                self._answer(404, f"no such page; there is {', '.join(pages)}\n")
+                return
+            try:
+                text = page()
+            except Exception:
+                log.exception("event=metrics_failed path=%s", self.path)
+                self._answer(500, "the page cannot be written; see the log\n")
+                return
+            self._answer(200, text)
+
+        do_HEAD = do_GET
+
+        def _answer(self, status: int, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Logs nothing: somebody asks every few seconds."""
+
+    return Handler

@@ -1,0 +1,55 @@
+"""Opens the page of metrics, as the options say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from tfs.core.stats import Stats
+from tfs.server.core import ServerCore
+from tfs.server.metrics.exposition import CONTENT_TYPE
+from tfs.server.metrics.http_door import HttpDoor
+from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
+from tfs.server.metrics.monitoring_config import read_monitoring_config
+from tfs.server.options import ServerOptions
+
+log = logging.getLogger(__name__)
+
+
+def metrics_door(
+    options: ServerOptions,
+    stats: Stats,
+    core: ServerCore,
+    is_ready: Callable[[], bool],
+    started_s: float,
+) -> HttpDoor | None:
+    """Returns the door of the page, not started; None if none is wanted.
+
+    One of the two flags alone opens nothing, as upstream; the log says which is missing.
+
+    Raises:
+        ServingError: The file of --monitoring_config_file cannot be used.
+
+    """
+    file = options.monitoring_config_file
+    path = read_monitoring_config(file) if file else ""
+    if not path or not options.rest_api_port:
+        if path:
+            log.warning("event=no_metrics why='--rest_api_port opens no port for them'")
+        if options.rest_api_port:
+            log.warning(
+                "event=nothing_on_rest_api_port why='there is no REST API; the port is "
+                "for the metrics that --monitoring_config_file enables'"
+            )
+        return None
+
+    def models() -> Mapping[str, ServedModel]:
+        return {
+            name: ServedModel(core.version_states(name), core.served.primary(name))
+            for name in core.config.models
+        }
+
+    page = MetricsPage(stats, models, is_ready, started_s)
+    return HttpDoor(
+        options.grpc_host, options.rest_api_port, {path: page.text}, CONTENT_TYPE
+    )

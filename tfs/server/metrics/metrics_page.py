@@ -1,0 +1,116 @@
+"""The page of a server's metrics: what it counts, and how its models stand."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core import stat_names
+from tfs.core.right_of_way import make_way
+from tfs.core.servable_state import ServableState
+from tfs.core.stats import Stats
+from tfs.server.memory.resident_memory import tree_resident_bytes
+from tfs.server.metrics.exposition import Exposition, Kind
+from tfs.server.metrics.upstream_series import UpstreamSeries
+
+_PREFIX: Final = "tfs_"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One configured model. Immutable.
+
+    Attributes:
+        states: Of its versions.
+        primary: What answers requests that name no version; None: nothing does.
+
+    """
+
+    states: Sequence[ServableState]
+    primary: int | None
+
+
+class MetricsPage:
+    """Writes the page anew for everybody who asks. Thread-safe; one at a time.
+
+    Args:
+        stats: What the server counts.
+        models: Reads the configured models, by name.
+        is_ready: Whether requests should be sent here.
+        started_s: When the server started, in seconds since the epoch.
+
+    """
+
+    def __init__(
+        self,
+        stats: Stats,
+        models: Callable[[], Mapping[str, ServedModel]],
+        is_ready: Callable[[], bool],
+        started_s: float,
+    ) -> None:
+        self._stats = stats
+        self._models = models
+        self._is_ready = is_ready
+        self._started_s = started_s
+        # Guards the next while it is read and added to; only readers of the page want it.
+        self._lock = threading.Lock()
+        self._upstream = UpstreamSeries()
+
+    def text(self) -> str:
+        """Returns the page."""
+        page = Exposition()
+        models = self._models()
+        with self._lock:
+            self._upstream.add_to(page, self._stats, models)
+        make_way()
+        for name, labels, value in self._stats.counters():
+            kind: Kind = "counter" if name in stat_names.ONLY_GROW else "gauge"
+            page.add(_exported(name, kind), kind, labels, value)
+        for name, labels, found in self._stats.histograms():
+            make_way()  # those of a thousand models take a tenth of a second
+            page.add_histogram(_exported(name, "histogram"), labels, found)
+        self._add_models(page, models)
+        page.add("tfs_ready", "gauge", (), float(self._is_ready()))
+        page.add("process_start_time_seconds", "gauge", (), self._started_s)
+        page.add(
+            "process_resident_memory_bytes",
+            "gauge",
+            (),
+            tree_resident_bytes(os.getpid()),
+        )
+        return "\n".join((*page.lines(), ""))
+
+    def _add_models(self, page: Exposition, models: Mapping[str, ServedModel]) -> None:
+        for name, model in sorted(models.items()):
+            labels = (("model", name),)
+            page.add(
+                "tfs_model_available", "gauge", labels, float(model.primary is not None)
+            )
+            if model.primary is not None:
+                page.add("tfs_model_primary_version", "gauge", labels, model.primary)
+            for state in model.states:
+                page.add(
+                    "tfs_model_version_state",
+                    "gauge",
+                    (
+                        *labels,
+                        ("version", str(state.id.version)),
+                        ("state", _state_word(state)),
+                    ),
+                    1,
+                )
+
+
+def _state_word(state: ServableState) -> str:
+    """Returns the state; of a version that ended by an error, that it failed."""
+    return "FAILED" if state.error is not None else state.manager_state.name
+
+
+def _exported(name: str, kind: Kind) -> str:
+    """Returns a stat's name as Prometheus writes units and totals."""
+    if name.endswith("_s"):
+        name = f"{name}econds"
+    return f"{_PREFIX}{name}_total" if kind == "counter" else f"{_PREFIX}{name}"
