@@ -1,13 +1,14 @@
-"""Makes what is loaded follow what sources aspire.
+"""Keeps what is loaded in line with what sources aspire.
 
-Everything is decided in ``step``: it takes in what sources said (Inbox, reconcile),
-forgets what is over, plans for each changed servable what to do next (Planner), and
-begins as much of it as the pools can take (ActionQueue). Tests call ``step`` themselves;
-a server starts the driver, which calls it when something changed. Nothing is polled
-(TensorFlow Serving takes one action in the whole server per 100 ms).
+All decisions are made in ``step``. It takes in what sources said (Inbox, reconcile),
+forgets versions that are over, plans what to do next for each servable that changed
+(Planner), and begins as much of that as the pools can take (ActionQueue). Failed
+versions are tried again by the Retrier. Tests call ``step`` themselves; a server starts
+the driver, which calls it when something has changed. Nothing is polled. (TensorFlow
+Serving polls, and takes one action in the whole server every 100 ms.)
 
-A step looks only at servables to which something happened: its cost grows with what
-changed, not with what is managed.
+A step looks only at servables to which something has happened, so its cost grows with
+what changed and not with what is managed.
 
 (TensorFlow Serving: core/aspired_versions_manager.h.)
 """
@@ -20,15 +21,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import PATIENCE_S, BasicManager
 from managers.driver import Driver
 from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES, HarnessState
+from managers.harness_state import HarnessState
 from managers.inbox import Aspired, Inbox
-from managers.later_tries import LaterTries, LaterTry
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.memory import MemoryReleaser, release_to_system
@@ -36,6 +36,7 @@ from managers.planner import Planner, unload_everything
 from managers.planning_pace import PlanningPace
 from managers.reconciliation import reconcile
 from managers.resource_tracker import ResourceTracker
+from managers.retrier import Retrier
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap
 from managers.stand_ins import StandIns
@@ -46,7 +47,6 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
-from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 def unloads_first(action: Action) -> int:
-    """Orders unloads before loads, otherwise as they became known."""
+    """Puts unloads before loads; otherwise actions keep the order in which they came up."""
     return 0 if action.kind is ActionKind.UNLOAD else 1
 
 
@@ -67,7 +67,7 @@ class AspiredVersionsManagerOptions:
     Attributes:
         transition_policy: The policy of servables without one of their own.
         retry: When failed loads are tried again.
-        order: Which of the actions that are possible at the same time come first.
+        order: Which actions come first when several are possible.
         num_initial_load_threads: How many loads may run at once while
             ``lend_all_threads`` is in force; None is four per CPU.
         pre_load_hook: Called before a version is loaded, on the load pool.
@@ -143,13 +143,13 @@ class AspiredVersionsManager:
             on_change=self._inbox.note_change,
             patience_s=self._options.patience_s,
         )
-        # Confines stepping to one thread at a time, and guards the four below. First in
+        # Confines stepping to one thread at a time, and guards what follows. First in
         # rank: held during a whole step, with inline executors during loads too.
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
         self._stand_ins = StandIns()
-        self._later = LaterTries()
+        self._retrier = Retrier(self._basic, self._options.retry, self._clock)
         self._planner = Planner(
             self._basic.preflight, self._stand_ins, self._options.transition_policy
         )
@@ -184,34 +184,36 @@ class AspiredVersionsManager:
 
     @property
     def has_taken_in_all(self) -> bool:
-        """Whether what sources said so far shows in the states that are published.
+        """Whether everything that sources have said shows in the published states.
 
-        What is to be loaded because of it has published START. Thread-safe.
+        For each version to be loaded because of it, START has been published.
+        Thread-safe.
         """
         return self._inbox.has_taken_in_all
 
     def on_taken_in(self, fn: Callable[[], None]) -> None:
-        """Calls ``fn`` on the driver's thread whenever sources' words were taken in.
+        """Calls ``fn`` on the driver's thread whenever words of sources were taken in.
 
-        Quick, and it does not raise. Replaces the function before.
+        ``fn`` has to be quick and must not raise. It replaces the function set before.
         """
         self._on_taken_in = fn
 
     def set_transition_policy(self, name: str, policy: TransitionPolicy | None) -> None:
         """Sets how versions of ``name`` change from now on; None: as the options say.
 
-        Takes effect with the next action; what has begun goes on.
+        Takes effect with the next action; actions that have begun go on.
         """
         self._planner.set_policy(name, policy)
         self._inbox.note_change(name, is_urgent=True)
 
     def try_again(self, name: str, versions: AbstractSet[int]) -> None:
-        """Has aspired versions of ``name`` that failed loaded again, soon; never blocks.
+        """Has failed, aspired versions of ``name`` loaded again soon; never blocks.
 
         A version that failed begins anew, with all its retries. One that pauses between
-        two attempts has the next one now. One that serves with a fault
-        (``report_servable_error``) is loaded beside itself, or after itself, as its policy
-        says. Others stay as they are. ``has_taken_in_all`` tells when it has begun.
+        two attempts gets the next one now. One that serves with a fault
+        (``report_servable_error``) is loaded a second time, before or after the faulty
+        one is unloaded, as its policy says. Others stay as they are.
+        ``has_taken_in_all`` tells when this has begun.
         """
         self._inbox.try_again(name, versions)
 
@@ -233,7 +235,7 @@ class AspiredVersionsManager:
     ) -> None:
         """Shows a fault of an available version in its state; None mends it.
 
-        The version stays loaded and aspired: it answers requests itself, with
+        The version stays loaded and aspired, and goes on answering requests: with
         FAILED_PRECONDITION if its interpreter is quarantined. Thread-safe.
         """
         self._basic.report_error(servable_id, error)
@@ -287,18 +289,19 @@ class AspiredVersionsManager:
 
     @property
     def disturbs_nobody(self) -> bool:
-        """Whether loads have nobody to make way for. Thread-safe.
+        """Whether loads need not make way for requests. Thread-safe.
 
-        So it is while a server starts, and while nothing can be requested of it; for
-        instance between two versions of its only model, if one goes before the next comes.
+        That is so while a server starts, and while nothing can be requested of it: for
+        instance between two versions of its only model, if the old one is unloaded
+        first.
         """
         return self._is_lending or self.serving_map.is_empty
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Unloads everything, then ends the executors; idempotent.
 
-        Blocks until pins are released and loads that run have ended, or until the
-        deadline (by the clock). What sources say from now on is ignored.
+        Blocks until pins are released and running loads have ended, or until the
+        deadline (by the clock). Whatever sources say from now on is ignored.
 
         Returns:
             Whether everything was unloaded. If not, what is still pinned or loading
@@ -315,24 +318,24 @@ class AspiredVersionsManager:
         return self._unload_executor.close(deadline_s) and is_loaded_closed
 
     def step(self) -> float | None:
-        """Does all that can be done now; returns when there will be more without a change.
+        """Does everything that can be done now; returns when to call it again.
 
-        Begins loads and unloads and waits for none, unless executors are inline.
+        It begins loads and unloads but waits for none, unless the executors are inline.
 
         Returns:
-            The time, by the clock, when it wants to run again; None while only a
-            change can bring something.
+            The time, by the clock, when there will be more to do; None if only a change
+            can bring something.
 
         """
         with self._stepping:
             while True:
                 next_s = self._basic.collect()
-                self._try_later()
+                self._retrier.try_due(is_closing=self.is_closing)
                 mail = self._inbox.take()
                 for aspired in mail.aspired.values():
                     self._reconcile(aspired)
                 for name, numbers in mail.tried_again.items():
-                    self._try_now(name, numbers)
+                    self._retrier.try_now(name, numbers)
                 if mail.aspired or mail.tried_again:
                     self._inbox.confirm(mail)
                     self._on_taken_in()
@@ -344,10 +347,10 @@ class AspiredVersionsManager:
                     self._flush(name)
                     self._plan(name, now_s)
                 has_begun = self._begin_actions()
-                # Looked at again after every change: what ended may have made room
-                # for a load that waits.
+                # Another pass after every change: what has ended may have made room for
+                # a load that waits.
                 if not (has_begun or changed or mail.aspired or self.has_mail):
-                    times_s = (next_s, self._pace.next_s(), self._later.next_s())
+                    times_s = (next_s, self._pace.next_s(), self._retrier.next_s())
                     return min((t for t in times_s if t is not None), default=None)
 
     @property
@@ -387,27 +390,22 @@ class AspiredVersionsManager:
     # -- the parts of a step -----------------------------------------------------------
 
     def _reconcile(self, aspired: Aspired) -> None:
-        """Marks what is no longer aspired and takes in what is new."""
+        """Marks versions that are no longer aspired and takes in new ones."""
         todo = reconcile(aspired, self._basic.harnesses(aspired.name))
         for harness in todo.wanted_again:
             self._basic.want_again(harness, aspired.reason)
         for harness, why in todo.unaspired:
-            self._unaspire(harness, why)
+            self._basic.want_no_more(harness, why)
         for harness in todo.given_up:
             self._basic.cancel_load(harness.id, harness.generation)
         for data in todo.new:
             self._basic.manage(data, reason=aspired.reason, is_replacement=True)
 
-    def _unaspire(self, harness: LoaderHarness, reason: str) -> None:
-        harness.is_aspired = False
-        harness.reason = reason
-        self._basic.cancel_load(harness.id, harness.generation)
-
     def _flush(self, name: str) -> None:
         """Forgets what is neither aspired nor loaded."""
         for harness in self._basic.harnesses(name):
             if self.is_closing and harness.is_aspired:
-                self._unaspire(harness, "the server stops")
+                self._basic.want_no_more(harness, "the server stops")
             if not harness.is_aspired and harness.is_dormant:
                 with contextlib.suppress(FailedPrecondition):
                     self._basic.stop_managing(harness.id, harness.generation)
@@ -419,83 +417,19 @@ class AspiredVersionsManager:
             plan: Sequence[Action] = unload_everything(versions)
         else:
             for version in self._planner.stand_back(name, versions):
-                self._stand_back(version)
+                self._retrier.stand_back(version)
             versions = self._basic.snapshots_to_decide_on(name)
             plan = self._planner.plan(name, versions)
             if not plan:
-                self._hurry(name, versions)
+                self._retrier.hurry(name, versions)
         self._actions.put(name, plan)
         self._pace.note(name, len(versions), now_s)
 
-    def _stand_back(self, version: HarnessSnapshot) -> None:
-        """Ends a load that is tried in vain, for now: what went for it comes back."""
-        harness = self._basic.harness(version.id, version.generation)
-        if harness is None or harness.error is None:
-            return
-        retry, num_failures = self._options.retry, harness.num_failures
-        pause_s = retry.pause_s(num_failures, harness.error)
-        long_pause_s = retry.long_pause_s(num_failures, harness.error)
-        if pause_s is None or long_pause_s is None:
-            return
-        at_s = self._clock.now() + long_pause_s
-        log.info(
-            "event=load_put_off servable=%s again_in_s=%.0f why=%r",
-            version.id.slashed,
-            long_pause_s,
-            "what was unloaded for it comes back meanwhile",
-        )
-        self._later.add(LaterTry(version.id, version.generation, at_s, pause_s))
-        self._basic.try_later(version.id, version.generation, at_s)
-
-    def _hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
-        """Tries again soon what stood back for something that could not come back."""
-        if all(v.state in END_STATES for v in versions):
-            now_s = self._clock.now()
-            for later in self._later.take(name):
-                soon_s = min(later.at_s, now_s + later.pause_s)
-                self._later.add(replace(later, at_s=soon_s))
-
-    def _try_now(self, name: str, numbers: AbstractSet[int]) -> None:
-        """Has versions that failed, or pause between attempts, loaded now."""
-        for harness in self._basic.harnesses(name):
-            if harness.id.version not in numbers or not harness.is_aspired:
-                continue
-            why = "tried again by request"
-            if harness.state is HarnessState.ERROR:
-                self._basic.try_again(harness.id, harness.generation, why)
-            elif harness.state is HarnessState.READY:
-                self._replace_faulty(harness, why)
-            else:
-                harness.end_pause()
-
-    def _replace_faulty(self, harness: LoaderHarness, why: str) -> None:
-        """Loads a version anew that serves and is not well, as if its files had changed."""
-        make_another = harness.make_another
-        if make_another is None or not self._basic.is_faulty(harness):
-            return
-        try:
-            data = ServableData(harness.id, make_another())
-        except Exception as error:  # of its files, which may have gone since
-            log.warning(
-                "event=not_tried_again servable=%s error=%s", harness.id.slashed, error
-            )
-            return
-        self._unaspire(harness, f"replaced; {why}")
-        self._basic.manage(data, reason=why, is_replacement=True)
-
-    def _try_later(self) -> None:
-        """Has versions loaded again that stood back for long enough."""
-        for later in self._later.take_due(self._clock.now()):
-            harness = self._basic.harness(later.id, later.generation)
-            if harness is not None and harness.is_aspired and not self.is_closing:
-                why = f"tried again, {harness.num_failures} attempt(s) failed"
-                self._basic.try_again(later.id, later.generation, why, counts_on=True)
-
     def _begin_actions(self) -> bool:
-        """Begins what the pools can take; returns whether anything was begun.
+        """Begins as many actions as the pools can take; returns whether it began any.
 
-        An unload needs no free thread to begin: it first takes the version out of
-        service and waits for its pins.
+        An unload can begin without a free thread, because it first takes the version
+        out of service and waits for its pins.
         """
         has_begun = False
         while action := self._actions.take(may_load=self._may_load()):
@@ -525,11 +459,11 @@ class AspiredVersionsManager:
         begin(action.id, generation=harness.generation, reason=reason)
         name = action.id.name
         if self._inbox.has_changed(name) and not self._pace.is_resting(name):
-            # What else was planned may have been overtaken: it is asked anew at once.
+            # The rest of the plan may be out of date: the servable is planned anew.
             self._actions.drop(name)
 
     def _bring_back(self, action: Action) -> LoaderHarness | None:
-        """Manages anew what was unloaded for versions that failed."""
+        """Manages a version again that was unloaded for one which then failed."""
         data = self._stand_ins.take(action, self._basic.snapshots(action.id.name))
         if data is None:
             return None

@@ -1,30 +1,30 @@
-"""Loads and unloads versions when told to; decides nothing about which.
+"""Loads and unloads the versions that it is told to; which ones, others decide.
 
 Each load and each unload has two phases. *Deciding* is quick and happens in order: the
-harness is asked to move, memory is reserved (LoadAdmission). *Executing* blocks as long
-as the loader does and happens on a pool (LoadExecution, UnloadExecution), so that a slow
-load delays no unload. What is known of a version before its load is asked for is found
-out by Preflight.
+harness is asked to change its state, and memory is reserved (LoadAdmission).
+*Executing* blocks for as long as the loader does and happens on a pool (LoadExecution,
+UnloadExecution), so that a slow load delays no unload. Preflight finds out what can be
+known of a version before its load is asked for.
 
-What takes time without doing anything keeps no thread: a pause before a retry, a
-load that waits for memory, a version that is still pinned. ``collect`` moves such
-versions on when their time has come; whoever drives the manager calls it when
-``on_change`` was called and at the time it asked for.
+Waiting occupies no thread, whether for the pause before a retry, for memory, or for
+pins to be released. ``collect`` moves such versions on when their time has come.
+Whoever drives the manager calls it after ``on_change``, and at the time that it
+returned.
 
 Promises, per version (docs/lifecycle.md):
 
-* START is published when it is first managed, LOADING before its loader runs,
-  AVAILABLE after it can be requested and before anything else learns that it is
-  loaded, UNLOADING before it stops being requestable, END after its memory is free
-  or it failed, with the error;
+* START is published when it is first managed, LOADING before its loader runs, AVAILABLE
+  as soon as it can be requested and before anything else learns that it is loaded,
+  UNLOADING before it stops being requestable, and END once its memory is free, or with
+  the error once it has failed;
 * its servable is destroyed on the unload pool, never on a request's thread.
 
-A version may have two harnesses, of different generations, while changed files
-replace what is served. To the outside it is then one version that stays AVAILABLE.
+While changed files replace what is served, a version has two harnesses, of different
+generations. Seen from outside it is still one version, and stays AVAILABLE.
 
-The manager has no lock of its own: each part guards what is its own, and what it knows
-of a version is written by it alone (ManagedVersion says which). A version is moved on by
-one at a time, because its harness refuses whoever comes second.
+The manager has no lock of its own. Each of its parts guards its own fields, and each
+attribute of a version is written by one part only (ManagedVersion says which). Only one
+part at a time moves a version on, because the harness refuses whoever comes second.
 
 (TensorFlow Serving: core/basic_manager.h.)
 """
@@ -84,10 +84,11 @@ class BasicManager:
         serving_map: Where loaded versions appear; one is made if it is None.
         releaser: Gives memory back after unloads and failed loads; None does not.
         pre_load_hook: Called before each first attempt, on the load pool.
-        on_change: Called with a name when ``collect`` has something to do for it, or
-            one of its versions moved on. Quick; on any thread, also a request's.
-        patience_s: How long a load or an unload may take before others go on without
-            it: it keeps its thread, and another takes its place.
+        on_change: Called with a servable's name when ``collect`` has something to do
+            for it, or when one of its versions has moved on. It must be quick, because
+            it is called on any thread, even a request's.
+        patience_s: How long a load or an unload may take before others stop waiting for
+            it. It keeps its thread then, and the pool gets another one in its place.
 
     """
 
@@ -150,18 +151,19 @@ class BasicManager:
         is_aspired: bool = True,
         heir_error: ServingError | None = None,
     ) -> LoaderHarness:
-        """Takes a version in, without loading it; publishes START.
+        """Starts to manage a version, without loading it; publishes START.
 
-        A version that carries an error is taken in as failed, and END is published.
+        A version that carries an error is managed as a failed one, and END is published
+        too.
 
         Args:
             data: The version and its loader, or why there is none.
             reason: Why it is wanted, for people.
-            is_replacement: Whether it may stand beside a harness of the same version,
-                which it is to replace.
+            is_replacement: Whether there may already be a harness of the same version,
+                which this one is to replace.
             is_aspired: Whether a source wants it.
-            heir_error: Why other contents of the version failed, which were to be in
-                its place.
+            heir_error: Why other contents of the version failed that were to replace
+                it.
 
         Raises:
             FailedPrecondition: ``This servable is already being managed: ...``;
@@ -190,7 +192,7 @@ class BasicManager:
     def stop_managing(
         self, servable_id: ServableId, generation: int | None = None
     ) -> None:
-        """Forgets a version that is not loaded; of several generations the newest.
+        """Stops managing a version that is not loaded; the newest of several generations.
 
         Raises:
             FailedPrecondition: It is not managed, or is neither new nor over; nothing
@@ -214,7 +216,7 @@ class BasicManager:
         self._events.start_heirs(managed)
 
     def try_later(self, servable_id: ServableId, generation: int, at_s: float) -> None:
-        """Ends a load that pauses between attempts, and notes when it is tried again."""
+        """Ends a load that pauses between attempts; notes when to try it again."""
         managed = self._versions.find(servable_id, generation)
         if managed is not None:
             managed.again_at_s = at_s
@@ -228,17 +230,17 @@ class BasicManager:
         *,
         counts_on: bool = False,
     ) -> bool:
-        """Begins the life of a version that failed anew; publishes START.
+        """Manages a failed version anew, with a new loader; publishes START.
 
         Args:
             servable_id: The version.
-            generation: Which of its harnesses; it is forgotten.
+            generation: Which of its harnesses failed; that one is forgotten.
             why: The reason, in words for people.
-            counts_on: Whether attempts that failed before count.
+            counts_on: Whether earlier failed attempts still count.
 
         Returns:
-            Whether; False where it is not managed any more, has not failed, or has no
-            loader that could be tried: nothing changed then.
+            Whether it did. If it returns False, nothing changed: the version is not
+            managed any more, has not failed, or no new loader can be made for it.
 
         """
         failed = self._versions.find(servable_id, generation)
@@ -268,12 +270,18 @@ class BasicManager:
         return True
 
     def want_again(self, harness: LoaderHarness, reason: str) -> None:
-        """Notes that a source wants a version again that is still there."""
+        """Notes that a source wants a version again which is still managed."""
         harness.is_aspired = True
         harness.reason = reason
         managed = self._versions.find(harness.id, harness.generation)
         if managed is not None:
             self._events.end_standing_in(managed)
+
+    def want_no_more(self, harness: LoaderHarness, reason: str) -> None:
+        """Notes that no source wants a version any more, and gives up its load."""
+        harness.is_aspired = False
+        harness.reason = reason
+        self.cancel_load(harness.id, harness.generation)
 
     def names(self) -> list[str]:
         """Returns the names of all managed servables."""
@@ -293,7 +301,7 @@ class BasicManager:
         return [harness.snapshot() for harness in self.harnesses(name)]
 
     def snapshots_to_decide_on(self, name: str) -> list[HarnessSnapshot]:
-        """Returns the same, for whoever decides; see ManagedVersion.as_decided_on."""
+        """Returns what policies decide on; see ManagedVersion.as_decided_on."""
         return [managed.as_decided_on() for managed in self._versions.stream(name)]
 
     def snapshot(self, servable_id: ServableId) -> HarnessSnapshot | None:
@@ -302,7 +310,7 @@ class BasicManager:
         return None if managed is None else managed.harness.snapshot()
 
     def is_faulty(self, harness: LoaderHarness) -> bool:
-        """Whether what a version serves was reported not to be well."""
+        """Whether a fault was reported of a version that serves."""
         managed = self._versions.find(harness.id, harness.generation)
         return managed is not None and managed.published.fault is not None
 
@@ -315,7 +323,7 @@ class BasicManager:
 
     @property
     def num_executing(self) -> int:
-        """Loads and unloads begun and not ended, pauses and pins included."""
+        """Loads and unloads that have not ended, including those that pause or wait."""
         return self._admission.num_executing
 
     @property
@@ -328,7 +336,7 @@ class BasicManager:
 
     @property
     def num_running_loads(self) -> int:
-        """Functions that the load pool was given, has not ended and waits for."""
+        """Functions on the load pool that have not ended, without those that hang."""
         return self._loads.num_running
 
     @property
@@ -351,8 +359,9 @@ class BasicManager:
     def report_error(self, servable_id: ServableId, error: ServingError | None) -> None:
         """Shows a fault of an available version in its state; None mends it.
 
-        For a version that its interpreter quarantined. It stays loaded and aspired
-        and answers for itself; the manager only makes the fault known.
+        This is for a version that its interpreter has quarantined. The version stays
+        loaded and aspired and answers for itself; the manager only makes the fault
+        known.
         """
         managed = self._versions.find_serving(servable_id)
         if managed is not None:
@@ -380,9 +389,9 @@ class BasicManager:
     ) -> None:
         """Begins to load a managed version; does not block on a thread pool.
 
-        ``done`` takes the outcome: None once it can be requested, NotFound where it
-        is not managed, FailedPrecondition where a load was asked for before, or the
-        error it ended with.
+        ``done`` is called with the outcome: None once the version can be requested,
+        NotFound if it is not managed, FailedPrecondition if a load was requested
+        before, or the error that the load ended with.
         """
         managed = self._request(
             LoaderHarness.request_load, servable_id, generation, reason, done
@@ -408,9 +417,9 @@ class BasicManager:
     ) -> None:
         """Takes a version out of service and begins to unload it; never blocks.
 
-        It is destroyed on the unload pool once nothing pins it. ``done`` takes the
-        outcome: None once it is gone, NotFound where it is not managed,
-        FailedPrecondition where it is not loaded or unloads already, or what its
+        The version is destroyed on the unload pool once nothing pins it. ``done`` is
+        called with the outcome: None once it is gone, NotFound if it is not managed,
+        FailedPrecondition if it is not loaded or is being unloaded already, or what its
         loader raised.
         """
         managed = self._request(
@@ -428,7 +437,7 @@ class BasicManager:
         reason: str,
         done: Done | None,
     ) -> ManagedVersion | None:
-        """Returns a version whose harness moved as asked; else tells ``done`` why not."""
+        """Applies ``move`` to a version's harness; tells ``done`` if it cannot."""
         managed = self._versions.find(servable_id, generation)
         error: ServingError | None = None
         if managed is None:
@@ -452,15 +461,16 @@ class BasicManager:
     # -- what waits --------------------------------------------------------------------
 
     def collect(self) -> float | None:
-        """Moves on what waited and need not any more; returns when to look again.
+        """Moves on whatever need not wait any more; returns when to call it again.
 
-        That is: retries whose pause is over, versions that nothing pins any more,
-        loads that now fit or never will, memory owed to the system, and what hangs, for
-        which others wait no longer. Does not block on a thread pool.
+        That is: retries whose pause is over, versions that nothing pins any more, loads
+        that fit now or never will, memory to be given back to the system, and loads or
+        unloads that hang, for which others stop waiting. Does not block if the
+        executors are thread pools.
 
         Returns:
-            The time, by the clock, when there will be something to do; None while
-            only a change can bring something.
+            The time, by the clock, when there will be something to do; None if only a
+            change can bring something.
 
         """
         now_s = self._clock.now()
@@ -486,7 +496,7 @@ class BasicManager:
         return min((t for t in times_s if t is not None), default=None)
 
     def _wait_no_longer(self, managed: ManagedVersion) -> None:
-        """Lets others go on without a version that hangs, and says so."""
+        """Lets others stop waiting for a version that hangs, and publishes that."""
         harness = managed.harness
         log.warning(
             "event=version_late servable=%s state=%s",

@@ -1,8 +1,8 @@
-"""Versions that failed to load, stand back for what serves, and are tried again later.
+"""When to try versions again that failed to load and let the old version return meanwhile.
 
-Where the old version goes before the new one comes, each attempt to load takes away what
-serves. So after the first attempt that fails the old version comes back, and the next
-attempt waits for long. A passing fault mends itself in the end, and a broken version
+If the old version has to go before the new one is loaded, each attempt takes away what
+serves. So after the first failed attempt the old version returns, and the next attempt
+waits for a long time. A passing fault still heals in the end, and a broken version
 costs seconds of service instead of all its retries.
 """
 
@@ -21,7 +21,8 @@ class LaterTry:
         id: The version.
         generation: Which of the version's harnesses failed.
         at_s: When it is due, by the clock.
-        pause_s: How long it would have waited if nothing had to come back for it.
+        pause_s: How long it would have waited if there were no old version to bring
+            back.
 
     """
 

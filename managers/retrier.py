@@ -1,0 +1,113 @@
+"""Has versions that failed loaded again: after a while by itself, or at once by request.
+
+The pauses between the attempts of one load are the harness's (RetryOptions). This is for
+what comes after: a load that stood back for what served before it, a version that failed
+for good, one that serves with a fault.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from managers.basic_manager import BasicManager
+from managers.harness_snapshot import HarnessSnapshot
+from managers.harness_state import END_STATES, HarnessState
+from managers.later_tries import LaterTries, LaterTry
+from managers.loader_harness import LoaderHarness
+from managers.retry import RetryOptions
+from tfs.core.clock import Clock
+from tfs.core.servable_data import ServableData
+
+log = logging.getLogger(__name__)
+
+_BY_REQUEST = "tried again by request"
+
+
+class Retrier:
+    """Decides what of the managed versions is tried again, and when. Confined to one step.
+
+    Args:
+        basic: Manages the versions.
+        retry: How long to pause.
+        clock: For pauses.
+
+    """
+
+    def __init__(self, basic: BasicManager, retry: RetryOptions, clock: Clock) -> None:
+        self._basic = basic
+        self._retry = retry
+        self._clock = clock
+        self._later = LaterTries()
+
+    def stand_back(self, version: HarnessSnapshot) -> None:
+        """Gives up a load that keeps failing, for now, so that the old version returns.
+
+        It is tried again after a long pause, if it has any attempts left.
+        """
+        harness = self._basic.harness(version.id, version.generation)
+        if harness is None or harness.error is None:
+            return
+        num_failures = harness.num_failures
+        pause_s = self._retry.pause_s(num_failures, harness.error)
+        long_pause_s = self._retry.long_pause_s(num_failures, harness.error)
+        if pause_s is None or long_pause_s is None:
+            return
+        at_s = self._clock.now() + long_pause_s
+        log.info(
+            "event=load_put_off servable=%s again_in_s=%.0f why=%r",
+            version.id.slashed,
+            long_pause_s,
+            "what was unloaded for it comes back meanwhile",
+        )
+        self._later.add(LaterTry(version.id, version.generation, at_s, pause_s))
+        self._basic.try_later(version.id, version.generation, at_s)
+
+    def hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
+        """Shortens the pause of a load that stood back in vain: nothing could return."""
+        if all(v.state in END_STATES for v in versions):
+            now_s = self._clock.now()
+            for later in self._later.take(name):
+                soon_s = min(later.at_s, now_s + later.pause_s)
+                self._later.add(replace(later, at_s=soon_s))
+
+    def next_s(self) -> float | None:
+        """Returns when, by the clock, the next load is due; None if none waits."""
+        return self._later.next_s()
+
+    def try_due(self, *, is_closing: bool) -> None:
+        """Begins the loads whose pause is over; drops them if the manager closes."""
+        for later in self._later.take_due(self._clock.now()):
+            harness = self._basic.harness(later.id, later.generation)
+            if harness is not None and harness.is_aspired and not is_closing:
+                why = f"tried again, {harness.num_failures} attempt(s) failed"
+                self._basic.try_again(later.id, later.generation, why, counts_on=True)
+
+    def try_now(self, name: str, numbers: AbstractSet[int]) -> None:
+        """Has aspired versions that failed, or that pause between attempts, loaded now."""
+        for harness in self._basic.harnesses(name):
+            if harness.id.version not in numbers or not harness.is_aspired:
+                continue
+            if harness.state is HarnessState.ERROR:
+                self._basic.try_again(harness.id, harness.generation, _BY_REQUEST)
+            elif harness.state is HarnessState.READY:
+                self._replace_faulty(harness)
+            else:
+                harness.end_pause()
+
+    def _replace_faulty(self, harness: LoaderHarness) -> None:
+        """Replaces a version that serves with a fault, as if its files had changed."""
+        make_another = harness.make_another
+        if make_another is None or not self._basic.is_faulty(harness):
+            return
+        try:
+            data = ServableData(harness.id, make_another())
+        except Exception as error:  # of its files, which may have gone since
+            log.warning(
+                "event=not_tried_again servable=%s error=%s", harness.id.slashed, error
+            )
+            return
+        self._basic.want_no_more(harness, f"replaced; {_BY_REQUEST}")
+        self._basic.manage(data, reason=_BY_REQUEST, is_replacement=True)
