@@ -15,8 +15,9 @@ RunTaskT = TypeVar("RunTaskT", bound=Task)
 class FaultSearch:
     """How many runs may still be spent on finding what made one batch fail.
 
-    Halving finds one bad task among n in 2 log2(n) runs; with room for twice as many
-    it finds two, and a model that fails whatever it is given costs a bounded factor.
+    Halving finds one bad task among n in 2 log2(n) runs. The budget is twice that, so
+    that two can be found, while a model that fails whatever it is given costs only a
+    bounded factor.
     """
 
     __slots__ = ("runs_left",)
@@ -26,7 +27,7 @@ class FaultSearch:
 
 
 class FaultyTasks(InvalidArgument):
-    """Some tasks of a batch cannot be computed; the others were not, but can be.
+    """Some tasks of a batch cannot be computed; the others can, but have not been.
 
     Attributes:
         errors: Why, by index of the task; at least one.
@@ -47,7 +48,7 @@ class Batch(Generic[TaskT]):
             called by ``done``, never by the runner.
         num_rows: Rows of all tasks.
         padded_rows: Rows to compute, at least ``num_rows``; the rest is padding.
-        oldest_s: When the queue's longest-waiting task had come.
+        oldest_s: When the task of the queue that had waited longest arrived.
         started_s: When it was handed to the runner.
         is_done: Whether ``done`` was called.
         search: Set if it is part of a larger batch that failed.
@@ -78,15 +79,15 @@ class Batch(Generic[TaskT]):
     def done(self, outcomes: Outcomes, device_s: float | None = None) -> None:
         """Ends the batch and its tasks, on the scheduler's thread.
 
-        The device is free from here on; its next batch starts before these tasks hear
-        of their outcomes. A second call is an error of the runner.
+        From here on the device is free, and its next batch starts before these tasks
+        are told their outcomes. Calling it twice is an error of the runner.
 
         Args:
-            outcomes: One per task, in order, any of which may be a ServingError that
-                fails that task alone; or one error for the batch, which may then be
-                run again in halves; or FaultyTasks: those fail, the others run again;
-                or a function that ends all of the batch's tasks, which it is given,
-                each exactly once, in less time than one by one.
+            outcomes: One outcome per task, in order, where a ServingError fails that
+                task alone. Or one error for the whole batch, which may then be run
+                again in halves. Or FaultyTasks: those fail, and the others run again.
+                Or a function that gets the tasks of the batch and ends each of them
+                exactly once, in less time than one by one.
             device_s: Device time used, if the runner knows better than the clock.
 
         Raises:

@@ -1,7 +1,7 @@
 """How one model is batched: TensorFlow Serving's parameters, and ours.
 
-Reading ``--batching_parameters_file`` and ``batching_params.pbtxt`` is the server's;
-here are only their fields, as plain numbers.
+The server reads ``--batching_parameters_file`` and ``batching_params.pbtxt``; this
+module only has their fields, as plain numbers.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class BatchingOptions:
         length_buckets: Ascending sizes; requests whose padded dimension falls into
             the same bucket are joined and padded to its size. Empty: all are joined,
             padded to the longest.
-        max_lone_rows: Requests of more rows than a batch's, up to so many, are computed
-            as they are; 0: there are none.
-        batches_unproven: Whether to batch a signature although nothing showed that
+        max_lone_rows: A request that has more rows than a batch, but not more than
+            this, is computed as it is; 0: none is.
+        batches_unproven: Whether to batch a signature although it was not shown that
             its rows are independent of each other.
 
     """
@@ -82,11 +82,11 @@ def options_from_parameters(
 ) -> BatchingOptions:
     """Returns what the fields of a ``BatchingParameters`` message ask for.
 
-    None means that the message leaves the field out, and stands for TensorFlow
-    Serving's default; the last three are not TensorFlow Serving's.
+    None means that the message leaves out the field, and stands for TensorFlow
+    Serving's default. The last three fields are not TensorFlow Serving's.
 
     Raises:
-        InvalidArgument: With TensorFlow Serving's words, where it refuses the same.
+        InvalidArgument: In TensorFlow Serving's words, if it refuses the same.
 
     """
     splits = bool(enable_large_batch_splitting)
@@ -135,19 +135,20 @@ def options_from_parameters(
 
 
 def recommended_options(costs: CostTable, row_bytes: int = 0) -> BatchingOptions:
-    """Returns options for a signature nobody configured.
+    """Returns options for a signature that nobody configured.
 
-    Batches are as large as pays: the smallest size within 3 % of the best rows per
-    second that was measured. Larger requests are split, and nobody waits for a
+    Batches are as large as is worthwhile: the smallest size whose measured rows per
+    second are within 3 % of the best. Larger requests are split, and nobody waits for a
     window.
 
-    Where batches were not compared with single rows, rows are joined as long as copying
-    them is quick: requests of 10 MB to a model that does little took twice the time
-    together. One request of as many rows as would else be joined is computed as it came.
+    If batches were not compared with single rows, rows are joined as long as copying
+    them is quick: 10 MB requests to a model that does little took twice as long when
+    joined. A single request with as many rows as would otherwise be joined is computed
+    as it came.
 
     Args:
         costs: What was measured.
-        row_bytes: What joining copies for a row; 0 if it is not known.
+        row_bytes: How many bytes joining copies per row; 0 if that is not known.
 
     """
     max_batch = costs.best_batch_rows() or _UNMEASURED_BATCH_ROWS
@@ -180,7 +181,7 @@ def _not_negative(what: str, value: int | None) -> int:
 
 
 def _execution_rows(max_execution_batch_size: int, max_batch: int) -> int:
-    """Returns the most rows that are computed together, of requests that are split."""
+    """Returns the most rows to compute together when requests are split."""
     execution = _positive("max_execution_batch_size", max_execution_batch_size, 1)
     if execution > max_batch:
         raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""How long a batch takes by its size: measured before, kept up to date while serving.
+"""How long a batch takes by its size: measured before serving, updated while serving.
 
-A table and not a formula: kernels have steps (a matrix product over 12 rows can take
-longer than over 16), and the steps are what padding and sizing live from.
+It is a table and not a formula because kernels have steps (a matrix product over 12
+rows can take longer than over 16), and padding and sizing make use of these steps.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class CostTable:
     def predict_s(self, num_rows: int) -> float:
         """Returns seconds for a batch of that size, 0 if nothing was measured.
 
-        Between two sizes on the line between them; outside, in proportion above and
-        constant below.
+        It interpolates linearly between two sizes. Above the largest size times grow in
+        proportion; below the smallest they stay the same.
         """
         sizes = self._sizes
         if not sizes:
@@ -108,15 +108,15 @@ class CostTable:
         return self._call_s[last] * num_rows / last
 
     def doubt(self, num_rows: int) -> None:
-        """Compares a size with no other until it was seen a few times more."""
+        """Has a size compared with no other until it was seen a few more times."""
         self._num_seen[num_rows] = 0
         self.num_changes += 1
 
     def cheapest(self, num_rows: int, sizes: Sequence[int]) -> int:
         """Returns which of ``sizes`` (ascending) to pad ``num_rows`` rows to.
 
-        That is the first that holds them, unless a larger one is cheaper; ``num_rows``
-        itself if none holds them.
+        That is the first that holds them, unless a larger one is cheaper. If none holds
+        them, it is ``num_rows`` itself.
         """
         index = bisect_left(sizes, num_rows)
         if index == len(sizes):
@@ -128,9 +128,9 @@ class CostTable:
     ) -> Mapping[int, int]:
         """Returns the cheapest larger size, by size, of those that have one.
 
-        Cheaper is what costs less than ``cheaper`` times as much. Only times of one
-        kind are compared: sizes that were all seen a few times while serving, or that
-        never were and were all measured beforehand.
+        A size is cheaper if it costs less than ``cheaper`` times as much. Only times of
+        the same kind are compared: either both sizes were seen a few times while
+        serving, or neither was and both were measured beforehand.
         """
         found: dict[int, int] = {}
         seen = {

@@ -1,11 +1,11 @@
 """Which tasks are worth computing when not all can meet their deadlines.
 
-First come, first served meets no deadline at all once a queue is longer than they
-allow: every task waits until it is late. Giving up those at the front keeps the rest
-on time, but giving up one task to save another that is almost late makes batches
-small, and small batches lose throughput. So: among the tasks by deadline, find the
-first from which on a batch large enough to keep up with the arrivals still meets the
-deadline of its first member.
+First come, first served meets no deadline at all once a queue is longer than the
+deadlines allow, because every task waits until it is late. Giving up the tasks at the
+front keeps the rest on time. But giving up one task to save another that is almost late
+makes batches small, and small batches lose throughput. So the rule is: order the tasks
+by deadline, and start from the first one for which a batch that is large enough to keep
+up with arrivals still meets that task's deadline.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class WindowOptions:
     """How careful the window is. Immutable.
 
     Attributes:
-        margin: A task counts as late if this times the predicted time is too long;
-            above 1 for a device whose times vary. Simulated, 5 % loses half a percent
-            of the requests where times are steady, and keeps two percent more in
-            time at 1.3 times the capacity where they vary by 8 %.
+        margin: A task counts as late if this times the predicted time is too long. It
+            should be above 1 for a device whose times vary. In simulation, 1.05 loses
+            half a percent of the requests if times are steady, and keeps two percent
+            more in time if they vary by 8 %, at 1.3 times the capacity.
 
     """
 
@@ -49,7 +49,7 @@ class DeadlineWindow:
 
     Args:
         options: How careful to be.
-        table: Time by batch size; without measurements everything is taken in order
+        table: Time by batch size. Without measurements, tasks are simply taken in order
             of deadline.
         max_batch_rows: Most rows of one batch.
 
@@ -94,11 +94,11 @@ class DeadlineWindow:
         return rows / (arrivals[-1] - arrivals[0])
 
     def choose(self, tasks: Sequence[Task], now_s: float) -> tuple[int, int]:
-        """Returns (start, stop): run those, give up what is before.
+        """Returns (start, stop): tasks in between are run, those before start are given up.
 
-        ``tasks`` are ordered by deadline, those without one last. Nobody is given up
-        while a batch from the front would keep up with the arrivals. If no batch
-        would, the largest in time is taken; if nobody could be in time, all are given
+        ``tasks`` are ordered by deadline, those without one last. No task is given up
+        while a batch from the front would keep up with the arrivals. If no batch would,
+        the largest that is in time is taken. If no task could be in time, all are given
         up.
         """
         ends = list(accumulate((task.num_rows for task in tasks), initial=0))

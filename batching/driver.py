@@ -1,7 +1,7 @@
 """Batching as a library: a thread of its own, futures, plain functions.
 
-The thread is a serving loop with the scheduler's ``step`` as its only hook, the same
-arrangement as in the server.
+The thread is a serving loop whose only hook is the scheduler's ``step``, as in the
+server.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _FunctionRunner(Generic[ItemT, ResultT]):
 
 
 def _in_order(results: Iterable[ResultT], num_items: int, name: str) -> list[ResultT]:
-    """Returns the results as the scheduler wants them: one per item, with a length.
+    """Returns the results as the scheduler expects them: a sequence with one per item.
 
     Raises:
         Internal: The function returned something else; says what.
@@ -140,9 +140,10 @@ class DrivenQueue(Generic[ItemT, ResultT]):
     ) -> Future[ResultT]:
         """Queues ``item`` and returns its future result; does not block.
 
-        The future fails with a ServingError if the queue is full or the driver closed
-        (UNAVAILABLE), if it is not computed within ``timeout_s`` (DEADLINE_EXCEEDED),
-        or if the function fails. Cancelling it takes the item out of the queue.
+        The future fails with a ServingError if the queue is full or the driver is
+        closed (UNAVAILABLE), if the item is not computed within ``timeout_s``
+        (DEADLINE_EXCEEDED), or if the function fails. Cancelling the future takes the
+        item out of the queue.
         """
         timeout_s = timeout_s or self._default_timeout_s
         shared = None if self._removed else self.shared
@@ -207,9 +208,10 @@ class BatchDriver:
         """Adds a queue whose batches ``function`` computes.
 
         ``function`` gets the items of a batch and returns one result per item, in
-        order; a result that is an exception fails its item. If it raises, the batch is
-        run again in halves (see ``QueuePolicy.retries_alone``), so it should not have
-        effects. ``timeout_s`` is each item's unless it has its own.
+        order. A result that is an exception fails its item. If the function raises, the
+        batch is run again in halves (see ``QueuePolicy.retries_alone``), so it should
+        not have side effects. ``timeout_s`` applies to each item that has none of its
+        own.
         """
         options = options or BatchQueueOptions()
         runner = _FunctionRunner(function, self._executor, self.loop, options.name)
@@ -257,10 +259,10 @@ class BatchDriver:
         self.loop.post(fn)
 
     def close(self, timeout_s: float = 60.0) -> bool:
-        """Computes what waits, then ends the threads; idempotent.
+        """Computes the items that wait, then ends the threads; idempotent.
 
-        Returns whether everything was computed within ``timeout_s``; if not, what
-        waits fails with UNAVAILABLE.
+        Returns whether everything was computed within ``timeout_s``. If not, the items
+        that still wait fail with UNAVAILABLE.
         """
         deadline_s = self._clock.now() + timeout_s
         with self._changed:

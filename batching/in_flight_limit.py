@@ -1,4 +1,4 @@
-"""How many batches a device is given at once, when a fixed number is not known.
+"""How many batches to give a device at once, if no fixed number is known to be right.
 
 Policies of the one scheduler, with the behaviour of TensorFlow's
 AdaptiveSharedBatchScheduler and SerialDeviceBatchScheduler.
@@ -26,11 +26,11 @@ class InFlightLimit(Protocol):
         ...
 
     def note_done(self, latency_s: float) -> None:
-        """Takes in a finished batch: from its oldest task's arrival to its end."""
+        """Notes a finished batch: the time from its oldest task's arrival to its end."""
         ...
 
     def note_idle(self) -> None:
-        """Takes in that the device could have run a batch and there was none."""
+        """Notes that the device could have run a batch, but there was none."""
         ...
 
 
@@ -66,7 +66,7 @@ class AdaptiveOptions:
 
 
 class AdaptiveLimit:
-    """Climbs to the limit at which batches finish soonest.
+    """Searches for the limit at which batches finish soonest.
 
     A limit of 2.25 means 3 for a quarter of the batches and 2 for the rest.
     """

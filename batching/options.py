@@ -21,10 +21,10 @@ _ISOLATED = frozenset(
 
 
 def may_be_one_rows_fault(error: ServingError) -> bool:
-    """Whether a batch that failed so may succeed without one of its tasks.
+    """Whether a batch that failed with this error may succeed without one of its tasks.
 
-    Not if nobody computed it (UNAVAILABLE, CANCELLED and the like), nor if its
-    interpreter died over it.
+    It may not if it was never computed (UNAVAILABLE, CANCELLED and the like), nor if
+    its interpreter died while computing it.
     """
     return not isinstance(error, InterpreterDied) and error.code in _ISOLATED
 
@@ -32,9 +32,9 @@ def may_be_one_rows_fault(error: ServingError) -> bool:
 class Order(enum.Enum):
     """Which of the queues with a batch goes first.
 
-    FAIR: round robin, each gets its weight's share of the device's time, O(1).
-    OLDEST: the one whose oldest task waited longest, whatever its share, O(queues);
-    full batches may get a bonus.
+    FAIR: round robin; each queue gets a share of the device's time by its weight; O(1).
+    OLDEST: the queue whose oldest task has waited longest, whatever its share;
+    O(queues); full batches may get a bonus.
     """
 
     FAIR = "fair"
@@ -47,16 +47,16 @@ class SchedulerOptions:
 
     Attributes:
         num_batch_threads: Most batches handed to the device and not finished.
-        serial: Whether the device runs one batch at a time, so that batches in
-            flight beyond the first only wait there; tells device time from waiting.
-        quantum_s: Device time that a queue of weight 1 may use per round, and the
-            most that one which was idle may have saved up. More favours queues that
-            come in bursts, less keeps others from waiting for them.
+        serial: Whether the device runs one batch at a time, so that further batches in
+            flight only wait there. Needed to tell device time from waiting time.
+        quantum_s: Device time that a queue of weight 1 may use per round, and the most
+            that an idle queue may save up. A larger value favours queues with bursts, a
+            smaller one keeps others from waiting for them.
         order: Which queue is next.
         full_batch_boost_s: OLDEST only: a full batch counts as this much older, a
             half full one as half of it.
-        max_batches_per_step: After as many, ``step`` returns so that a loop can read
-            its sockets even if batches are computed while it runs them.
+        max_batches_per_step: After this many batches ``step`` returns, so that a loop
+            which computes batches itself still gets to read its sockets.
 
     """
 
@@ -82,10 +82,10 @@ class SchedulerOptions:
 class Padding(enum.Enum):
     """What to do with a batch between two allowed sizes.
 
-    UP: pad to the next. DOWN: take only what fills the one below, the rest stays.
-    CHEAPEST: whichever costs less device time per row, by measurement; until there is
-    one, UP. With UP and CHEAPEST a batch is padded further where a larger allowed
-    size was measured to be cheaper.
+    UP: pad to the next size. DOWN: take only what fills the size below; the rest stays
+    in the queue. CHEAPEST: whichever costs less device time per row by measurement; UP
+    until there is a measurement. With UP and CHEAPEST a batch is padded even further if
+    a larger allowed size was measured to be cheaper.
     """
 
     UP = "up"
@@ -101,7 +101,8 @@ class QueuePolicy:
         weight: Its share of the device's time, relative to the others'.
         max_in_flight: Most of its batches on the device; None: the device's limit.
         padding: What to do between allowed sizes.
-        window: Chooses by deadlines what is worth computing; None: arrival order.
+        window: Chooses by deadlines which tasks are worth computing; None: arrival
+            order.
         retries_alone: Tells whether a failed batch is run again in halves, to find
             the task at fault; None for never.
 

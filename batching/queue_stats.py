@@ -21,11 +21,11 @@ before."""
 
 
 def num_batches_meant(device_s: float, num_alike: int) -> int:
-    """Returns for how many batches the times of one stand; 0: they are not counted.
+    """Returns how many batches the times of this one stand for; 0: they are not counted.
 
     Args:
         device_s: Device time of the batch.
-        num_alike: How many of its size there were, this one included.
+        num_alike: How many batches of its size there were, this one included.
 
     """
     if device_s >= SHORT_S:
@@ -44,9 +44,9 @@ _DEPTH_BOUNDS = (0.0, *(2.0**index for index in range(_NUM_DEPTHS - 2)))
 class QueueStats:
     """Counts of one queue since it was made. Written by the scheduler's thread only.
 
-    Plain lists instead of ``tfs.core.stats.Histogram``: one writer needs no cell per
-    thread, and a batch may be a single task. Others may read at any time; what they
-    read may lag by one batch.
+    These are plain lists instead of ``tfs.core.stats.Histogram``: a single writer needs
+    no cell per thread, and it has to be cheap because a batch may be a single task.
+    Others may read at any time; what they read may lag by one batch.
 
     Attributes:
         rows_counts: Batches that finished, by their rows.
@@ -90,17 +90,17 @@ class QueueStats:
         self._depth_total = 0.0
 
     def note_shape(self, num_tasks: int, num_rows: int, padded_rows: int) -> None:
-        """Counts a batch's tasks and padding; needless where both equal its rows."""
+        """Counts a batch's tasks and padding; needless if both equal its rows."""
         self._num_more_rows += num_rows - num_tasks
         self.num_padding_rows += padded_rows - num_rows
 
     def note_times(
         self, wait_s: float, device_s: float, num_waiting: int, num: int
     ) -> None:
-        """Counts the times of a batch that stands for ``num``.
+        """Counts the times of a batch that stands for ``num`` batches.
 
-        ``wait_s`` is what its oldest task waited, ``num_waiting`` the tasks that wait
-        now that it has ended.
+        ``wait_s`` is how long its oldest task waited, ``num_waiting`` the number of
+        tasks that wait now that it has ended.
         """
         if wait_s > 0:  # it may have come after the look at the clock that began it
             self._wait_total_s += num * wait_s
@@ -111,7 +111,7 @@ class QueueStats:
         self._depth_total += num * num_waiting
 
     def add(self, other: QueueStats) -> None:
-        """Adds what another queue counted, whose largest batch may be another."""
+        """Adds what another queue counted; its largest batch may have another size."""
         missing = len(other.rows_counts) - len(self.rows_counts)
         self.rows_counts.extend([0] * missing)
         for mine, others in (

@@ -1,4 +1,4 @@
-"""When to look at queues next that wait for nothing but time."""
+"""When to look again at queues that wait only for time to pass."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SWEEP_S_PER_TASK = 5e-6  # looking for expired tasks takes a few percent of a c
 class QueueTimers:
     """One timer for each queue. Confined to the scheduler's thread.
 
-    A queue is due when its batch is to go though it is not full, or when a task of it
-    expires. ``SharedQueue.timer_s`` is the time that counts; entries of the heap that say
-    another are left over.
+    A queue is due when its batch has to go although it is not full, or when one of its
+    tasks expires. ``SharedQueue.timer_s`` is the time that counts; heap entries with
+    any other time are obsolete.
 
     Attributes:
-        heap: The timers; only to be asked whether there may be one.
+        heap: The timers. Others may only test whether it is empty.
 
     """
 
@@ -32,7 +32,7 @@ class QueueTimers:
         self._sequence = itertools.count()
 
     def await_batch(self, queue: AnyQueue) -> None:
-        """Has a queue looked at when its batch is to go, or when a task expires."""
+        """Has a queue looked at when its batch has to go, or when a task expires."""
         waiting = queue.waiting
         when_s = waiting.next_deadline_s
         if when_s < queue.next_sweep_s:
@@ -68,9 +68,9 @@ class QueueTimers:
         """Returns when time alone brings the next work; None if it does not.
 
         Args:
-            held: Queues that wait for the device. Their tasks' deadlines do not: what
-                has expired in them is ended.
-            now_s: What time it is.
+            held: Queues that wait for the device. The deadlines of their tasks do not
+                wait: expired tasks are ended.
+            now_s: The time now.
 
         """
         wake_s = self._first_s() if self.heap else _NEVER

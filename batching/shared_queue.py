@@ -26,16 +26,16 @@ _MAX_FRUITLESS = 2  # searches for a task at fault, until a batch succeeds
 class SharedQueue(Generic[TaskT]):
     """A batch queue, its runner and its account. Confined to the scheduler's thread.
 
-    Made by ``SharedBatchScheduler.add_queue``; everything below the attributes listed
-    here belongs to the scheduler.
+    Made by ``SharedBatchScheduler.add_queue``. All attributes that are not listed here
+    belong to the scheduler.
 
     Attributes:
         waiting: The tasks that wait.
-        policy: How it is treated.
+        policy: How it is treated among others.
         costs: Measured time by batch size; kept up to date.
-        stats: What was counted.
+        stats: What it has counted.
         num_in_flight: Its batches on the device.
-        closing: Whether it was removed and only drains.
+        closing: Whether it was removed and is only draining.
 
     """
 
@@ -123,7 +123,7 @@ class SharedQueue(Generic[TaskT]):
         self.on_drained: Callable[[], None] | None = None
 
     def _put_noting(self, task: TaskT, now_s: float, low: bool) -> bool:
-        """Puts a task into the queue; its window learns of it if it stays."""
+        """Puts a task into the queue, and notes its arrival if it stays there."""
         admitted = self.waiting.put(task, now_s, low)
         if admitted and self.window is not None:
             self.window.note_arrival(task.num_rows, now_s)
@@ -131,14 +131,13 @@ class SharedQueue(Generic[TaskT]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it waits or runs."""
+        """Whether none of its tasks waits or runs."""
         return not (self.waiting.num_rows or self.num_in_flight or self.retries)
 
     def form(self, now_s: float) -> tuple[list[TaskT], int, float, FaultSearch | None]:
-        """Takes the next batch where that is more than ``take``.
+        """Takes the next batch in the cases where that takes more than ``take``.
 
-        Returns:
-            As ``BatchQueue.take``, and what it is part of if it runs again.
+        Returns: As ``BatchQueue.take``, and the search it is part of if it runs again.
 
         """
         waiting = self.waiting
@@ -161,7 +160,7 @@ class SharedQueue(Generic[TaskT]):
     def sort_out(
         self, batch: Batch[TaskT], error: ServingError
     ) -> tuple[list[TaskT], list[ServingError]]:
-        """Returns who of a failed batch ends now, and how; the others run again."""
+        """Returns which tasks of a failed batch end now, and how; the others run again."""
         self.stats.num_failures += 1
         tasks = batch.tasks
         if isinstance(error, FaultyTasks):
@@ -192,7 +191,7 @@ class SharedQueue(Generic[TaskT]):
         self.retries.append((tasks, batch.search, batch.oldest_s))
 
     def take_over(self, other: SharedQueue[TaskT]) -> None:
-        """Counts on from another queue, which has drained and whose place this takes."""
+        """Continues the counts of a queue that has drained and that this one replaces."""
         self.stats.add(other.stats)
         mine, others = self.waiting, other.waiting
         mine.num_refused += others.num_refused
@@ -202,9 +201,9 @@ class SharedQueue(Generic[TaskT]):
         mine.num_split += others.num_split
 
     def has_share(self, round_index: int) -> bool:
-        """Adds the shares of the rounds that passed; returns whether any is left.
+        """Adds the shares of the rounds that passed; returns whether any share is left.
 
-        No more than one round's share is saved up.
+        At most one round's share is saved up.
         """
         rounds = round_index - self.round_index
         self.round_index = round_index
@@ -212,7 +211,7 @@ class SharedQueue(Generic[TaskT]):
         return self.credit_s > 0
 
     def learn(self, num_rows: int, padded_rows: int, device_s: float) -> None:
-        """Takes in how long a batch took."""
+        """Learns how long a batch took."""
         waiting = self.waiting
         known_s = waiting.s_per_row
         s_per_row = device_s / num_rows
@@ -244,10 +243,10 @@ class SharedQueue(Generic[TaskT]):
             self.padded = [0, *(larger.get(size, size) for size in next_sizes)]
 
     def _look_again(self) -> None:
-        """Lets sizes be tried again that are padded away, now and then.
+        """Now and then lets sizes be tried again that batches are padded past.
 
-        What is padded away is not seen any more, and what made it look dear may have
-        been noise: soon at first, seldom later.
+        Such a size is not measured any more, and it may have looked expensive only
+        because of noise. It is tried again soon at first, and seldom later.
         """
         if self.costs.num_changes < self.look_again_at:
             return
@@ -261,7 +260,7 @@ class SharedQueue(Generic[TaskT]):
                 self.costs.doubt(next_size)
 
     def _room(self, num_waiting_rows: int) -> int | None:
-        """Returns how many rows to take so that little is padding; None: no limit."""
+        """Returns how many rows to take so that there is little padding; None: no limit."""
         options = self.waiting.options
         rows = min(num_waiting_rows, options.max_batch_rows)
         allowed = options.allowed_rows

@@ -1,13 +1,12 @@
 """Shares one device between many batch queues. Owns no thread.
 
-Whoever owns the thread calls ``submit``, ``step`` and ``Batch.done`` on it: the
-serving loop as a round hook, or :class:`batching.driver.BatchDriver`. A batch is
-formed when the device has room for it and not before, so batches grow by themselves
-while it is busy and nobody waits while it is idle; a timeout is an option, not the
-mechanism.
+Whoever owns the thread calls ``submit``, ``step`` and ``Batch.done`` on it: the serving
+loop by a round hook, or :class:`batching.driver.BatchDriver`. A batch is formed only
+when the device has room for it. So batches grow by themselves while the device is busy,
+and nobody waits while it is idle. A timeout is possible but is not what makes batches.
 
-Whose batch is next, ``turn_order.py`` knows; when to look at queues that wait for time to
-pass, ``queue_timers.py``. Fairness is counted in measured device time.
+``turn_order.py`` decides whose batch is next, by measured device time.
+``queue_timers.py`` knows when to look at queues that wait for time to pass.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class SharedBatchScheduler:
     Args:
         options: How the device is shared.
         clock: Tells durations of batches and arrival times.
-        limit: Decides how many batches are in flight; None: always
-            ``options.num_batch_threads``, which bounds it in any case.
+        limit: Decides how many batches are in flight, up to
+            ``options.num_batch_threads``; None: always that many.
 
     Attributes:
         num_in_flight: Batches handed over and not done.
@@ -84,7 +83,7 @@ class SharedBatchScheduler:
 
     @property
     def queues(self) -> Iterable[AnyQueue]:
-        """The queues, those that drain included, in the order they were added."""
+        """All queues, including those that drain, in the order they were added."""
         return tuple(self._queues)
 
     def add_queue(
@@ -133,11 +132,11 @@ class SharedBatchScheduler:
         on_drained: Callable[[], None] | None = None,
         error: ServingError | None = None,
     ) -> None:
-        """Lets ``queue`` drain: nothing more is admitted, what waits goes at once.
+        """Lets ``queue`` drain: it admits nothing more, and waiting tasks are due at once.
 
-        With an ``error``, what waits ends with it instead. ``on_drained`` is called
-        once nothing of it waits or runs, possibly before this returns; a second removal
-        only adds its callback.
+        With an ``error``, waiting tasks end with it instead. ``on_drained`` is called
+        once none of its tasks waits or runs, possibly before this returns. A second
+        removal only adds its callback.
         """
         if queue not in self._queues:
             if on_drained is not None:
@@ -165,8 +164,8 @@ class SharedBatchScheduler:
     def submit(self, queue: SharedQueue[TaskT], task: TaskT, low: bool = False) -> None:
         """Puts ``task`` into ``queue``; it ends through its ``on_done``, exactly once.
 
-        Runs no batch: that is ``step``'s. Tasks submitted between two steps count as
-        having come together.
+        Runs no batch; ``step`` does. Tasks submitted between two steps count as having
+        arrived together.
         """
         now_s = self._burst_s
         if now_s is None:
@@ -210,10 +209,10 @@ class SharedBatchScheduler:
     def begin_now(self, queue: AnyQueue, num_rows: int) -> float | None:
         """Tells whether tasks may be computed at once, as the batch they would make.
 
-        That is so while nothing else waits for the device or runs on it, and the queue
-        neither waits for more nor pads so few rows. Whoever gets the time computes them
-        before anything else happens on this thread, and calls ``end_now``; or does
-        nothing and submits them.
+        They may if nothing else waits for the device or runs on it, and the queue would
+        neither wait for more tasks nor pad so few rows. A caller that gets the time
+        either computes them before anything else happens on this thread, and calls
+        ``end_now``, or submits them.
 
         Returns:
             The time; None if the tasks are to be submitted.
@@ -246,7 +245,7 @@ class SharedBatchScheduler:
         *,
         failed: bool,
     ) -> None:
-        """Counts tasks that were computed past ``queue``, as their batch would have been."""
+        """Counts tasks that bypassed ``queue`` as the batch that they would have been."""
         now_s = self._last_done_s = self._now()
         device_s = now_s - begun_s
         turns = self._turns
@@ -275,8 +274,8 @@ class SharedBatchScheduler:
         """Starts every batch that may start now.
 
         Returns:
-            When the next step is due: a time not after ``now_s`` for at once, None if
-            only ``submit`` or ``Batch.done`` can bring work.
+            When the next step is due: a time not after ``now_s`` means at once, None
+            means that only ``submit`` or ``Batch.done`` can bring work.
 
         """
         turns, timers = self._turns, self._timers
@@ -323,7 +322,7 @@ class SharedBatchScheduler:
             self._timers.await_batch(queue)
 
     def _dispatch(self, now_s: float) -> bool:
-        """Fills the device; returns whether more could start that this left undone."""
+        """Fills the device; returns whether it left more that could start."""
         turns = self._turns
         ring = turns.ring
         policy = self._policy
@@ -411,7 +410,7 @@ class SharedBatchScheduler:
         return bool(ring or turns.last or turns.later or turns.aside)
 
     def _refill(self, now_s: float) -> bool:
-        """Fills the empty ring with those whose round comes next, or stood aside."""
+        """Fills the empty ring with queues whose round comes next or that stood aside."""
         turns = self._turns
         while (
             turns.later and not turns.ring

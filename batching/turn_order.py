@@ -1,12 +1,13 @@
 """Whose batch is next: deficit round robin over the queues that have one.
 
-Queues with a batch stand in a ring; a visit runs one batch and charges what it took; who
-has used up a round's share waits for the next round, and rounds pass at once when nobody
-is left. A queue that ran goes back into the ring at the *next* choice, behind those that
-became ready meanwhile: a light queue waits for at most the batch that is running.
+Queues with a batch stand in a ring. Each visit runs one batch and charges the time it
+took. A queue that has used up its share waits for the next round, which begins at once
+when no queue is left in the ring. A queue that has run goes back into the ring only at
+the *next* choice, behind those that became ready meanwhile. So a light queue waits at
+most for the batch that is running.
 
-A queue in which only tasks of low priority wait stands aside until the ring is empty, or
-until it has waited for its ageing time.
+A queue in which only tasks of low priority wait stands aside until the ring is empty,
+or until its ageing time has passed.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from batching.shared_queue import AnyQueue
 
 
 class TurnOrder:
-    """Where each queue stands that has a batch. Confined to the scheduler's thread.
+    """Holds each queue that has a batch in its place. Confined to the scheduler's thread.
 
-    A queue is in one place at most: ``in_ring`` says that it is in one, ``is_aside`` in
-    which of two. The scheduler reads and writes the attributes itself where a call for
-    each batch would show.
+    A queue is in one place at most: ``in_ring`` says that it is in any, and
+    ``is_aside`` tells two of them apart. The scheduler accesses the attributes directly
+    where the cost of a call per batch would show.
 
     Attributes:
-        ring: Have a turn, the next one first.
-        aside: Only tasks of low priority wait in these; who stood aside first is first.
-        last: Ran just now, and is in the ring no more; ``in_ring`` yet.
-        later: Have used up their share, by the round that brings the next.
-        round_index: Number of the round that goes on.
+        ring: Queues that have a turn, the next one first.
+        aside: Queues in which only tasks of low priority wait, the longest-waiting
+            first.
+        last: The queue that has just run. It is not in the ring, though ``in_ring`` is
+            still set.
+        later: Queues that have used up their share, by the round that brings them
+            another.
+        round_index: Number of the current round.
 
     """
 
@@ -64,20 +68,20 @@ class TurnOrder:
             self.ring.append(queue)
 
     def promote(self, queue: AnyQueue) -> None:
-        """Puts a queue that stands aside into the ring: other than low tasks came."""
+        """Puts a queue that stood aside into the ring: tasks of high priority came."""
         self.aside.remove(queue)
         queue.is_aside = False
         self.ring.append(queue)
 
     def recall(self, now_s: float) -> None:
-        """Returns those that stood aside for long enough to the head of the ring."""
+        """Moves queues that stood aside for long enough to the head of the ring."""
         while self.aside and self.aside[0].waiting.aged_s <= now_s:
             queue = self.aside.popleft()
             queue.is_aside = False
             self.ring.appendleft(queue)
 
     def admit_aside(self) -> bool:
-        """Lets the first that stands aside into the empty ring; False: there is none."""
+        """Lets the first queue aside into the empty ring; False if there is none."""
         if not self.aside:
             return False
         queue = self.aside.popleft()
@@ -86,7 +90,7 @@ class TurnOrder:
         return True
 
     def pop_oldest(self, full_batch_boost_s: float) -> AnyQueue:
-        """Takes the queue out of the ring whose batch is oldest.
+        """Takes out of the ring the queue with the oldest batch.
 
         Args:
             full_batch_boost_s: By how much older a full batch counts.
@@ -115,7 +119,7 @@ class TurnOrder:
         return math.floor(-queue.credit_s / queue.quantum_s) + 1
 
     def begin_next_round(self) -> list[AnyQueue]:
-        """Begins the round that brings any queue a share; returns those, now nowhere."""
+        """Begins the round that brings queues a new share; returns them, in no place."""
         later = self.later
         self.round_index = later[0][0]
         queues = []

@@ -25,15 +25,15 @@ class _Entry:
 class ActionQueue:
     """Takes the first action out in logarithmic time, however many wait.
 
-    A thousand versions wait while eight load, and each load that ends takes the next:
-    sorting all of them each time was most of what a manager did at a server's start.
-    Of each servable the first action of its plan waits; once that is taken, the next one
-    lines up behind everybody else. Confined to one caller at a time; ``num_loads`` may
-    be read by anybody.
+    At a server's start a thousand versions may wait while eight load, and each load
+    that ends takes the next one; sorting all of them each time was most of the
+    manager's work. Only the first action of each servable's plan waits in the queue.
+    Once that is taken, the next one lines up behind everybody else. Confined to one
+    caller at a time, except ``num_loads``, which anybody may read.
 
     Args:
-        order: What sorts the actions; those it finds equal keep the order in which
-            their servables got something to do.
+        order: The key to sort actions by; those with equal keys stay in the order in
+            which their servables got something to do.
 
     """
 
@@ -53,11 +53,11 @@ class ActionQueue:
         return len(self._entries)
 
     def put(self, name: str, plan: Sequence[Action]) -> None:
-        """Queues what to do next for a servable, in the place of what was queued.
+        """Queues what to do next for a servable; replaces what was queued before.
 
         Args:
             name: The servable.
-            plan: Its actions, first first; empty takes out what was queued.
+            plan: Its actions, in order; an empty plan removes what was queued.
 
         """
         before = self._entries.get(name)

@@ -1,8 +1,8 @@
 """Loads a version when somebody asks for it, and keeps it.
 
-Requesters of the same version share one load; requesters of others are not held up.
-There is no thread: whoever asked first moves the load on, and sleeps on the clock
-while there is nothing to do. (TensorFlow Serving: core/caching_manager.h.)
+All requesters of a version share one load, and do not hold up requesters of others.
+There is no thread of its own: the first requester drives the load, and sleeps on the
+clock while there is nothing to do. (TensorFlow Serving: core/caching_manager.h.)
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ a server's background loads would keep the first caller for half a minute in vai
 class CachingManager:
     """Gives out pins, loading what is not loaded. Thread-safe; ``acquire`` blocks.
 
-    Nothing is unloaded before ``close``. A version whose load failed is tried anew by
-    the next request for it. Owns both executors.
+    Nothing is unloaded before ``close``. If a load failed, the next request for the
+    version tries again. Owns both executors.
 
     Args:
         factory: Makes the loaders.
@@ -179,8 +179,8 @@ class CachingManager:
 
         Raises:
             NotFound: The factory knows no such servable.
-            DeadlineExceeded: It was not loaded by ``deadline_s``; an attempt that runs
-                goes on, and whoever asks next waits for the same load.
+            DeadlineExceeded: It was not loaded by ``deadline_s``. A running attempt
+                goes on, and the next requester waits for the same load.
             Cancelled: The manager was closed meanwhile.
             ServingError: It could not be loaded; whatever that ended with.
 
@@ -209,8 +209,8 @@ class CachingManager:
     def close(self, deadline_s: float | None = None) -> bool:
         """Unloads everything, ends the executors; idempotent.
 
-        Loads are given up: who waits for one gets what its last attempt failed with, or
-        CANCELLED. Returns whether nothing is loaded any more; what is pinned past the
+        Loads are given up; whoever waits for one gets the error of its last attempt, or
+        CANCELLED. Returns whether everything was unloaded; what is still pinned at the
         deadline stays.
         """
         with self._lock:

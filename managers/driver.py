@@ -1,4 +1,4 @@
-"""What steps a manager: when something changed, or at a time it named."""
+"""Steps a manager: when something has changed, and at the times that it asks for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _PAUSE_AFTER_FAULT_S = 1.0  # a step that raises is a bug; it must not spin
 
 
 class Driver:
-    """Calls ``step`` whenever it may have something to do: on a thread, or on the caller's.
+    """Calls ``step`` when it may have something to do, on its own thread or the caller's.
 
     Thread-safe. There is no polling: ``step`` returns when it wants to run next, and
     ``wake`` brings that forward. Wake-ups during a step cause one more.
 
     Args:
-        step: Returns the time, by ``clock``, of its next run; None for when woken.
+        step: Returns when, by ``clock``, it wants to run next; None to run only when
+        woken.
         clock: The clock.
         name: The thread's name.
 
@@ -60,8 +61,9 @@ class Driver:
     ) -> bool:
         """Steps on the caller's thread until ``is_over``, or until the deadline.
 
-        Blocks between steps. Several callers may do so at once, and beside the thread,
-        if ``step`` is made for that. Whatever makes ``is_over`` true must wake.
+        Blocks between steps. Several callers may do this at once, and while the thread
+        runs, if ``step`` allows that. Whatever makes ``is_over`` true must call
+        ``wake``.
 
         Returns:
             Whether it is over.

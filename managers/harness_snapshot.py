@@ -20,8 +20,9 @@ class HarnessSnapshot:
         is_aspired: Whether the source wants it.
         generation: Which of the version's harnesses it is, counted up.
         may_return: Whether it was unloaded for others and can be loaded again.
-        is_late: Whether its loader takes so long that nobody waits for it any more.
-        is_pausing: Whether an attempt to load it failed and the next one is to come.
+        is_late: Whether its loader takes so long that others have stopped waiting for
+            it.
+        is_pausing: Whether an attempt to load it failed and another one will follow.
 
     """
 

@@ -1,4 +1,4 @@
-"""What a manager was told and has not acted on yet: aspired versions, and changes."""
+"""What a manager has been told and has not acted on yet: aspired versions, and changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Mail:
         aspired: What sources aspire, by servable; the latest of each.
         tried_again: Versions that somebody wants tried again, by servable.
         changed: Servables to which something happened, and whether that cannot wait.
-        num_aspired: How many of both had come in by then.
+        num_aspired: How many messages from sources and requests to try again had come
+            in.
 
     """
 
@@ -33,7 +34,7 @@ class Mail:
 
 
 class Inbox:
-    """Takes from any thread, and gives to the one that steps. Thread-safe; never blocks.
+    """Collects from any thread, for the one that steps. Thread-safe; never blocks.
 
     Args:
         on_mail: Called when something came in; quick, on any thread, under no lock.
@@ -52,7 +53,7 @@ class Inbox:
         self._is_closed = False
 
     def aspire(self, aspired: Aspired) -> None:
-        """Takes a source's word; it replaces one on the same servable."""
+        """Takes what a source aspires, in the place of its last word on the servable."""
         with self._lock:
             if self._is_closed:
                 return
@@ -62,7 +63,7 @@ class Inbox:
         self._on_mail()
 
     def try_again(self, name: str, versions: AbstractSet[int]) -> None:
-        """Takes the wish that versions which failed be tried again."""
+        """Takes a request to try failed versions again."""
         with self._lock:
             if self._is_closed:
                 return

@@ -1,8 +1,8 @@
-"""Which loads may begin with the memory there is, and which must wait.
+"""Which loads may begin with the available memory, and which have to wait.
 
-The decision phase of loads and unloads: short, one at a time, in the order of asking.
-What was decided is carried out beside others (LoadExecution, UnloadExecution), which come
-back here to say that it is over.
+This is the deciding phase of loads and unloads: short, one at a time, in the order of
+requests. LoadExecution and UnloadExecution carry out what was decided, several at a
+time, and report back here when it is over.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ _NOISE: Final = (17, 16)
 class LoadAdmission:
     """Reserves for loads in order, and counts what executes.
 
-    A load that does not fit now waits while anything executes that may make room;
-    behind it all later ones wait, or a big model would wait for ever. One that could
-    not fit an empty machine, or finds no room while nothing executes, fails; in the latter
-    case it is marked as refused, and its manager may try again when others have ended.
+    A load that does not fit now waits as long as anything is executing that may make
+    room. All later loads wait behind it, or a big model would wait for ever. A load
+    fails if it could not even fit an empty machine, or if it finds no room while
+    nothing is executing. In the latter case it is marked as refused, and its manager
+    may try again when others have ended.
 
-    Room may be promised to a load that is to come: the memory of what is unloaded for it
-    is not given to others, which wait until that load was decided on.
+    Room may be promised to a load that is still to come. The memory of what is unloaded
+    for it is then not given to other loads; they wait until that load has been decided
+    on.
 
     Thread-safe; never blocks.
 
@@ -76,8 +78,8 @@ class LoadAdmission:
     def take_room_made(self) -> bool:
         """Whether room may have been made since this was last called.
 
-        That is, whether something ended, or a load that others wait behind was decided on
-        or given up.
+        That is, whether something has ended, or a load that others wait behind was
+        decided on or given up.
         """
         with self._lock:
             was_made, self._may_have_made_room = self._may_have_made_room, False
@@ -86,7 +88,7 @@ class LoadAdmission:
     # -- loads and unloads ---------------------------------------------------------------
 
     def admit(self, managed: ManagedVersion) -> bool:
-        """Returns whether a load may go on; one that may not waits, or has failed."""
+        """Returns whether a load may go on; if not, it waits or has failed."""
         with self._lock:
             if managed.is_executing:  # taken off the queue by take_decided()
                 return True
@@ -106,7 +108,7 @@ class LoadAdmission:
             return False
 
     def take_decided(self) -> list[ManagedVersion]:
-        """Takes loads off the head of the queue: those that fit, and those refused."""
+        """Takes loads off the head of the queue: those that fit or are refused."""
         with self._lock:
             self._forget_promises_locked()
             decided = []
@@ -116,7 +118,7 @@ class LoadAdmission:
             return decided
 
     def cancel(self, managed: ManagedVersion) -> bool:
-        """Gives a load up, as its harness does; returns whether that ended it."""
+        """Gives up a load, as its harness does; returns whether that ended it."""
         with (
             self._lock
         ):  # or it might be admitted in between, and nobody would end that
@@ -133,7 +135,7 @@ class LoadAdmission:
             self._begin_locked(managed)
 
     def end(self, managed: ManagedVersion) -> None:
-        """Counts a load or an unload no more; idempotent."""
+        """Stops counting a load or an unload; idempotent."""
         with self._lock:
             if managed.is_executing:
                 managed.is_executing = False
@@ -143,12 +145,12 @@ class LoadAdmission:
     def correct(
         self, managed: ManagedVersion, estimate: ResourceAllocation
     ) -> ServingError | None:
-        """Reserves what a loaded version takes in the place of what was expected.
+        """Reserves what a loaded version really takes, instead of what was expected.
 
         Returns:
-            None, or why it may not stay: it takes clearly more than was expected, and more
-            than the others leave. Then its load is undone and ends; if it could fit some
-            day it is marked as refused.
+            None, or the reason why it may not stay: it takes clearly more than
+            expected, and more than the others leave. Its load is then undone and ends;
+            if it could fit at another time, it is marked as refused.
 
         """
         expected = managed.reserved
@@ -170,7 +172,7 @@ class LoadAdmission:
     def release(self, managed: ManagedVersion) -> None:
         """Gives back what was reserved for a version; idempotent.
 
-        Before ``end``, which says that there may be room.
+        Call it before ``end``, which announces that there may be room.
         """
         reserved, managed.reserved = managed.reserved, None
         if reserved is not None and self._tracker is not None:
@@ -179,9 +181,10 @@ class LoadAdmission:
     # -- before a load is asked for --------------------------------------------------------
 
     def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> bool:
-        """Keeps room for a load that is to come, if it fits once ``going`` are gone.
+        """Keeps room for a load that is to come, if it fits once ``going`` are unloaded.
 
-        Not while others wait: they come first. What cannot be known counts as room.
+        Promises nothing while others wait, because they come first. If it cannot be
+        known whether the load fits, it is taken to fit.
         """
         with self._lock:
             if not self._has_room_locked(managed, going):
@@ -190,11 +193,11 @@ class LoadAdmission:
             return True
 
     def refuse(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> None:
-        """Fails a load for want of memory before it was asked for.
+        """Fails a load for want of memory before it is asked for.
 
         Args:
             managed: The version, which would not fit even without ``going``.
-            going: What would have been unloaded for it, and stays.
+            going: The versions that would have been unloaded for it, and now stay.
 
         """
         assert self._tracker is not None
@@ -202,7 +205,7 @@ class LoadAdmission:
             self._refuse_locked(managed, self._tracker, going)
 
     def give_up_on(self, refused: ManagedVersion) -> None:
-        """Notes that a version which was refused cannot be tried again."""
+        """Notes that a refused version cannot be tried again."""
         with self._lock:
             refused.is_refused = False
 
@@ -242,7 +245,7 @@ class LoadAdmission:
         return self._tracker.would_fit(wanted, freed)
 
     def _forget_promises_locked(self) -> None:
-        """Drops promises to versions that are unwanted by now, or were decided on."""
+        """Drops promises to versions that are not wanted any more, or were decided on."""
         states = (HarnessState.NEW, HarnessState.LOAD_REQUESTED)
         for heir in list(self._promises):
             if not heir.harness.is_aspired or heir.harness.state not in states:
@@ -252,7 +255,7 @@ class LoadAdmission:
     def _decide_locked(self, managed: ManagedVersion) -> bool:
         """Reserves for a load and counts it as executing, or fails it.
 
-        Returns False where it is to wait: neither was done.
+        Returns False, with neither done, if the load has to wait.
         """
         wanted = managed.harness.estimate or ResourceAllocation()
         if self._tracker is not None:
@@ -317,7 +320,7 @@ def _too_large(
     beside: ResourceAllocation,
     total: ResourceAllocation,
 ) -> ServingError:
-    """Returns the refusal of a version that was loaded, and took more than was expected."""
+    """Returns the refusal of a loaded version that took more than expected."""
     taken = managed.reserved or ResourceAllocation()
     return ResourceExhausted(
         f"Insufficient resources to load servable {managed.harness.id}: loaded, it takes "

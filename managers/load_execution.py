@@ -1,10 +1,11 @@
-"""Carries loads out, on a pool: one attempt after the other, to AVAILABLE or to END.
+"""Carries out loads on a pool: attempt after attempt, up to AVAILABLE or END.
 
-An attempt estimates, is admitted, and loads. What takes time without doing anything keeps
-no thread: a load that waits for memory waits with LoadAdmission, one that pauses before
-it is tried again waits here. ``begin`` goes on wherever it stands.
+Each attempt estimates, is admitted, and loads. Waiting occupies no thread: for memory,
+a load waits with LoadAdmission; for the end of a pause between attempts, it waits here.
+``begin`` continues a load from wherever it stands.
 
-A load ends once. ``end`` is for one that did not come to AVAILABLE, whoever found out.
+A load ends once. ``end`` is called for one that did not become AVAILABLE, by whichever
+part found that out.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class LoadExecution:
         serving_map: Where loaded versions appear.
         releaser: Told of failed loads; None gives no memory back.
         pre_load_hook: Called before each first attempt, on the pool.
-        on_change: Called with a name when one of its versions moved on, or the pool can
-            take another.
+        on_change: Called with a servable's name when one of its versions has moved on,
+            or when the pool can take another load.
 
     """
 
@@ -69,11 +70,11 @@ class LoadExecution:
 
     @property
     def num_running(self) -> int:
-        """Functions that the pool was given, has not ended and waits for."""
+        """Functions on the pool that have not ended, without those that hang."""
         return self._pool.num_running
 
     def begin(self, managed: ManagedVersion) -> None:
-        """Goes on with a load as soon as a thread is free."""
+        """Continues a load as soon as a thread is free."""
 
         def give_up() -> None:
             if not managed.harness.cancel():
@@ -115,7 +116,7 @@ class LoadExecution:
         return due
 
     def next_s(self) -> float | None:
-        """Returns when, by the clock, the next pause is over; None if none is made."""
+        """Returns when, by the clock, the next pause is over; None if no load pauses."""
         with self._lock:
             times_s = [managed.harness.retry_at_s for managed in self._paused]
         return min((t for t in times_s if t is not None), default=None)

@@ -1,4 +1,4 @@
-"""How the load of a version goes, for whoever asks; states say only where it stands."""
+"""How the load of a version is going, in more detail than its state says."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ class LoadStatus:
     """A load at one moment. Immutable.
 
     Attributes:
-        num_failures: Attempts that failed, since it was last known what it takes.
-        next_attempt_s: When it is tried again, by the manager's clock; None if that
-            is not planned. Of one that has ended, too, where something stands in for it
-            that goes for each attempt.
-        error: Why the last attempt failed, while another is planned; or why it ended.
-        duration_s: How long the attempt took that succeeded; None before.
-        reserved: What is reserved for the version; None without a limit, and once it
-            is unloaded.
+        num_failures: Failed attempts since the version's memory was last estimated.
+        next_attempt_s: When it is tried again, by the manager's clock; None if that is
+            not planned. A load may have ended and still have a next attempt, if an old
+            version stands in for it meanwhile.
+        error: Why the last attempt failed, while another one is planned; or why the
+            load ended.
+        duration_s: How long the successful attempt took; None before it.
+        reserved: What is reserved for the version; None if there is no limit, and once
+            it is unloaded.
         is_deferred: Whether it waits for memory.
 
     """

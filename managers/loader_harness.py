@@ -3,10 +3,10 @@
 The states and the moves between them are ``managers.harness_state``. A harness only
 knows its loader: memory, pools, the serving map and events are the manager's.
 
-An attempt that fails does not keep its thread while it waits for the next one: the
-harness says *when* to try again and the manager comes back. So a broken model
-occupies no load thread, and giving it up takes effect at once. (TensorFlow Serving's
-harness sleeps on the load thread, up to a minute at a time.)
+A failed attempt does not keep its thread until the next one: the harness says *when* to
+try again, and the manager comes back then. So a broken model occupies no load thread,
+and giving it up takes effect at once. (TensorFlow Serving's harness sleeps on the load
+thread, up to a minute at a time.)
 
 (TensorFlow Serving: core/loader_harness.h.)
 """
@@ -56,7 +56,7 @@ class Progress(enum.Enum):
 class LoaderHarness:
     """One loader, its state and its retries.
 
-    Thread-safe for ``cancel``, ``snapshot`` and reads of ``state``; the other methods
+    ``cancel``, ``snapshot`` and reading ``state`` are thread-safe. The other methods
     are called by whoever owns the next step, one at a time: a manager's deciding
     thread, then a pool thread.
 
@@ -64,14 +64,15 @@ class LoaderHarness:
         id: The version.
         generation: Counts the loaders a manager was given, over all versions; a
             version whose payload changes gets a harness of a higher generation.
-        is_aspired: Whether the source still wants it. The manager's to write.
-        reason: Why it is loaded or unloaded, for people. The manager's to write.
+        is_aspired: Whether the source still wants it. Written by the manager.
+        reason: Why it is loaded or unloaded, for people. Written by the manager.
         error: Why it is in ERROR; None otherwise.
-        estimate: What it takes, once estimated.
-        flaw: What is wrong with it for good, if that was found before its load; None.
-        load_s: How long the attempt to load took that succeeded; None before.
-        is_late: Whether its load, or its unload, takes too long to wait for. The
-            manager's to write.
+        estimate: What the version takes, once that was estimated.
+        flaw: What is permanently wrong with it, if that was found before its load; else
+            None.
+        load_s: How long the successful attempt to load took; None before it.
+        is_late: Whether its load or unload takes so long that others have stopped
+            waiting for it. Written by the manager.
 
     """
 
@@ -135,35 +136,35 @@ class LoaderHarness:
 
     @property
     def num_failures(self) -> int:
-        """Attempts that failed, since it was last known what it takes."""
+        """Failed attempts since the version's memory was last estimated."""
         return self._num_failures
 
     @property
     def is_over(self) -> bool:
-        """Whether it is in a state that it never leaves."""
+        """Whether it is in a final state."""
         return self._state in END_STATES
 
     @property
     def is_dormant(self) -> bool:
-        """Whether nothing is loaded or asked to: it may be forgotten."""
+        """Whether nothing is loaded or requested, so that it may be forgotten."""
         return self._state is _S.NEW or self._state in END_STATES
 
     @property
     def is_coming(self) -> bool:
-        """Whether its load goes on and was not given up."""
+        """Whether its load is in progress and was not given up."""
         return self._state in COMING_STATES and not self._cancelled
 
     @property
     def make_another(self) -> Callable[[], Loader[object]] | None:
-        """What makes another loader of the version; None if its loader cannot tell."""
+        """Makes another loader of the version; None if its loader offers no such thing."""
         loader = self._loader
         return loader.make_another if isinstance(loader, Renewable) else None
 
     def holds(self, data: ServableData[Loader[object]]) -> bool:
         """Whether ``data`` is what it was made from: same loader, or equal error.
 
-        A source that repeats itself says nothing new; another loader object (or one
-        that compares unequal) means that the files behind the version changed.
+        A source that repeats itself says nothing new. Another loader object that does
+        not compare equal means that the files of the version have changed.
         """
         if data.error is None:
             return self._loader is not None and self._loader == data.payload
@@ -175,7 +176,7 @@ class LoaderHarness:
         )
 
     def snapshot(self) -> HarnessSnapshot:
-        """Returns state, error and the rest as they are together."""
+        """Returns state, error and the rest, consistent with each other."""
         with self._lock:
             return HarnessSnapshot(
                 self.id,
@@ -245,11 +246,11 @@ class LoaderHarness:
             self._transition_locked(_S.UNLOAD_REQUESTED)
 
     def cancel(self) -> bool:
-        """Gives the load up; returns whether that ended it here and now.
+        """Gives up the load; returns whether that ended it at once.
 
-        In LOAD_REQUESTED and between two attempts it ends at once, in ERROR. An
-        attempt that runs goes on to its end, and what it loaded is unloaded. In any
-        other state nothing happens.
+        It does in LOAD_REQUESTED and between two attempts: the harness is in ERROR
+        then. A running attempt goes on to its end, and what it loaded is unloaded. In
+        any other state nothing happens.
         """
         with self._lock:
             if self._loaded:
@@ -267,15 +268,15 @@ class LoaderHarness:
             return True
 
     def end_pause(self) -> None:
-        """Has the next attempt come now, if one is to come."""
+        """Makes the next attempt due now, if there is to be one."""
         with self._lock:
             if self.retry_at_s is not None:
                 self.retry_at_s = self._clock.now()
 
     def estimate_once(self) -> Progress:
-        """Asks the loader what it takes; ``estimate`` holds the answer when DONE.
+        """Asks the loader what the version takes; DONE has set ``estimate``.
 
-        Blocks as the loader does. FAILED leaves it in ERROR.
+        Blocks as the loader does. FAILED leaves the harness in ERROR.
         """
 
         def ask(loader: Loader[object]) -> None:
@@ -290,10 +291,10 @@ class LoaderHarness:
         return progress
 
     def estimate_ahead(self) -> None:
-        """Asks the loader what it takes before a load was asked for, in NEW.
+        """Asks the loader what the version takes before a load is requested, in NEW.
 
-        Blocks as the loader does. ``flaw`` tells what is wrong and stays so; another
-        failure says nothing yet: the load will ask again.
+        Blocks as the loader does. If something is permanently wrong, it is kept in
+        ``flaw``. Any other failure means nothing yet, because the load will ask again.
         """
         loader = self._loader
         if loader is None or self._state is not _S.NEW:
@@ -311,9 +312,10 @@ class LoaderHarness:
 
     @property
     def can_be_renewed(self) -> bool:
-        """Whether its version can be tried once more: a loader is loaded once only.
+        """Whether the version can be tried once more, which takes another loader.
 
-        Where a source knew why there is none, that is the source's to do.
+        If there is no loader because the source reported an error, only the source can
+        help.
         """
         has_loader = self._loader is not None
         return has_loader and (not self._loaded or self.make_another is not None)
@@ -321,15 +323,15 @@ class LoaderHarness:
     def renewed(
         self, generation: int, reason: str, *, counts_on: bool = False
     ) -> LoaderHarness:
-        """Returns a harness in NEW of the same version, with a loader never loaded.
+        """Returns a harness of the same version, in NEW and with a fresh loader.
 
         Args:
             generation: Number of the new harness among those of the version.
             reason: Why it is tried again.
-            counts_on: Whether attempts that failed count on, or all are still to come.
+            counts_on: Whether earlier failed attempts still count.
 
         Raises:
-            Exception: What making another loader raises.
+            Exception: Whatever making another loader raises.
 
         """
         make_another = self.make_another if self._loaded else None
@@ -347,10 +349,10 @@ class LoaderHarness:
     def load_once(self) -> Progress:
         """Runs one attempt to load, from LOADING; blocks as the loader does.
 
-        DONE leaves it in LOADING with the servable loaded: the manager publishes it
-        and then moves to READY. AGAIN sets ``retry_at_s``. FAILED leaves it in ERROR
-        with nothing loaded; a load that was cancelled and yet succeeded has been
-        unloaded and ended CANCELLED.
+        DONE leaves the harness in LOADING with the servable loaded; the manager
+        publishes it and then moves to READY. AGAIN sets ``retry_at_s``. FAILED leaves
+        the harness in ERROR with nothing loaded. A load that succeeded although it was
+        cancelled has been unloaded again, and ends in ERROR with CANCELLED.
         """
         with self._lock:
             if self._cancelled:
@@ -370,10 +372,10 @@ class LoaderHarness:
         return Progress.FAILED
 
     def estimate_again(self) -> ResourceAllocation:
-        """Returns what the loaded version takes; the first estimate if it cannot say.
+        """Returns what the loaded version takes; the first estimate if that is unknown.
 
-        A loader's estimate may fall once it is loaded (its transient peak is over),
-        or rise to what was measured.
+        Once loaded, a version may take less than was estimated (its transient peak is
+        over), or more (as measured).
         """
         before = self.estimate or ResourceAllocation()
         if self._loader is None:
@@ -488,10 +490,10 @@ class LoaderHarness:
 
 
 def _estimate(loader: Loader[object]) -> ResourceAllocation:
-    """Asks a loader what it takes; nothing at all counts as nothing.
+    """Asks a loader what its version takes; None counts as nothing.
 
     Raises:
-        TypeError: It says something else; whoever adds it up would fail, for others too.
+        TypeError: The answer is no allocation; adding it up would fail other loads too.
         Exception: What the loader raises.
 
     """

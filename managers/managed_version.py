@@ -1,4 +1,4 @@
-"""One version of a manager: its harness, its handle, and what each phase keeps of it."""
+"""One version of a manager: its harness, its handle, and what each part keeps about it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ Done: TypeAlias = Callable[[ServingError | None], None]
 
 
 class ManagedVersion:
-    """A harness and what is kept beside it. Each attribute has one writer, named here.
+    """A harness and what is known beside it. Each attribute has one writer, named last.
 
     Attributes:
         harness: The life of its loader.
-        reason: Why it was taken in, for people. Never changes.
-        published: What is known of it outside. VersionEvents.
-        handle: What requests pin; None until it was loaded. VersionEvents.
-        done: Told how its load or unload ends; set by whoever begins that.
-        reserved: Its memory; None where there is no limit. LoadAdmission, and who moves
-            the version on.
-        is_executing: Whether it is counted among what executes. LoadAdmission.
-        is_refused: Whether it ended only because others held the memory. LoadAdmission.
-        is_ended: Whether its load failed and that was published. LoadExecution.
-        is_asking: Whether it is being asked what it takes, ahead of its load. Preflight.
-        was_asked: Whether it was asked; what it said may be nothing. Preflight.
-        again_at_s: When it is tried again though it has ended, by the clock; None for
-            not at all. Whoever has it tried again.
+        reason: Why it is managed, for people. Never changes.
+        published: What is known of it outside. Writer: VersionEvents.
+        handle: What requests pin; None until it is loaded. Writer: VersionEvents.
+        done: Told how its load or unload ends. Writer: whoever begins that.
+        reserved: Its memory; None if there is no limit. Writers: LoadAdmission, and the
+            part that moves the version on.
+        is_executing: Whether its load or unload is counted. Writer: LoadAdmission.
+        is_refused: Whether it ended only because others held the memory. Writer:
+            LoadAdmission.
+        is_ended: Whether its load failed and that was published. Writer: LoadExecution.
+        is_asking: Whether its loader is being asked for an estimate. Writer: Preflight.
+        was_asked: Whether its loader was asked; there may have been no answer. Writer:
+            Preflight.
+        again_at_s: When a version that has ended is tried again, by the clock; None if
+            it is not. Writer: whoever has it tried again.
 
     """
 
@@ -75,10 +77,10 @@ class ManagedVersion:
         return self.handle is not None and self.handle.live
 
     def as_decided_on(self) -> HarnessSnapshot:
-        """Returns where it stands, for whoever decides what comes next.
+        """Returns where it stands, for those who decide what to do next.
 
-        It is on its way out until its end is known outside: what comes after it would
-        be told of before.
+        Until its end has been published it counts as still unloading, so that nothing
+        which follows from its end is published first.
         """
         snapshot = self.harness.snapshot()
         if snapshot.state in END_STATES and not self.published.is_over:
@@ -87,31 +89,32 @@ class ManagedVersion:
 
     @property
     def can_be_forgotten(self) -> bool:
-        """Whether nothing is loaded or asked to, and its end is known outside.
+        """Whether nothing is loaded or requested, and its end has been published.
 
-        A load that failed is over before that is published, on another thread: what
-        took its place in between would be told to have ended.
+        A load is over a moment before its failure is published, on another thread. If
+        the version were replaced in between, its successor would be reported to have
+        ended.
         """
         harness = self.harness
         return harness.is_dormant and (self.published.is_over or not harness.is_over)
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody wants it, and what it does takes too long to wait for.
+        """Whether nobody wants it, and its load or unload takes too long to wait for.
 
-        One that serves is not waited for: it came at last.
+        A version that serves is never abandoned, however long its load took.
         """
         harness = self.harness
         return harness.is_late and not harness.is_aspired and not self.is_serving
 
     def tell(self, error: ServingError | None) -> None:
-        """Tells whoever wanted to know how its load or unload ended; once."""
+        """Tells ``done`` how the load or unload ended; once."""
         done, self.done = self.done, None
         if done is not None:
             done(error)
 
     def load_status(self, *, is_deferred: bool) -> LoadStatus:
-        """Returns how its load goes or went."""
+        """Returns how its load is going, or how it went."""
         harness = self.harness
         retry_at_s = harness.retry_at_s
         return LoadStatus(

@@ -31,9 +31,9 @@ class ManagedVersions:
         return next(self._generations)
 
     def add(self, managed: ManagedVersion, *, is_replacement: bool = True) -> bool:
-        """Takes a version in; of those with its number it is the newest.
+        """Adds a version, as the newest of those with its number.
 
-        Returns whether; a version that is no replacement is not put beside another.
+        Returns whether it was added: beside another one only a replacement is.
         """
         harness = managed.harness
         with self._lock:
@@ -44,7 +44,7 @@ class ManagedVersions:
             return True
 
     def remove(self, managed: ManagedVersion) -> bool:
-        """Forgets a version if that can be; returns whether."""
+        """Removes a version if it can be forgotten; returns whether it was removed."""
         harness = managed.harness
         with self._lock:
             same = self._by_id.get(harness.id, ())
@@ -81,7 +81,7 @@ class ManagedVersions:
     def find(
         self, servable_id: ServableId, generation: int | None = None
     ) -> ManagedVersion | None:
-        """Returns that generation of a version, or its newest; None without any."""
+        """Returns that generation of a version, or the newest; None if there is none."""
         for managed in reversed(self._by_id.get(servable_id, ())):
             if generation in (None, managed.harness.generation):
                 return managed

@@ -1,12 +1,14 @@
 """Gives freed memory back to the operating system.
 
-glibc keeps what ``free`` returns in its arenas; after a model of gigabytes that is
-most of it. ``malloc_trim`` returns whole free pages, also from the middle of arenas.
-Before it, Python's cycles have to be collected: packages hold their modules in them.
+glibc keeps freed memory in its arenas; after a model of gigabytes, that is most of it.
+``malloc_trim`` returns whole free pages, even from the middle of arenas. Before that,
+Python's reference cycles have to be collected, because the modules of a package are
+part of some.
 
-Both stop other threads for a while (the collector holds the GIL: 25 to 35 ms with
-torch imported, next to nothing after a ``gc.freeze()`` at the end of start-up; the
-trim takes each arena's lock in turn), so they run no more often than needed.
+Both hold up other threads for a while, so they run no more often than needed. The
+collector holds the GIL: for 25 to 35 ms with torch imported, but for next to nothing
+after a ``gc.freeze()`` at the end of start-up. The trim takes each arena's lock in
+turn.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def release_to_system() -> None:
 class MemoryReleaser:
     """Calls ``release`` after unloads and failed loads, at most once per interval.
 
-    Thread-safe. Nobody else collects: each of ten unloads would do so for all.
+    Thread-safe. Nothing else should collect, or each of ten unloads would do so for
+    all.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """A pool whose functions may hang without holding up the others.
 
-A loader that reads from a dead mount, or waits for something that never comes, cannot be
-interrupted and keeps its thread. After a while it is *late*: the pool runs one more beside
-it, so that a pool of one thread goes on, and whoever counts what runs leaves it out.
+A loader that reads from a dead mount, or waits for something that never comes, cannot
+be interrupted and keeps its thread. After a while its function is *late*: the pool may
+then run one more beside it, so that even a pool of one thread goes on, and the late
+function is not counted among those that run.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class PatientPool:
 
     Args:
         executor: Runs the functions.
-        clock: Tells how long.
-        patience_s: How long one may take before others go on without it.
-        on_late: Called by ``relieve``, once, with the version of a function that is
-            late from now on.
+        clock: Measures how long they take.
+        patience_s: How long a function may take before it is late.
+        on_late: Called by ``relieve``, once per function that has become late, with its
+            version.
 
     """
 
@@ -72,7 +73,7 @@ class PatientPool:
         """Has ``run`` called as soon as a thread is free.
 
         Args:
-            managed: The version that it is for; None is for none in particular.
+            managed: The version that it is for; None if for none in particular.
             run: What to do.
             on_ended: Called when it has ended and is not counted any more, with
                 whether it had been late; on the same thread.
@@ -101,11 +102,11 @@ class PatientPool:
             raise
 
     def relieve(self) -> float | None:
-        """Makes up for the threads of what is late by now.
+        """Lets another function run for each that has become late.
 
         Returns:
-            When, by the clock, something else may be late; None if nothing runs that
-            is not late already.
+            When, by the clock, to look again; None if nothing runs that is not late
+            already.
 
         """
         late, next_s = self._take_late()

@@ -1,8 +1,9 @@
-"""What to do next of one servable: its policy's answer, as far as it can be done.
+"""What to do next for one servable: what its policy answers, as far as that is possible.
 
-Policies are pure functions of one servable's versions. What they cannot see is added here:
+Policies are pure functions of one servable's versions. This adds what they cannot see:
 versions that were unloaded and may come back (StandIns), memory (RoomCheck), versions
-whose elder is still being unloaded or whose loader is at work, and the manager's closing.
+whose elder is still being unloaded or whose loader is busy, and that the manager
+closes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Planner:
     """Decides on servables, one at a time. Confined to one step, but for ``set_policy``.
 
     Args:
-        preflight: Tells what is known of versions before their load, and acts on it.
+        preflight: Knows what can be known of versions before their load, and acts on
+            it.
         stand_ins: What may come back.
         policy: The policy of servables without one of their own.
 
@@ -44,20 +46,20 @@ class Planner:
         self._policies: dict[str, TransitionPolicy] = {}
 
     def set_policy(self, name: str, policy: TransitionPolicy | None) -> None:
-        """Sets how versions of ``name`` change; None: as others. From any thread."""
+        """Sets how versions of ``name`` change; None: like all others. From any thread."""
         if policy is None:
             self._policies.pop(name, None)
         else:
             self._policies[name] = policy
 
     def take_waiting(self) -> list[str]:
-        """Returns which servables to decide on anew, because there may be room now."""
+        """Returns which servables to plan again, because there may be room now."""
         return self._room.take_waiting()
 
     def plan(self, name: str, versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
-        """Returns what may begin now, first first.
+        """Returns what may begin now, in order.
 
-        A policy that raises is logged, and nothing is done.
+        If a policy raises, that is logged and nothing is done.
         """
         versions = self._stand_ins.beside(name, versions)
         policy = self._policies.get(name, self._policy)
@@ -72,9 +74,10 @@ class Planner:
     def stand_back(
         self, name: str, versions: Sequence[HarnessSnapshot]
     ) -> list[HarnessSnapshot]:
-        """Returns versions that pause between attempts and should rather have failed.
+        """Returns versions that pause between attempts and should be given up for now.
 
-        Namely where the policy would then bring back what was unloaded for them.
+        These are the ones for which the policy, had they failed, would bring back what
+        was unloaded for them.
         """
         pausing = {v.generation for v in versions if v.is_aspired and v.is_pausing}
         if not pausing:
@@ -100,7 +103,7 @@ class Planner:
     def _without_asking(
         self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
     ) -> Sequence[Action]:
-        """Leaves out loads of versions whose loader is at work already."""
+        """Leaves out loads of versions whose loader is busy already."""
         asking = {v.generation for v in versions if self._preflight.is_asking(v)}
         if not asking:
             return plan
@@ -108,7 +111,7 @@ class Planner:
 
 
 def unload_everything(versions: Sequence[HarnessSnapshot]) -> list[Action]:
-    """The plan of a manager that closes: what serves goes."""
+    """Returns the plan of a manager that closes: whatever serves is unloaded."""
     return [unload(v, "") for v in versions if v.state is HarnessState.READY]
 
 
@@ -117,8 +120,9 @@ def _without_waiting(
 ) -> Sequence[Action]:
     """Leaves out loads of versions whose elder is still on its way out.
 
-    The elder goes first, unless it takes so long that nobody waits for it. An elder that
-    serves may stay meanwhile; that is for the policy to say.
+    The elder has to be gone first, unless its unload takes so long that others have
+    stopped waiting for it. An elder that serves may stay; the policy decides about
+    that.
     """
     oldest_on_its_way: dict[int, int] = {}
     for v in versions:

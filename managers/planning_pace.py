@@ -1,9 +1,9 @@
 """How often a servable's next actions are decided, so that deciding stays cheap.
 
-Deciding looks at every version of a servable, and something happens to each of them a
-few times while it loads. A servable of few versions is decided on whenever something
-happened; one of thousands rests in between for a time that grows with their number, so
-that looking at them all takes a small, constant share of a thread.
+Deciding looks at every version of a servable, and each version changes a few times
+while it loads. A servable with few versions is decided on after every change. One with
+thousands rests in between, for longer the more versions there are, so that deciding
+takes a small and constant share of a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class PlanningPace:
 
         Args:
             changed: Names of the servables to which something happened.
-            urgent: What is decided on though it rests: more is wanted of it, or less.
+            urgent: Servables to decide on even while they rest, because more or less is
+                wanted.
             now_s: The time.
 
         """

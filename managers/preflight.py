@@ -1,8 +1,9 @@
-"""What is found out about versions, and promised to them, before a load is asked for.
+"""What is found out about versions, and promised to them, before a load is requested.
 
-A policy that unloads first takes away what serves before anybody knows whether its heir
-loads. Much of that can be told without loading it: what it takes, whether that will fit,
-and whether its files are whole. RoomCheck asks, and decides with the answers.
+A policy that unloads first takes away what serves before it is known whether the new
+version will load. Much can be told without loading it: how much memory it takes,
+whether that will fit, and whether its files are whole. RoomCheck asks for this and
+decides.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ log = logging.getLogger(__name__)
 class Preflight:
     """Acts on NEW versions, and on those refused for want of memory. Never blocks.
 
-    Confined to one caller at a time, who is the only one to ask for loads. Versions are
-    named by snapshots of them; what is not managed any more has nothing done to it.
+    Confined to one caller at a time, which is also the only one to request loads.
+    Versions are named by their snapshots; nothing happens if a version is not managed
+    any more.
 
     Args:
         versions: All that are managed.
@@ -64,7 +66,7 @@ class Preflight:
         return self._admission.num_executing > 0
 
     def take_room_made(self) -> bool:
-        """Whether there may have come to be room since this was last called."""
+        """Whether room may have been made since this was last called."""
         return self._admission.take_room_made()
 
     def is_refused(self, version: HarnessSnapshot) -> bool:
@@ -80,8 +82,8 @@ class Preflight:
     def estimate(self, version: HarnessSnapshot) -> bool:
         """Has a NEW version say what it takes; returns whether it has.
 
-        Asks on the load pool, once; ``on_change`` follows. What goes wrong is left for
-        its load to tell, but for what is wrong for good.
+        Asks once, on the load pool; ``on_change`` follows. Failures are left for the
+        load to report, unless they are permanent.
         """
         managed = self._find(version)
         if managed is None:
@@ -100,7 +102,7 @@ class Preflight:
         return managed.was_asked
 
     def end_if_flawed(self, version: HarnessSnapshot) -> bool:
-        """Ends a NEW version of which something is wrong for good; returns whether."""
+        """Ends a NEW version with a permanent fault; returns whether it has one."""
         managed = self._find_new(version)
         flaw = None if managed is None else managed.harness.flaw
         if managed is None or flaw is None:
@@ -114,8 +116,9 @@ class Preflight:
     ) -> bool:
         """Keeps memory for a NEW version, if it fits once ``going`` are unloaded.
 
-        By what it said last; of one that has said nothing, it does. Until its load was
-        decided on or it is not aspired any more, other loads wait. Returns whether.
+        Goes by the last estimate; a version without one is taken to fit. Other loads
+        wait until this load has been decided on, or is not aspired any more. Returns
+        whether it fits.
         """
         managed = self._find(version)
         return managed is not None and self._admission.promise(
@@ -136,8 +139,8 @@ class Preflight:
     ) -> bool:
         """Begins the life of a refused version anew, if it fits without ``going``.
 
-        Publishes START, and keeps the room for it as ``promise_room`` does. Returns
-        whether; else nothing changed.
+        Publishes START, and keeps room for it as ``promise_room`` does. Returns whether
+        it did; if not, nothing changed.
         """
         refused = self._find(version)
         if refused is None or not (refused.is_refused and refused.can_be_forgotten):
@@ -164,7 +167,7 @@ class Preflight:
         return True
 
     def give_up(self, version: HarnessSnapshot) -> None:
-        """Gives the load of a version up; one that runs is undone when it has ended."""
+        """Gives up a version's load; one that is running is undone when it has ended."""
         managed = self._find(version)
         if managed is not None and self._admission.cancel(managed):
             self._loads.end(managed)

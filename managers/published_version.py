@@ -1,4 +1,4 @@
-"""What is known of a version outside: what was found out about it, and since when."""
+"""What observers know of a version: its note, its fault, and whether it began and ended."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ class PublishedVersion:
     """Makes the states of one harness, as they are published. VersionEvents guards it.
 
     Attributes:
-        fault: What an interpreter reported of it; None while it is well.
-        heir_error: Why the contents that were to replace it failed, for which it was
-            unloaded and came back; None as a rule.
+        fault: The fault that an interpreter reported; None while it is well.
+        heir_error: If it was unloaded for new contents of the same version and came
+            back because these failed: why they failed. Otherwise None.
         note: What was found out about it.
         resident_bytes: Memory measured for it; None before.
-        is_started: Whether its life outside has begun, with START as a rule.
-        is_over: Whether its END was, or would have been but for others.
-        is_replaced: Whether a newer generation began its life outside, or took its
-            place: what becomes of this one is nobody's business any more.
+        is_started: Whether its published life has begun, usually with START.
+        is_over: Whether its END was published, or would have been if there were no
+            other generation.
+        is_replaced: Whether a newer generation was published in its place; what becomes
+            of this one is not published any more.
 
     """
 

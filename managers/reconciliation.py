@@ -1,4 +1,4 @@
-"""What must change so that what is managed is what a source aspires; decided, not done."""
+"""Decides what must change so that what is managed matches what a source aspires."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Reconciliation:
     """What to do, in this order.
 
     Attributes:
-        wanted_again: Harnesses that were not aspired and are again; they simply go on
-            serving, or loading.
+        wanted_again: Harnesses that are aspired again; they simply go on serving, or
+            loading.
         unaspired: Harnesses that are no longer aspired, and why.
-        given_up: Harnesses that were not aspired before, whose loads are in the way.
-        new: Versions to be managed, perhaps beside another harness of the version.
+        given_up: Harnesses that were not aspired before either, whose loads are in the
+            way.
+        new: Versions to be managed, perhaps beside another harness of the same version.
 
     """
 
@@ -36,11 +37,12 @@ class Reconciliation:
 def reconcile(aspired: Aspired, harnesses: Sequence[LoaderHarness]) -> Reconciliation:
     """Compares what a source aspires of a servable with what is managed of it.
 
-    A version that is aspired with the loader it has is left alone. One that comes with
-    another loader is replaced: its harness is no longer aspired, and a new one is.
+    A version that is aspired with the loader it has is left alone. If it comes with
+    another loader it is replaced: a new harness is aspired instead of the old one.
 
     Args:
-        aspired: All versions that should exist; of two with one number the last counts.
+        aspired: All versions that should exist; of two with the same number the last
+            counts.
         harnesses: The servable's harnesses, in the order they were managed; only read.
 
     """

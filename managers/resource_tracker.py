@@ -1,4 +1,4 @@
-"""Who holds how much of what there is: reserve before loading, give back after.
+"""How much of each resource is reserved: reserve before loading, give back after unloading.
 
 (TensorFlow Serving: resources/resource_tracker.h.)
 """
@@ -22,10 +22,10 @@ from tfs.core.resources import (
 class ResourceTracker:
     """A total and what is reserved of it. Thread-safe; never blocks.
 
-    Unbound reservations count on every instance of their device, the worst case.
-    Where the total names no ``peak_ram_in_bytes``, peaks are charged to
-    ``ram_in_bytes`` of the same device: what a load or a call takes on top must fit
-    beside everything else that may peak at that moment.
+    Unbound reservations count on every instance of their device, which is the worst
+    case. If the total names no ``peak_ram_in_bytes``, peaks are charged to
+    ``ram_in_bytes`` of the same device: the transient memory of a load or a call must
+    fit beside that of all others, which may peak at the same moment.
 
     Args:
         total: All there is.
@@ -63,11 +63,11 @@ class ResourceTracker:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more is reserved than there is: a version took more than expected."""
+        """Whether more is reserved than exists: a version took more than expected."""
         return not self._fits(ResourceAllocation(), self._used)
 
     def is_more(self, one: ResourceAllocation, other: ResourceAllocation) -> bool:
-        """Whether ``one`` takes more of anything than ``other``; both were reserved."""
+        """Whether ``one`` takes more of any resource than ``other``; both were reserved."""
         return self._charge(other).subtract(self._charge(one)) is None
 
     def used_beside(self, reserved: ResourceAllocation) -> ResourceAllocation:
@@ -86,7 +86,7 @@ class ResourceTracker:
     def would_fit(
         self, wanted: ResourceAllocation, freed: Iterable[ResourceAllocation] = ()
     ) -> bool:
-        """Whether ``wanted`` would fit now, had the reservations ``freed`` ended.
+        """Whether ``wanted`` would fit now if the reservations ``freed`` had ended.
 
         Raises:
             InvalidArgument: It names a device or an instance there is not.
@@ -126,9 +126,10 @@ class ResourceTracker:
     ) -> ResourceAllocation:
         """Changes one reservation; returns what is reserved now.
 
-        It is never refused: what a loaded version was measured to take it takes, and what
-        comes later must not be let in beside it; see ``is_exceeded``. An allocation that
-        is not valid is not believed; the reservation stays as it was.
+        This is never refused: a loaded version really takes what was measured, and
+        later loads must not be admitted beside it as if it took less; see
+        ``is_exceeded``. An invalid allocation is ignored, and the reservation stays as
+        it was.
         """
         old = self._charge(before)
         try:

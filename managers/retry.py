@@ -31,17 +31,17 @@ _LONGEST_S: Final = 900.0
 class RetryOptions:
     """The retries of one load. Immutable.
 
-    TensorFlow Serving waits the same 60 s before each; here pauses double, so that a
-    hiccup costs seconds and a broken model little work.
+    TensorFlow Serving pauses for the same 60 s each time. Here pauses double, so that a
+    hiccup costs seconds, and a broken model costs little work.
 
     Attributes:
         max_num_retries: Attempts after the first; 0 for none
             (``--max_num_load_retries``).
         interval_s: The first pause; 0 retries at once
             (``--load_retry_interval_micros``).
-        max_interval_s: What the doubling stops at; less than ``interval_s`` means
-            that all pauses are the same.
-        should_retry: Whether an error may pass by itself.
+        max_interval_s: Where the doubling stops; less than ``interval_s`` makes all
+            pauses the same.
+        should_retry: Whether an error may go away by itself.
 
     """
 
@@ -57,10 +57,10 @@ class RetryOptions:
             raise ValueError(f"retry pauses are negative: {self}")
 
     def long_pause_s(self, num_failures: int, error: ServingError) -> float | None:
-        """Returns the pause where each attempt takes away what serves; None to give up.
+        """Returns the pause if each attempt takes away what serves; None to give up.
 
-        A minute for each second of the other, up to a quarter of an hour: what serves
-        meanwhile is worth more than what has just failed.
+        It is a minute for each second of :meth:`pause_s`, up to a quarter of an hour:
+        what serves meanwhile is worth more than what has just failed.
         """
         pause_s = self.pause_s(num_failures, error)
         if pause_s is None:

@@ -1,10 +1,10 @@
-"""Whether a version would fit before the one that serves goes for it, and who waits.
+"""Whether a version will fit, before the one that serves is unloaded for it.
 
-A transition policy that unloads first takes away the version that serves before anybody
-knows whether its heir finds room; if it does not, nothing serves. And a version that was
-refused for want of memory may fit later. A policy sees the versions of one servable only
-and can answer neither question. (TensorFlow Serving unloads first and asks then, and
-never tries a refused version again.)
+A transition policy that unloads first takes away the version that serves before it is
+known whether its heir finds room; if it does not, nothing serves. Also, a version that
+was refused for want of memory may fit later. A policy sees only the versions of one
+servable and can answer neither question. (TensorFlow Serving unloads first and only
+then asks, and it never tries a refused version again.)
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from managers.version_policy.action import Action, ActionKind, TransitionPolicy,
 
 
 class RoomCheck:
-    """Holds plans back for memory, and brings refused versions back. Confined to one step."""
+    """Holds back plans that lack memory; retries refused versions. Confined to one step."""
 
     def __init__(self, preflight: Preflight) -> None:
         self._preflight = preflight
         self._waiting: dict[str, None] = {}
 
     def take_waiting(self) -> list[str]:
-        """Returns which servables to plan anew because room was made, longest wait first."""
+        """Returns the servables to plan again since room was made, longest wait first."""
         return list(self._waiting) if self._preflight.take_room_made() else []
 
     def plan(
@@ -34,11 +34,12 @@ class RoomCheck:
     ) -> Sequence[Action]:
         """Returns what the policy plans, as far as memory allows it now.
 
-        A refused version that would fit now is managed anew, and planned in a later
-        step; the load of a stand-in for it is given up, because each would wait for the
-        other. A plan that takes away the last version that answers is held back until an
-        heir is known to fit and to have no fault that shows without loading it. Heirs
-        that do not fit end, and the version that answers serves on.
+        A refused version that would fit now is managed anew and planned in a later
+        step. The load of a stand-in for it is given up, because the two would wait for
+        each other. A plan that takes away the last version that answers is held back
+        until an heir is known to fit, and to have no fault that shows without loading
+        it. Heirs that do not fit are ended, and the version that answers goes on
+        serving.
         """
         preflight = self._preflight
         if not versions:
@@ -67,7 +68,7 @@ class RoomCheck:
     def _hold_back(
         self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
     ) -> Sequence[Action]:
-        """Returns a plan, or nothing while it must not take the last version away."""
+        """Returns the plan, or nothing while it must not take the last version away."""
         preflight = self._preflight
         if not any(action.kind is ActionKind.UNLOAD for action in plan):
             return plan

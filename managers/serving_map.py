@@ -1,10 +1,10 @@
 """Which versions can be requested now, readable without locks.
 
-Read-copy-update: one attribute refers to a published table that never changes.
-A reader looks its version up there, pins the handle and checks that it still lives;
-a writer builds the next table and publishes it with one assignment. There is no
-waiting for readers of an old table: what keeps a servable alive is its own handle's
-pins, so a handle held for an hour delays the unloading of its own version and
+This is read-copy-update: one attribute refers to a published table that never changes.
+A reader looks up its version there, pins the handle and checks that it is still live. A
+writer builds the next table and publishes it by one assignment. Nobody waits for
+readers of an old table, because what keeps a servable alive is the pins of its own
+handle. So a handle that is held for an hour delays the unloading of its own version and
 nothing else. (TensorFlow Serving's FastReadDynamicPtr waits until every reader of
 the old map is gone, whatever model it reads.)
 

@@ -1,9 +1,9 @@
-"""Versions that were unloaded for others which do not serve yet, and may come back.
+"""Versions that were unloaded for newer ones, and may come back if those fail.
 
 A transition policy that unloads first bets on the new version. If that fails for good,
-nothing serves, though what served before may still be on the disk; no source aspires
-it any more, so nobody would load it. This remembers how it is loaded and shows it to the
-policy, which decides. (TensorFlow Serving leaves nothing serving.)
+nothing serves, although the old version may still be on disk: no source aspires it any
+more, so nobody would load it. This remembers how to load the old version and shows it
+to the policy, which decides. (TensorFlow Serving leaves nothing serving.)
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class _Gone:
         version: The version as policies see it.
         make: Makes another loader of it.
         gone_for: The newest generation that was aspired when it went.
-        tried_for: The newest that was aspired when it was last brought back. If that
-            failed, it is not tried again before another generation has failed.
+        tried_for: The newest generation that was aspired when it was last brought back.
+            If that attempt failed, it is not repeated before another generation has
+            failed.
 
     """
 
@@ -53,7 +54,8 @@ class StandIns:
     def note_unload(self, harness: LoaderHarness) -> None:
         """Remembers a version that serves and is about to be unloaded.
 
-        Those that went for the same generation are kept beside it, all others forgotten.
+        Versions that were unloaded for the same generation are kept too; all others are
+        forgotten.
         """
         make, version = harness.make_another, harness.snapshot()
         if make is None or version.state is not HarnessState.READY:
@@ -73,7 +75,8 @@ class StandIns:
     ) -> Sequence[HarnessSnapshot]:
         """Returns what a policy decides on: the versions, and those that may come back.
 
-        The latter are forgotten once all that is aspired serves, or nothing is aspired.
+        Those that may come back are forgotten once every aspired version serves, or
+        none is aspired.
         """
         newest = _newest_aspired(versions)
         if newest < 0:
@@ -98,11 +101,11 @@ class StandIns:
     def take(
         self, action: Action, versions: Sequence[HarnessSnapshot]
     ) -> ServableData[Loader[object]] | None:
-        """Returns the version to load, with a new loader; None if it is not remembered.
+        """Returns the version that an action loads, with a new loader; None if unknown.
 
         Args:
-            action: Loads it.
-            versions: The versions of its servable.
+            action: The action that loads it.
+            versions: All versions of the servable.
 
         """
         for gone in self._gone.get(action.id.name, ()):

@@ -33,10 +33,11 @@ class StateMonitorOptions:
 
     Attributes:
         max_num_log_events: Events ``bounded_log`` keeps; 0 keeps none.
-        max_num_ended_per_name: Ended versions kept per servable, the newest; 0 keeps
-            none. A server that swaps every minute would otherwise grow, and its
-            GetModelStatus with it.
-        max_num_ended_names: Servables kept of which every version has ended.
+        max_num_ended_per_name: How many ended versions are kept per servable, the
+            latest ones; 0 keeps none. Without a limit, a server that swaps every minute
+            would grow, and so would its GetModelStatus.
+        max_num_ended_names: How many servables are kept of which every version has
+            ended.
 
     """
 
@@ -55,7 +56,7 @@ class StateMonitorOptions:
 
 
 class Waiter:
-    """A notification that has not come yet. Thread-safe."""
+    """A notification that was asked for and has not come yet. Thread-safe."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Waiter:
         self.states: dict[ServableId, ManagerState] = {}
 
     def close(self) -> None:
-        """Gives the notification up; one under way may still come. Idempotent."""
+        """Cancels the notification; one under way may still come. Idempotent."""
         self._monitor.forget_waiter(self)
 
 
@@ -164,7 +165,7 @@ class ServableStateMonitor:
     def listen(
         self, callback: Callable[[EventAndTime[ServableState]], None]
     ) -> Callable[[], None]:
-        """Calls ``callback`` after every event; returns what ends that."""
+        """Calls ``callback`` after every event; returns a function that ends that."""
         with self._changed:
             self._listeners.append(callback)
 
@@ -183,10 +184,11 @@ class ServableStateMonitor:
     ) -> Waiter:
         """Calls ``callback`` once, when every request has reached ``goal`` or ended.
 
-        A request for a specific version is decided when that version is in ``goal``
-        or END; one without a version when any version of the name is in ``goal``, or
-        all of them ended. Nothing to wait for, and requests decided already, call
-        back before this returns, on this thread.
+        A request for a specific version is decided when that version is in ``goal`` or
+        END. A request without a version is decided when any version of the name is in
+        ``goal``, or all of them have ended. If there is nothing to wait for, or all
+        requests are decided already, the callback runs on this thread before this
+        returns.
         """
         waiter = Waiter(self, requests, goal, callback)
         with self._changed:
@@ -213,8 +215,8 @@ class ServableStateMonitor:
             deadline_s: When to give up, by the monitor's clock; None waits for ever.
 
         Returns:
-            Whether all reached the goal, and the states they were decided by. After
-            the deadline: False, and those that were decided.
+            Whether all reached the goal, and the states that decided the requests.
+            After the deadline: False, and the states of those that were decided.
 
         """
         outcome: list[tuple[bool, Mapping[ServableId, ManagerState]]] = []

@@ -17,7 +17,7 @@ from tfs.core.servable_request import ServableRequest
 class StaticManager:
     """Gives out pins on a fixed set of servables. Thread-safe.
 
-    It neither loads nor destroys: the servables are their maker's.
+    It neither loads nor destroys servables: they belong to whoever made them.
     """
 
     def __init__(self, serving_map: ServingMap) -> None:

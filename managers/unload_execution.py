@@ -1,8 +1,8 @@
-"""Carries unloads out: withdraws a version, waits for its pins, destroys it on a pool.
+"""Carries out unloads: withdraws a version, waits for its pins, destroys it on a pool.
 
-A version that is still pinned keeps no thread. The servable is destroyed on the pool,
-never on the thread of the request that released the last pin; then the memory is given
-back to the system, and only then is the unload over.
+A version that is still pinned occupies no thread. The servable is destroyed on the
+pool, never on the thread of the request that released the last pin. Then memory is
+given back to the system, and only then is the unload over.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _QuiescingVersion:
         self.recheck_at_s = now_s + self._recheck_s
 
     def is_drained(self, now_s: float) -> bool:
-        """Tells whether nothing pins it any more; if something does, looks later."""
+        """Returns whether nothing pins it any more; if not, looks again later."""
         handle = self.managed.handle
         if handle is None or not handle.num_pins:
             return True
@@ -55,7 +55,7 @@ class _QuiescingVersion:
 
 
 class UnloadExecution:
-    """Unloads versions whose harness was asked to. Thread-safe.
+    """Unloads versions whose harness was asked to unload. Thread-safe.
 
     Args:
         pool: Runs the loaders' unloading.
@@ -64,8 +64,8 @@ class UnloadExecution:
         events: Where what happens is published.
         serving_map: Where loaded versions are.
         releaser: Gives memory back; None does not.
-        on_change: Called with a name when one of its versions moved on, or may not be
-            pinned any more; on any thread, also a request's.
+        on_change: Called with a servable's name when one of its versions has moved on,
+            or may no longer be pinned; on any thread, even a request's.
 
     """
 
@@ -136,7 +136,7 @@ class UnloadExecution:
             self._run(managed)  # closing: nobody else will
 
     def release_memory(self, now_s: float) -> float | None:
-        """Gives memory back that is owed; returns when, if it is not time yet."""
+        """Gives back memory that is owed; returns when to call again if it is too early."""
         owed_at_s = None if self._releaser is None else self._releaser.owed_at_s
         if self._releaser is None or owed_at_s is None or owed_at_s > now_s:
             return owed_at_s

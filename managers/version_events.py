@@ -1,9 +1,9 @@
 """What is published of a version: one life, though it may have two harnesses.
 
-While changed files replace what is served, a version has a harness that serves, the
-elder, and an heir of a higher generation. It stays AVAILABLE for observers: what happens
-to the heir before it serves is published as a note, and what happens to the elder
-afterwards is not published.
+While changed files replace what is served, a version has two harnesses: the elder,
+which serves, and an heir of a higher generation. To observers the version stays
+AVAILABLE. What happens to the heir before it serves is published as a note, and what
+happens to the elder afterwards is not published at all.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class VersionEvents:
         self._publishing = threading.Lock()
 
     def start(self, managed: ManagedVersion) -> None:
-        """Publishes START, and END if it failed already, unless an elder is left.
+        """Publishes START, and END if it has failed already, unless there is an elder.
 
-        An heir of a version that unloads starts when that is gone or nobody waits for it
-        any more; an heir of one that serves shows only as a note.
+        The heir of an unloading version starts when that is gone, or when nobody waits
+        for it any more. The heir of a serving version shows only as a note.
         """
         with self._publishing:
             if managed.published.is_started or managed.is_serving:
@@ -79,7 +79,7 @@ class VersionEvents:
                 self._publish_locked(managed, ManagerState.END)
 
     def start_heirs(self, managed: ManagedVersion) -> None:
-        """Lets those start that wait for a version which is gone, or nobody waits for."""
+        """Starts the heirs of a version that is gone, or that nobody waits for any more."""
         for heir in self._siblings(managed):
             self.start(heir)
 
@@ -104,7 +104,7 @@ class VersionEvents:
     def annotate(
         self, managed: ManagedVersion, note: str | None, resident_bytes: int | None
     ) -> None:
-        """Adds what was found out to what is published; None leaves it as it is."""
+        """Publishes what was found out about a version; None leaves that part as it is."""
         with self._publishing:
             published = managed.published
             known = published.note, published.resident_bytes
@@ -116,20 +116,20 @@ class VersionEvents:
                 self._republish_locked(managed)
 
     def report_error(self, managed: ManagedVersion, error: ServingError | None) -> None:
-        """Publishes that a version that serves has a fault; None mends it."""
+        """Publishes that a serving version has a fault; None takes that back."""
         with self._publishing:
             managed.published.fault = error
             self._republish_locked(managed)
 
     def end_standing_in(self, managed: ManagedVersion) -> None:
-        """Publishes that a version is no stand-in of its own other contents any more."""
+        """Publishes that a version is no longer a stand-in for its own new contents."""
         with self._publishing:
             if managed.published.heir_error is not None:
                 managed.published.heir_error = None
                 self._republish_locked(managed)
 
     def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
-        """Publishes the present state again, with whether it takes too long."""
+        """Publishes the current state again, and whether it takes too long."""
         with self._publishing:
             state = managed.harness.state  # once: its pool thread may move it on
             has_come = state in END_STATES or managed.is_serving
@@ -188,7 +188,7 @@ class VersionEvents:
 def _elders(
     managed: ManagedVersion, siblings: Sequence[ManagedVersion]
 ) -> list[ManagedVersion]:
-    """Returns those that a version has to wait for."""
+    """Returns the elders that a version has to wait for."""
     generation = managed.harness.generation
     return [
         m

@@ -27,11 +27,11 @@ Convert = Callable[[ServableId, In], Out]
 class UnarySourceAdapter(Generic[In, Out]):
     """Converts every version by itself. Thread-safe.
 
-    A version that carries an error passes through unchanged; one that cannot be
-    converted becomes an error of its own, and the others go on. A payload that is
-    equal to the last one of its version gives the *same object* again, so a target
-    sees by identity which versions of a set are new; a failed conversion is tried
-    again at the next call.
+    A version that carries an error passes through unchanged. If one cannot be
+    converted, it gets an error of its own, and the others go on. A payload that equals
+    the last one of its version gives the *same object* again, so that a target can tell
+    by identity which versions are new. A failed conversion is tried again at the next
+    call.
     """
 
     def __init__(self, convert: Convert[In, Out]) -> None:

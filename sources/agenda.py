@@ -1,8 +1,8 @@
-"""What a source is to look at, and when: its half that any thread may call.
+"""What a source has to look at next, and when: the part that any thread may call.
 
 Configurations, events and ends of looks come from any thread, at any time, and change
-what is looked at next. The thread that looks takes one round after the other and reports
-how each look ended. Nothing is read, called or emitted here.
+what is looked at next. The thread that looks takes one round after the other and
+reports how each look ended. Nothing is read, called or emitted here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Round:
 
     Attributes:
         now_s: When it began, by the clock.
-        number: That of the last configuration it knows of.
-        servables: All that are monitored, by name.
-        removed: Names that left the configuration since the round before.
+        number: The number of the last configuration that it takes into account.
+        servables: All servables that are monitored, by name.
+        removed: Names that left the configuration since the last round.
         is_changed: Whether the configuration changed since then.
         due: Names to look at.
         is_pulse: Whether to check that the watched paths still lead to the same
@@ -51,7 +51,7 @@ class Round:
 class Agenda:
     """When which base path is looked at. Thread-safe; only ``wait...`` blocks.
 
-    Nothing is due before ``open``; then everything is.
+    Nothing is due before ``open``; everything is due then.
 
     Args:
         servables: What is monitored, by name.
@@ -119,9 +119,9 @@ class Agenda:
         self.insist_on_repository()
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
-        """Blocks until every configuration given so far was looked at and emitted.
+        """Blocks until all configurations given so far have been looked at and emitted.
 
-        Returns whether it was by the (monotonic) deadline.
+        Returns whether that was so by the (monotonic) deadline.
         """
         with self._changed:
             wanted = self._num_asked
@@ -153,9 +153,9 @@ class Agenda:
                 self._changed.notify_all()
 
     def repeat(self, name: str) -> None:
-        """Has a servable looked at now, and what there is of it said again.
+        """Has a servable looked at now, and its versions emitted again.
 
-        That is waited for as for a configuration.
+        ``wait_applied`` waits for that as for a configuration.
         """
         with self._changed:
             time = self._times.get(name)
@@ -200,7 +200,7 @@ class Agenda:
             self._changed.notify_all()
 
     def begin_pulse(self) -> None:
-        """Has what is watched set anew, and seen to, in the next round."""
+        """Has the next round check what is watched, and watch it anew if need be."""
         with self._changed:
             # Those that a round before taken in are to be watched, too.
             self._is_config_new = True
@@ -241,7 +241,7 @@ class Agenda:
             )
 
     def end_round(self, number: int, looking: AbstractSet[str]) -> None:
-        """Notes which looks are not over, of the configurations up to a number."""
+        """Notes which looks are not over yet, for configurations up to a number."""
         with self._changed:
             if number > self._num_taken:
                 self._awaited, self._num_taken = looking, number
@@ -281,7 +281,7 @@ class Agenda:
             self._repository_time.end(soonest_s, due_s)
 
     def set_storage_due(self, due_s: float | None) -> None:
-        """Sets when to see whether what may not answer has; None is never."""
+        """Sets when to check on looks at places that may not answer; None is never."""
         with self._changed:
             self._storage_due_s = math.inf if due_s is None else due_s
 

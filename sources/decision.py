@@ -1,4 +1,4 @@
-"""What a source says after a look: pure, so that every case is a line in a table."""
+"""What a source says after a look: pure, so that every case is one line of a table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def decide(
         known: Versions that the look before showed; None if none is known to.
         is_new: Whether the configuration changed since the last look.
         repeat: Whether to say the same again.
-        unload_when_empty: Whether the last version may go because none is left.
+        unload_when_empty: Whether the last version may be unloaded because no version
+            is left.
 
     """
     if not found.versions and before and not _may_empty(servable, unload_when_empty):
@@ -114,8 +115,9 @@ def _kept_though_gone(
 ) -> Versions:
     """Returns pinned versions that were told and cannot be found ready any more.
 
-    A rollback holds until it is ended: neither who clears old versions away nor who moves
-    the base path may bring back the one that was rolled back, or leave nothing to answer.
+    A rollback holds until it is ended. Deleting old versions or moving the base path
+    must neither bring back the version that was rolled back, nor leave nothing to
+    answer.
     """
     if unload_when_empty and not found.at_hand:
         return ()

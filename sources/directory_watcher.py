@@ -78,9 +78,10 @@ OnChange = Callable[[str], None]
 class DirectoryWatcher(Protocol):
     """Watches directories and all below them. Confined to one caller at a time.
 
-    Implementors promise: a change below a watched directory is told, possibly
-    several times, possibly naming only a folder above it; after ``close`` nothing
-    is. What a kernel queue drops is lost: users look again now and then anyway.
+    Implementors promise: a change below a watched directory is reported, possibly
+    several times, possibly naming only a folder above it; after ``close`` nothing is
+    reported. What a full kernel queue drops is lost, so users look again now and then
+    anyway.
     """
 
     def start(self, on_change: OnChange) -> None:
@@ -99,18 +100,18 @@ class DirectoryWatcher(Protocol):
     def ensure(self, path: str) -> bool:
         """Returns whether ``path``, one of those to watch, is watched now.
 
-        One that has appeared since, or is another directory under the same name,
-        is watched from here on. False if it does not exist or a limit is reached, be it
-        for a directory below.
+        A directory that has appeared since, or replaced another of the same name, is
+        watched from here on. Returns False if it does not exist or a limit is reached,
+        even if only for a directory below it.
         """
         ...
 
     def is_current(self, path: str) -> bool:
         """Whether the directory that is watched for ``path`` is still the one there.
 
-        Renaming a watched directory away raises no event below it, nor does
-        turning a link to it elsewhere: ask now and then. False as well once it is
-        known that not all below it is watched.
+        Moving a watched directory away raises no event below it, nor does redirecting a
+        link to it, so ask now and then. Returns False also if not everything below it
+        is watched.
         """
         ...
 
@@ -122,9 +123,9 @@ class DirectoryWatcher(Protocol):
 class WatchdogWatcher:
     """A :class:`DirectoryWatcher` on watchdog's observer for this system.
 
-    Links below a watched directory are not followed: a change behind one is found
-    by the next look. Where the system runs out of watches, a tree may be watched in part:
-    then it does not count as watched, until there are enough.
+    Links below a watched directory are not followed; a change behind one is found by
+    the next look. If the system runs out of watches, a tree may be watched in part. It
+    does not count as watched then, until there are enough watches.
     """
 
     def __init__(self, limit: WatchLimit | None = None) -> None:

@@ -1,8 +1,8 @@
-"""A look at what may not answer: another thread takes it, nobody waits for it.
+"""A look at a place that may not answer: another thread takes it, and nobody waits for it.
 
-Asked for again while it goes on, it is not begun twice, since a dead mount would take
-one thread for each: that it is outdated is remembered, and it is taken once more when
-it has come back.
+A look that is asked for again while it goes on is not begun twice, since a dead mount
+would take one thread for each. It is only marked as outdated, and taken once more when
+it has ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DistantLook(Generic[T]):
         self._is_outdated = False
 
     def ask(self) -> bool:
-        """Whether a look goes on; what it shows is outdated from now on."""
+        """Whether a look is going on; its result counts as outdated from now on."""
         with self._lock:
             if self._call is None:
                 return False
@@ -51,7 +51,7 @@ class DistantLook(Generic[T]):
             return True
 
     def fetch(self) -> tuple[T | None, bool]:
-        """Returns what a look showed, once, and whether that was outdated by then."""
+        """Returns the result of a look, once, and whether it is outdated already."""
         with self._lock:
             shown, self._shown = self._shown, None
             return shown, self._is_outdated
@@ -59,12 +59,12 @@ class DistantLook(Generic[T]):
     def begin(
         self, place: str, look: Callable[[], T], patience_s: float = PATIENCE_S
     ) -> None:
-        """Has ``look`` taken by a thread of ``place``; not at all while closing.
+        """Has ``look`` run on a thread for ``place``; does nothing while closing.
 
         Args:
             place: What may not answer.
             look: Returns what went wrong, and does not raise.
-            patience_s: How long there is hope for it.
+            patience_s: How long to wait for it before it counts as late.
 
         """
 
@@ -84,12 +84,12 @@ class DistantLook(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether a look goes on, or what it showed was not fetched yet."""
+        """Whether a look is going on, or its result was not fetched yet."""
         with self._lock:
             return self._call is not None or self._shown is not None
 
     def late_s(self) -> float | None:
-        """Returns for how long it was waited for; None if there is hope."""
+        """Returns for how long a late look has been waited for; None if it is not late."""
         with self._lock:
             place, call = self._place, self._call
         if call is None or not self._storage.is_late(place, call):

@@ -1,9 +1,10 @@
-"""One servable's remote versions: what is wanted, what is here, what was handed on.
+"""One servable's remote versions: which are wanted, which are here, which were handed on.
 
-Decides what is copied, told and kept; copying and telling are its adapter's. A copy is
-kept, whatever room others want, while its version is aspired, while it goes on though it
-is aspired no more (its successors failed, or are on their way), and after that as long as
-it is the one to go back to.
+It decides what to copy, what to tell the target and which copies to keep; its adapter
+does the copying and telling. A copy is kept, however much room others want, in three
+cases: while its version is aspired; while the version goes on serving although it is
+not aspired any more (its successors failed, or are on their way); and after that as
+long as it is the version to go back to.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class _Failures:
 class FetchedStream:
     """What its adapter knows of one servable. Not thread-safe; never blocks.
 
-    Remote paths name versions here: one whose files change has another.
+    Versions are named by their remote paths here, fingerprint included: if the files of
+    a version change, it counts as another one.
 
     Args:
         wanted: What the source aspires.
@@ -121,7 +123,7 @@ class FetchedStream:
     def want(
         self, wanted: AspiredVersions[StoragePath], now_s: float
     ) -> list[tuple[ServableId, StoragePath]]:
-        """Takes in what the source aspires; returns what to copy from now on."""
+        """Takes over what the source aspires; returns what to copy now."""
         self._wanted = wanted
         missing = []
         for data in wanted.versions:
@@ -146,9 +148,9 @@ class FetchedStream:
         self._num_remade.clear()
 
     def try_again(self, path: StoragePath, now_s: float) -> bool:
-        """Returns whether to copy a version that failed, which is on its way then.
+        """Returns whether to copy a failed version again; it is on its way then.
 
-        Not one that is not wanted any more, or that somebody was quicker to ask for.
+        Not if it is not wanted any more, or if somebody else has asked for it already.
         """
         is_wanted = any(data.payload == path for data in self._wanted.versions)
         return is_wanted and self._begin(path, now_s)
@@ -156,9 +158,9 @@ class FetchedStream:
     def copy_to_check(
         self, servable_id: ServableId
     ) -> tuple[StoragePath, LocalCopy] | None:
-        """Returns the wanted copy that a version was to be loaded from, and of what.
+        """Returns the copy that a version was to be loaded from, with its remote path.
 
-        None if there is none, or if it was made anew often enough.
+        None if there is no wanted copy, or if it was copied again often enough.
         """
         for data in self._wanted.versions:
             path = data.payload
@@ -173,9 +175,9 @@ class FetchedStream:
         return self._num_remade.get(path, 0) >= _MAX_REMADE
 
     def give_up_damaged(self, path: StoragePath, copy: LocalCopy, now_s: float) -> bool:
-        """Notes that a copy is made anew; returns whether it is, or not wanted any more.
+        """Notes that a damaged copy is to be made again; returns False if it is not wanted.
 
-        What the target was told of it stays told until then.
+        Until the new copy is there, the target keeps what it was told.
         """
         is_wanted = any(data.payload == path for data in self._wanted.versions)
         if self._outcomes.get(path) is not copy or not is_wanted:
@@ -187,7 +189,7 @@ class FetchedStream:
         return True
 
     def _begin(self, path: StoragePath, now_s: float) -> bool:
-        """Notes that a version is copied, if it is not here, or coming, or rests."""
+        """Notes that a version is copied, unless it is here, on its way or pausing."""
         if path in self._pending or isinstance(self._outcomes.get(path), LocalCopy):
             return False
         failures = self._failures.get(path)
@@ -200,7 +202,7 @@ class FetchedStream:
     def take(
         self, path: StoragePath, outcome: LocalCopy | ServingError, now_s: float
     ) -> float | None:
-        """Takes what became of a copy, or releases it if nobody waits for it any more.
+        """Takes the outcome of copying; releases the copy if nobody waits for it any more.
 
         Returns:
             When, by the clock, to try again; None for not at all.
@@ -227,13 +229,14 @@ class FetchedStream:
     def is_due(self, now_s: float) -> bool:
         """Whether to tell the target of copies that have ended.
 
-        To tell of thousands of versions takes a while: what ends during that time and
-        some times as long after it waits for the next to end. The last waits for nobody.
+        Telling the target of thousands of versions takes a while. A copy that ends in
+        that time, or within a few times as long afterwards, waits for the next one to
+        end. The last copy waits for nobody.
         """
         return self._is_stale and (not self._pending or now_s >= self._rests_until_s)
 
     def begin_telling(self) -> AspiredVersions[StoragePath]:
-        """Returns what can be loaded now, and gives up copies that need not be kept."""
+        """Returns what can be loaded now, and releases copies that need not be kept."""
         self._is_stale = False
         self._rests_until_s = inf
         wanted = {data.payload for data in self._wanted.versions}
@@ -275,7 +278,7 @@ class FetchedStream:
     # -- keeping -------------------------------------------------------------------
 
     def _make_room(self) -> None:
-        """Gives up what need not be kept, before something new is copied."""
+        """Releases copies that need not be kept, before something new is copied."""
         wanted = {data.payload for data in self._wanted.versions}
         for path, outcome in list(self._outcomes.items()):
             if path in wanted or not isinstance(outcome, LocalCopy):
@@ -288,8 +291,8 @@ class FetchedStream:
     def _retire(self, wanted: set[StoragePath | None]) -> None:
         """Notes what is not aspired any more, now that something new is handed on.
 
-        Until that is loaded the manager serves it. A failed copy hands nothing on, so it
-        takes nothing away.
+        The manager goes on serving it until the new version is loaded. If copying
+        failed, nothing is handed on, so nothing is taken away either.
         """
         self._forget_retired()
         told = {data.payload for data in self._told}
@@ -302,7 +305,7 @@ class FetchedStream:
             del self._outcomes[path]
 
     def _forget_retired(self) -> None:
-        """Gives up what neither goes on nor is the last that served."""
+        """Releases what neither goes on serving nor is the last version that served."""
         services = {p: self._service(copy.id) for p, copy in self._retired.items()}
         served = [p for p, service in services.items() if service is Service.SERVED]
         for path, service in services.items():

@@ -1,12 +1,11 @@
-"""Makes remote versions local before anybody is told to load them.
+"""Copies remote versions to this machine before anybody is told to load them.
 
-Behind this adapter every path is local, so managers, loaders and models know
-nothing of remote storage. Copying runs in a pool; while a copy is under way the
-versions that were handed on before stay aspired, because leaving them out would
-unload them for a version that is not here yet.
+Behind this adapter every path is local, so managers, loaders and models know nothing of
+remote storage. Copying runs in a pool. Meanwhile the versions handed on before stay
+aspired, because leaving them out would unload them for a version that is not here yet.
 
-What is copied, told and kept of one servable its FetchedStream decides. Who comes back to a
-copy that is kept needs no store.
+What is copied, told and kept of one servable is decided by its FetchedStream. Going
+back to a version whose copy was kept does not need the store.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ Schedule = Callable[[float, Callable[[], None]], None]
 class FetchingSourceAdapter:
     """Replaces remote paths by local copies of them. Thread-safe.
 
-    A copy that fails is an error of its version, which shows in the status, and is
+    If copying fails, that is an error of the version, which shows in the status. It is
     tried again after pauses that double up to a quarter of an hour: by itself if there
-    is a ``schedule``, else when the source repeats itself. A bounded cache needs room for
-    three versions of a model that is being swapped: the new one, the one that serves and
-    the one before it.
+    is a ``schedule``, else when the source repeats itself. A bounded cache needs room
+    for three versions of a model that is being swapped: the new one, the one that
+    serves and the one before it.
 
     Args:
         cache: Holds the copies.
         run: Runs the copying.
         clock: For pauses; None is the machine's.
-        schedule: Runs what tries again; None leaves that to the source.
-        service: Returns what became of a version; quick, takes no lock but a leaf. The
-            default knows of none that its successors failed for.
+        schedule: Runs later tries; None leaves that to the source.
+        service: Returns what became of a version; quick, and takes no lock but a leaf.
+            By default all versions count as having served.
 
     """
 
@@ -101,7 +100,7 @@ class FetchingSourceAdapter:
             return stream is not None and stream.is_moving
 
     def on_their_way(self, name: str) -> Sequence[str]:
-        """Returns of each version of a servable that is copied, or about to be, a sentence.
+        """Returns a sentence for each version of a servable that is still to be copied.
 
         Thread-safe.
         """
@@ -116,23 +115,23 @@ class FetchingSourceAdapter:
         ]
 
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
-        """Returns which versions under a URL can be had without the store; none of a path.
+        """Returns versions under a URL that can be had without the store; none for a path.
 
         Reads this machine's disk.
         """
         return self._cache.copies(base_path) if is_remote(base_path) else {}
 
     def forget_failures(self, name: str) -> None:
-        """Lets copies of a servable that failed be tried at the source's next word."""
+        """Lets failed copies of a servable be tried again at the source's next word."""
         with self._lock:
             stream = self._streams.get(name)
             if stream is not None:
                 stream.forget_failures()
 
     def check_copy(self, servable_id: ServableId) -> None:
-        """Has a version copied anew if the copy that it failed to load from is damaged.
+        """Has a version copied again if it failed to load because its copy is damaged.
 
-        Nothing happens to a version that was not copied, or whose copy is whole. Blocks
+        Does nothing if the version was not copied, or if its copy is whole. Blocks
         while the copy is read. Not to be called with a lock held.
         """
         with self._lock:
@@ -205,9 +204,9 @@ class FetchingSourceAdapter:
             log.info("event=fetch_refused url=%s", path.path)
 
     def _tell(self, *, waits: bool) -> None:
-        """Tells the target what can be loaded now, of every servable that changed.
+        """Tells the target what can be loaded now, for every servable that changed.
 
-        Where another thread is at it already, that one tells this news too.
+        If another thread is doing that already, it tells this news too.
 
         Args:
             waits: Whether the target knows when this returns.

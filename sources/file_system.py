@@ -1,11 +1,13 @@
 """Aspires the versions it finds in directories.
 
-The source looks at a base path when the kernel says that something changed below
-it, when a directory may have settled, and from time to time in any case, because
-events get lost and some file systems give none. This file is its thread and its rounds of
-looks. What is looked at next, and when, its :class:`~sources.agenda.Agenda` knows, to which
-anybody may speak; looking is :func:`sources.scan.scan`; what is said of a servable then, its
-:class:`~sources.servable_record.ServableRecord` knows.
+The source looks at a base path when the kernel reports a change below it, when a
+directory may have settled, and from time to time in any case, because events get lost
+and some file systems give none.
+
+This module has the source's thread and its rounds of looks. What to look at next, and
+when, is known to the :class:`~sources.agenda.Agenda`, which any thread may tell. The
+look itself is :func:`sources.scan.scan`. What to say of a servable afterwards is
+decided by its :class:`~sources.servable_record.ServableRecord`.
 
 Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
 cannot be read affects only its own servable, and an empty listing does not unload
@@ -72,9 +74,9 @@ class FileSystemSource:
     Calls its target from the thread named "source", or, while that does not run,
     from whoever calls ``poll_once``, ``step`` or ``update_config``.
 
-    A version whose files change after it was aspired is aspired again, with another
-    fingerprint in its payload, once they are still; whether to load it anew is the
-    target's business. The files of a version that serves should never be touched.
+    If the files of an aspired version change, it is aspired again with another
+    fingerprint, once they no longer change; whether to load it again is up to the
+    target. The files of a version that serves should never be touched.
     """
 
     def __init__(
@@ -97,11 +99,11 @@ class FileSystemSource:
             watcher: Where events come from; None is watchdog, when started.
             on_looked: Called after each round of looks, with ``problems`` up to
                 date, on the scanning thread; quick.
-            storage: Looks at what may not answer, a store or a network mount, so that
-                it holds up no other base path; None is the scanning thread. Not the
-                source's own.
-            recall: Returns which versions can be had while a base path cannot be
-                looked at; quick.
+            storage: Threads that look at places which may not answer (a store, a
+                network mount), so that these hold up no other base path; None uses the
+                scanning thread. Owned by the caller.
+            recall: Returns which versions can be had while a base path cannot be looked
+                at; quick.
 
         """
         self._recall = recall
@@ -151,8 +153,9 @@ class FileSystemSource:
     def close(self) -> None:
         """Stops scanning, then watching; no call comes afterwards. Idempotent.
 
-        Waits for a look in progress, up to five seconds: a dead network mount
-        must not keep the server from ending. Not to be called by a target.
+        Waits for a look in progress, but no more than five seconds, because a dead
+        network mount must not keep the server from ending. Not to be called by a
+        target.
         """
         self._agenda.close()
         self._outlet.close()
@@ -182,8 +185,9 @@ class FileSystemSource:
     def update_config(self, servables: Iterable[ServableToMonitor]) -> None:
         """Monitors exactly ``servables`` from now on; never waits for a scan.
 
-        All of them are looked at at once, those left out get one empty set: by the
-        source's thread if it runs, else before this returns.
+        All of them are looked at at once, and for those left out an empty set is
+        emitted. The source's thread does that if it runs; otherwise it is done before
+        this returns.
 
         Raises:
             InvalidArgument: A name occurs twice; nothing changed.
@@ -199,13 +203,13 @@ class FileSystemSource:
     def watch_repository(
         self, repository: ModelRepository, on_models: OnModels | None = None
     ) -> None:
-        """Looks after a directory of models too; call it once, before ``start``.
+        """Follows a directory of models too; call it once, before ``start``.
 
         Args:
             repository: The directory; from now on the source's own.
-            on_models: Told the models whenever they change, on the scanning thread;
-                None monitors exactly them. A server that lays overrides over them
-                calls ``update_config`` itself.
+            on_models: Called with the models whenever they change, on the scanning
+                thread. A server that lays overrides over them calls ``update_config``
+                itself. None monitors exactly these models.
 
         """
         followed = self._repository = FollowedRepository(
@@ -248,8 +252,8 @@ class FileSystemSource:
     def outlook(self, name: str) -> bool | None:
         """Returns whether the last look at a servable found a version to serve.
 
-        None if there may be one yet: something settles. Where it is False, ``problems``
-        says why, and what is aspired, if anything, is what was found before.
+        None if there may be one soon, because something is settling. If it is False,
+        ``problems`` says why, and whatever is still aspired was found earlier.
         """
         return self._findings.outlooks.get(name, True)
 
@@ -272,8 +276,9 @@ class FileSystemSource:
     def say_again(self, name: str) -> None:
         """Has a servable looked at, and its versions emitted again even if nothing changed.
 
-        By the source's thread if it runs, else before this returns; never waits for a scan,
-        ``wait_applied`` does. Targets then try again what failed before.
+        Targets then try again what failed before. The source's thread does it if it
+        runs, otherwise it is done before this returns. Never waits for a scan;
+        ``wait_applied`` does.
         """
         self._agenda.repeat(name)
         if self._thread is None and self._outlet.is_connected:
@@ -349,7 +354,7 @@ class FileSystemSource:
                 )
 
     def _look(self, servable: ServableToMonitor) -> None:
-        """Looks at one servable, or takes the look that another thread has taken."""
+        """Looks at one servable, or takes over a look from another thread."""
         record = self._record_of(servable)
         self._agenda.begin(servable.name)
         try:
@@ -375,7 +380,7 @@ class FileSystemSource:
     def _look_elsewhere(
         self, record: ServableRecord, distant: DistantLook[Look], place: str
     ) -> None:
-        """Takes the look that another thread has taken, or has it begin one."""
+        """Takes over a look that another thread has finished, or has it begin one."""
         if distant.ask():
             return  # due when that has ended
         look, is_outdated = distant.fetch()
@@ -420,7 +425,7 @@ class FileSystemSource:
         return record
 
     def _take(self, record: ServableRecord, look: Look) -> None:
-        """Says what follows from a look, and sets the next one."""
+        """Emits what follows from a look, and sets the time of the next one."""
         options, now_s = self._options, self._clock.now()
         aspired = record.take(
             look,
@@ -439,7 +444,7 @@ class FileSystemSource:
         self._agenda.end(record.servable, soonest_s, due_s)
 
     def _next_poll_s(self, now_s: float, *, has_events: bool) -> float:
-        """Returns when to look again though nothing asks for it; infinite for never."""
+        """Returns when to look again if nothing asks for it earlier; infinite for never."""
         options = self._options
         if options.poll_wait_s <= 0:
             return math.inf
@@ -461,7 +466,7 @@ class FileSystemSource:
     def _find_stale(
         self, servables: Mapping[str, ServableToMonitor], due: list[str]
     ) -> list[str]:
-        """Returns the servables whose base path is another directory by now."""
+        """Returns the servables whose base path has become another directory."""
         skipped = set(due)
         return [
             name

@@ -15,11 +15,11 @@ class FileSystemSourceOptions:
 
     Attributes:
         servables: What to monitor; names are unique.
-        poll_wait_s: Where no events are given, seconds between looks; where they
-            are, between checks that the base path is still the same directory. 0 looks once
-            at the start and then only at what a new configuration changed; below 0
-            nothing is looked at but by ``poll_once``.
-        rescan_s: Where events are given, seconds between looks all the same.
+        poll_wait_s: Seconds between looks where the file system gives no events; where
+            it does, seconds between checks that the base path is still the same
+            directory. 0 looks once at the start and then only at what a new
+            configuration changed. Below 0, only ``poll_once`` looks.
+        rescan_s: Seconds between looks where the file system gives events.
         watch: None asks each base path's file system whether it gives events, True
             trusts that all do, False polls everywhere.
         settle_s: How long a version directory without a manifest, or one whose

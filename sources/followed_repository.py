@@ -1,7 +1,7 @@
-"""A directory of models, looked at over and over by the source that serves it.
+"""A directory of models that a source looks at again and again.
 
-What lies there is :class:`ModelRepository`'s business; this is about when it is looked
-at, by whom, and what is said if it does not answer.
+:class:`ModelRepository` knows what lies there. This knows when to look, on which
+thread, and what to say if the directory does not answer.
 """
 
 from __future__ import annotations

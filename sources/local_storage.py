@@ -83,9 +83,9 @@ class LocalFileSystem:
     def contents(self, path: str) -> Contents:
         """Returns names, fingerprint and time of the last change.
 
-        A directory that takes another's place has another fingerprint, though its files
-        be equal. The time is the inode's change time where that is later than the
-        modification time: ``cp -p`` and ``rsync -t`` set the latter back.
+        A directory that replaces another one has another fingerprint, even if its files
+        are equal. The time is the inode's change time if that is later than the
+        modification time, because ``cp -p`` and ``rsync -t`` set the latter back.
 
         Raises:
             OSError: It cannot be read, or has more than :data:`MAX_ENTRIES` files and
@@ -161,7 +161,7 @@ class LocalFileSystem:
 def silent_mount(mountinfo: str, path: str) -> str:
     """Returns the mount point that ``path`` leads to, if that mount gives no events.
 
-    Empty if it gives them. Links are followed up to that mount; nothing on it is
+    Empty if it gives them. Links are followed up to that mount, but nothing on it is
     touched, because a dead mount does not answer.
 
     Args:

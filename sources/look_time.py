@@ -1,8 +1,8 @@
 """When something is looked at next.
 
-Polls, events, settling directories and configurations each ask for a look at some
-time; what counts is the earliest of them, but not before the pause after the last look
-is over: a copy in progress raises events by the hundred.
+Polls, events, settling directories and configurations each ask for a look at some time.
+The earliest of these counts, but not before the pause after the last look is over,
+because a copy in progress raises events by the hundred.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LookTime:
     soonest_s: float = -math.inf
 
     def ask(self, now_s: float) -> bool:
-        """Has it looked at once the pause allows; returns whether that is news."""
+        """Asks for a look as soon as the pause allows; returns whether that is news."""
         wanted_s = max(now_s, self.soonest_s)
         if wanted_s >= self.due_s:
             return False
@@ -37,7 +37,7 @@ class LookTime:
         self.due_s = now_s
 
     def begin(self) -> None:
-        """Notes that a look begins: what is asked for from here on is another one."""
+        """Notes that a look begins; whoever asks from here on asks for another one."""
         self.due_s = math.inf
 
     def end(self, soonest_s: float, due_s: float) -> None:

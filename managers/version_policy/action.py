@@ -1,12 +1,12 @@
 """What a transition policy sees and answers.
 
-A policy is a pure function of the versions of *one* servable. It must not depend on
-their order. It answers with everything that may begin now, in the order to begin it:
-what it would answer one by one if each had begun before it was asked again. (TensorFlow
-Serving's policies answer the first; asked once per action, two thousand versions of one
-servable took two thousand times two thousand looks.) Some versions may appear twice:
-the one that serves and, of a higher generation, the one made from changed files that is
-to replace it.
+A policy is a pure function of the versions of *one* servable, and must not depend on
+their order. It returns everything that may begin now, in the order to begin it: the
+same actions as if it were asked again after each one had begun. (TensorFlow Serving's
+policies return only the first action. To be asked once per action took two thousand
+times two thousand looks for two thousand versions of one servable.) A version may
+appear twice: as the one that serves and, with a higher generation, as the one made from
+changed files that is to replace it.
 
 (TensorFlow Serving: core/aspired_version_policy.h.)
 """

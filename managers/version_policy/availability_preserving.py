@@ -1,7 +1,8 @@
 """Loads the new version first; the old one serves until the new one is ready.
 
-Costs the memory of both for a while. A new version that fails leaves one old one
-serving, indefinitely. (TensorFlow Serving: core/availability_preserving_policy.h.)
+For a while this takes the memory of both. If the new version fails, one old version
+goes on serving indefinitely.
+(TensorFlow Serving: core/availability_preserving_policy.h.)
 """
 
 from __future__ import annotations

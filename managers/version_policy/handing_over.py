@@ -1,9 +1,9 @@
-"""Keeps a version loaded until what takes its place can answer.
+"""Keeps a version loaded until the one that takes its place can answer.
 
-A transition policy knows which versions are aspired, not what callers are told: a
-version that a label or the primary still means may go as soon as *any* aspired version
-serves, though the one that is to be meant next is still loading. This wraps a policy
-with that knowledge.
+A transition policy knows which versions are aspired, but not which ones callers use. It
+may unload a version that a label or the primary still refers to as soon as *any*
+aspired version serves, although the one it will refer to next is still loading. This
+wraps a policy with that knowledge.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def handing_over(
     awaited: Awaited,
     is_wanted_soon: Callable[[int], bool] = lambda _: False,
 ) -> TransitionPolicy:
-    """Returns ``policy``, but that it does not see a version with heirs on their way.
+    """Returns ``policy`` changed so that it keeps versions whose heirs are on their way.
 
-    An heir is on its way while it is aspired and not READY; one that failed leaves the
-    old version serving. One that nobody aspires holds nothing.
+    An heir is on its way while it is aspired and not READY; if it failed, the old
+    version goes on serving. An heir that nobody aspires keeps nothing loaded.
 
     Args:
         policy: Decides about all others.
-        awaited: Which versions have heirs.
-        is_wanted_soon: Whether a version will be aspired (again) as soon as the source
-            has heard of the configuration; it is kept as well.
+        awaited: Tells which versions have heirs.
+        is_wanted_soon: Tells whether a version will be aspired (again) once the source
+            has read the new configuration; such a version is kept too.
 
     """
 

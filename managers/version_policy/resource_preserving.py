@@ -1,8 +1,8 @@
-"""Unloads the old version first: never two where one is aspired.
+"""Unloads the old version first, so that old and new are never both in memory.
 
-Costs availability: between the two nothing serves. For models of which two do not fit
-into memory. If the new one fails for good, the old one comes back. (TensorFlow Serving:
-core/resource_preserving_policy.h.)
+The price is availability: between the two nothing serves. It is for models of which two
+do not fit into memory. If the new version fails for good, the old one comes back.
+(TensorFlow Serving: core/resource_preserving_policy.h.)
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from managers.version_policy.action import (
 def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:
     """Unloads everything that is not aspired, waits until it is gone, then loads.
 
-    1. READY versions that are not aspired are unloaded, lowest first; but the last of
-       them serves on while all that is aspired is in ERROR: it would go for nothing.
+    1. READY versions that are not aspired are unloaded, lowest first. The last of them
+       goes on serving, however, while everything aspired is in ERROR.
     2. While any version that is not aspired is neither DISABLED nor in ERROR,
        nothing is done.
     3. Otherwise aspired NEW versions are loaded, highest first.
-    4. If all that is aspired is in ERROR, what was unloaded for it is loaded again.
+    4. If everything aspired is in ERROR, what was unloaded for it is loaded again.
     """
     unaspired = [v for v in versions if not v.is_aspired]
     stale = [v for v in unaspired if v.state is HarnessState.READY]

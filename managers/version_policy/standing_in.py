@@ -1,10 +1,10 @@
-"""Brings a version back if what was to take its place failed, whatever else serves.
+"""Brings a version back if the one that was to replace it failed, whatever else serves.
 
-A policy that unloads first brings back what it unloaded if all that is aspired failed: then
-nothing would serve. It does not know what callers are told. Where several versions are
-aspired, those who mean the one that failed, by a label, as the primary or by its number, are
-not answered by the others. This wraps a policy with that knowledge; ``handing_over`` is the
-same for one that loads first.
+A policy that unloads first brings back what it unloaded if everything aspired has
+failed, because nothing would serve otherwise. But if several versions are aspired,
+those that serve do not answer for the one that failed: callers may ask for it by a
+label, as the primary, or by number. This wraps a policy with that knowledge.
+``handing_over`` is the counterpart for policies that load first.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from managers.version_policy.handing_over import Awaited
 
 
 def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
-    """Returns ``policy``, but that it brings back versions all heirs of which failed.
+    """Returns ``policy`` changed so that it brings back versions whose heirs all failed.
 
-    1. One that serves, though no source aspires it, is shown to ``policy`` as aspired: it
-       has the place of one that failed.
-    2. One that was unloaded is loaded again, highest first, when ``policy`` has nothing
-       to do and nothing else that is not aspired is on its way.
+    1. A version that serves although no source aspires it is shown to ``policy`` as
+       aspired: it takes the place of one that failed.
+    2. A version that was unloaded is loaded again, highest first, when ``policy`` has
+       nothing to do and no other version that is not aspired is on its way.
 
-    There are never more than versions that failed: each has the place of one. New contents
-    of a version are its heir too.
+    There are never more of these than versions that failed, because each takes the
+    place of one. New contents of a version count as its heir, too.
 
     Args:
         policy: Decides about all others.
-        awaited: Which versions have other heirs; of those that are unloaded too.
+        awaited: Tells which versions have other heirs, including versions that are
+            unloaded.
 
     """
 
