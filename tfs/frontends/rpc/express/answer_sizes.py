@@ -1,9 +1,9 @@
-"""How long the answers of models are whose requests are short.
+"""Remembers which models give long answers to short requests.
 
-What a request's answer takes is known when it is there, which for a hundred requests of a
-few bytes each, computed together, is too late: they made a gigabyte of a server that has
-two hundred megabytes. So the models are remembered whose answers are long, and what
-they are asked waits for room as a request of that length does.
+The size of an answer is known only when it is there. For a hundred requests of a few
+bytes each, computed together, that is too late: they made a server of two hundred
+megabytes grow to a gigabyte. So models with long answers are remembered, and their
+requests wait for room as requests of that length do.
 """
 
 from __future__ import annotations

@@ -1,28 +1,29 @@
 """One client's HTTP/2 connection, without a socket (RFC 9113, gRPC over HTTP/2).
 
-Bytes go in through :meth:`Connection.receive`; what they mean comes out as calls of
-a :class:`ConnectionEvents`, in order and on the same stack; what is to be sent
-collects in :attr:`Connection.out`. The caller owns the socket, the clock and the
-calls; this class owns stream states, flow control both ways, HPACK and limits.
+Bytes go in through :meth:`Connection.receive`. What they mean comes out as calls of a
+:class:`ConnectionEvents`, in order and on the same stack. What is to be sent collects
+in :attr:`Connection.out`. The caller owns the socket, the clock and the calls; this
+class owns stream states, flow control in both directions, HPACK and limits.
 
-It is made in layers, each a base of the next, that know only those before them, and one
-object, for all move on the same streams and windows:
+It is built in layers. Each is a base class of the next and knows only those before it,
+and all make up one object, because they work on the same streams and windows:
 
     SendingHalf       answers and their flow control, the end of streams
     StreamIntake      DATA, its flow control, messages
     FrameIntake       every other frame, by the book
     RepeatedRequests  whole requests that begin as the one before did
-    FrameLoop         which frame is next, and shortcuts for what most of them are
+    FrameLoop which frame is next, and shortcuts for the most frequent frames
     Connection        how it begins and ends
 
-What each decides is in parts of their own: the streams (``stream_table``) and their
-states (``stream_state``), an unfinished header block (``header_block``) and what is in
-it (``hpack_cache``), both windows (``flow_control``, ``outbox``), what a client may ask
-(``connection_limits``) and how much it may annoy (``patience``).
+What the layers work on is in modules of its own: the streams (``stream_table``) and
+their states (``stream_state``), an unfinished header block (``header_block``) and its
+contents (``hpack_cache``), the windows of both directions (``flow_control``,
+``outbox``), what a client may ask for (``connection_limits``), and how much
+misbehaviour is tolerated (``patience``).
 
-A peer that breaks the rules ends the connection, never the caller: ``receive``
-does not raise for anything the peer sends, it queues GOAWAY and sets ``is_closed``.
-Exceptions raised by the events object do pass through.
+A peer that breaks the rules loses its connection and harms nobody else: ``receive``
+does not raise for anything that the peer sends, but queues GOAWAY and sets
+``is_closed``. Exceptions raised by the events object do pass through.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Connection(FrameLoop):
     """The state of one connection. Confined to the serving loop.
 
     Attributes:
-        is_closed: GOAWAY is queued with an error, or the drain is over: send what
-            is in ``out``, then close the socket.
+        is_closed: Whether a GOAWAY with an error is queued, or the drain is over. The
+            owner then sends what is in ``out`` and closes the socket.
         is_draining: Whether the client was told that no new streams are wanted.
         fault: Why the peer was cut off, if it was.
         num_begun: Requests begun in the last ``receive``.
@@ -113,11 +114,11 @@ class Connection(FrameLoop):
     # -- receiving ----------------------------------------------------------------------
 
     def receive(self, data: bytes, now_s: float) -> bool:
-        """Takes bytes from the peer; may be empty, to go on after True.
+        """Takes bytes from the peer; none, to continue after it returned True.
 
         Returns:
-            Whether whole frames are left because the bound of requests per round
-            was reached: call again, with no new bytes, in the next round.
+            Whether whole frames are left because the limit of requests per round was
+            reached. Then call it again in the next round, with no new bytes.
 
         """
         if self.is_closed:
@@ -165,7 +166,7 @@ class Connection(FrameLoop):
     # -- the beginning ------------------------------------------------------------------
 
     def _take_preface(self, data: bytes) -> int:
-        """Returns the index behind the client's preface; 0 if it is not whole."""
+        """Returns the index behind the client's preface; 0 if it is incomplete."""
         if len(data) < len(PREFACE):
             if not PREFACE.startswith(data):
                 self._reject_preface(data)
@@ -206,9 +207,10 @@ class Connection(FrameLoop):
         return min(self._limits.max_concurrent_streams, self._budget.told_streams_each)
 
     def tell_streams(self) -> bool:
-        """Tells the client how many streams it may have; returns False if it knows.
+        """Tells the client how many streams it may have; returns False if it knows already.
 
-        What it opened meanwhile is refused, and its library may not send that again.
+        Streams that it opens meanwhile are refused, and its library may not retry
+        those.
         """
         told = self._streams_to_tell
         if not self._has_greeted or self.is_closed or told == self._told_streams:
@@ -222,9 +224,9 @@ class Connection(FrameLoop):
     def begin_drain(self) -> None:
         """Announces that no new streams are wanted (GOAWAY), in two steps.
 
-        The first GOAWAY accepts everything, because requests may be under way; the
-        PING that follows it is answered when the client has seen it, and then
-        :meth:`finish_drain` draws the line. The owner calls that too, after a time.
+        The first GOAWAY still accepts everything, because requests may be under way.
+        The PING that follows is answered once the client has seen the GOAWAY, and then
+        :meth:`finish_drain` draws the line. The owner calls that too, after some time.
         """
         if self.is_draining or self.is_closed:
             return
@@ -244,7 +246,7 @@ class Connection(FrameLoop):
 
     @property
     def is_drained(self) -> bool:
-        """Whether the line is drawn and every stream has ended."""
+        """Whether ``finish_drain`` has drawn the line and every stream has ended."""
         return self._table.last_accepted_id != LARGEST_WINDOW and not self.streams
 
     def ping(self) -> None:
@@ -258,7 +260,7 @@ class Connection(FrameLoop):
             self._annoyed(Annoyance.IGNORED_FRAME)
 
     def terminate(self, fault: ConnectionFault) -> None:
-        """Ends the connection for ``fault``: GOAWAY, and every stream is gone."""
+        """Ends the connection because of ``fault``: sends GOAWAY and drops every stream."""
         if not self.is_closed:
             self._greet()
             self.out.append(
@@ -272,8 +274,8 @@ class Connection(FrameLoop):
     def close(self) -> None:
         """Forgets every stream (each brings ``on_reset``) and the window; idempotent.
 
-        Nothing is told afterwards: owner and connection would hold each other, and all
-        that they have, until the collector comes by.
+        Afterwards it calls its owner no more. Otherwise owner and connection would keep
+        each other alive, with all that they hold, until the garbage collector comes by.
         """
         self.is_closed = True
         self._rest = b""

@@ -1,29 +1,29 @@
 """Receive windows, granted out of one budget for the whole server.
 
-The promise is made per connection: stream windows are as wide as HTTP/2 allows, so
-a connection's window is the only limit to what its client may send. Every byte a
-client may still send us, and every byte it sent that is not done with, is in
-``ReceiveBudget.used_bytes``. A byte that arrives moves from one to the other and
-changes nothing; only granting anew asks the budget. What a message claims its
-length to be is never a reason to grant or allocate anything.
+Windows are granted per connection: stream windows are as wide as HTTP/2 allows, so a
+connection's window is the only limit to what its client may send. Every byte that a
+client may still send, and every byte that it has sent and that is still in use, is
+counted in ``ReceiveBudget.used_bytes``. A byte that arrives only moves from one kind to
+the other; only granting more asks the budget. The length that a message claims to have
+is never a reason to grant or allocate anything.
 
-A window grows with its use, fourfold each time that half of it was used. What is granted
-can never be taken back: who gave each new connection as much as an upload wants would be
-left with nothing by a few hundred idle ones.
+A window grows with its use: fourfold each time that half of it has been used. What is
+granted can never be taken back, so if each new connection got as much as an upload
+wants, a few hundred idle ones would use up everything.
 
-The first 65,535 bytes of each connection are HTTP/2's own and cannot be refused:
-they count, but may take the budget over its limit, by at most the number of
-connections times 64 KB. Nothing else does. Thousands of idle clients would leave nothing
-for an upload: beyond half of the budget their own windows are no reason to grant less,
-and none at all to the favoured connection, below.
+The first 65,535 bytes of each connection are given by HTTP/2 and cannot be refused.
+They count, but may take the budget over its limit, by at most 64 KB per connection;
+nothing else may. So that thousands of idle clients leave something for uploads, these
+first windows reduce what others get by no more than half of the budget, and do not
+reduce what the favoured connection (below) gets.
 
-Uploads that together exceed the budget could each wait for bytes that only another
-one's end would release. So what is not open to all
-(:mod:`~tfs.frontends.rpc.express.headroom`) is a reserve, lent to one connection at a
-time, the favoured one: it can finish, release, and make way.
+Uploads that together exceed the budget could each wait for bytes that only the end of
+another one would release. So a part of the budget is not open to all
+(:mod:`~tfs.frontends.rpc.express.headroom`): it is a reserve, lent to one connection at
+a time, the favoured one, which can then finish, release its bytes, and make way.
 
-Small requests need no room of anybody's: a connection that holds next to nothing gets its
-first 65,535 bytes again whatever others hold.
+Small requests never wait for room: a connection that holds next to nothing gets its
+first 65,535 bytes again, whatever others hold.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Looks for the next request of a client that sends one at a time.
 
-Such a client has each answer before it sends the next request, so the loop is asleep
-when that comes, and what wakes it (45 us on the virtual machines measured) is a good
-part of the latency. What it then runs has left the core's caches, and takes half as
-long again. Who looks instead of sleeping saves both, for as long as it takes the client
-to send: mostly less processor time than the sleep would have cost.
+Such a client waits for each answer before it sends the next request. So the loop is
+asleep when that arrives, and waking it (45 us on the virtual machines measured) is a
+good part of the latency. Also, its code and data have left the core's caches by then,
+and it takes half as long again. Looking for the request instead of sleeping saves both.
+It lasts as long as the client takes to send, which is mostly less processor time than
+sleeping would have cost.
 
-A look is made only after some requests that came and were answered one by one, with
-nothing else under way on their connection but streams (a Watch stays open for as long as
-the client lives); many in flight never are. Where looks are in
-vain, because the client is slow, or shares the core with the server, they become rare
-(:class:`~tfs.core.spin_backoff.SpinBackoff`). Without requests nothing looks.
+The loop looks only after a few requests were received and answered one by one, with
+nothing else under way on their connection but streams (a Watch stays open as long as
+its client lives). If looks are in vain, because the client is slow or shares the core
+with the server, they become rare (:class:`~tfs.core.spin_backoff.SpinBackoff`). Without
+requests there are none.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MAX_WATCHES: Final = 4  # to look through more would take what is to be saved
 
 
 class LoneCaller:
-    """Knows whether requests come one by one, and has the loop look then. Loop-confined.
+    """Has the loop look for requests while they come one by one. Loop-confined.
 
     Args:
         loop: Looks.

@@ -1,13 +1,13 @@
 """gRPC's length-prefixed messages, cut out of DATA payloads however they are split.
 
 A message is one flag byte, four bytes of length and the body. The buffer of an
-unfinished message is at most 256 bytes or four times the bytes that arrived, unless it
-is one that a message before has left; there is none before the first of them. The
-announced length only decides when it is whole, and whether it is too long.
+unfinished message is made when its first bytes arrive. It has at most 256 bytes or four
+times the bytes that have arrived, unless it is a buffer that an earlier message left.
+The announced length only decides when the message is whole, and whether it is too long.
 
-Those of more than a megabyte grow into pages of their own: what did not arrive of them
-takes next to no memory, what did is not copied as they grow, and no part of it stays in
-the heap.
+Messages of more than a megabyte grow into memory pages of their own: bytes that have
+not arrived take next to no memory, bytes that have are not copied as the buffer grows,
+and nothing of it stays in the heap.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MessageAssembler:
     """Cuts one stream's DATA payloads into messages. Loop-confined.
 
     Attributes:
-        missing_bytes: Of the message that has begun; 0 while none has, or only a part
-            of its prefix came.
+        missing_bytes: What is still missing of the message that has begun; 0 while none
+            has, or while only a part of its prefix has arrived.
 
     Args:
         max_message_bytes: Longest body taken, as sent (compressed or not).

@@ -1,14 +1,16 @@
-"""Whole requests that begin as the one before did, taken in one go.
+"""Takes whole requests that begin like the last one, in one go.
 
-A client sends the same frames for each of its requests, but for the stream's id and the
-message: HEADERS with a block that is in the cache, for grpc's own library a
-WINDOW_UPDATE of the stream, then DATA. How the last request began is kept, cut at the
-stream's id (:class:`RequestOpening`), so that the next one is recognized by one comparison
-of bytes rather than field by field. All that the frames themselves could be refused for
-was looked at then; what depends on the connection's state is looked at every time.
+A client sends the same frames for each of its requests, except for the stream's id and
+the message: HEADERS with a block that is in the cache, a WINDOW_UPDATE of the stream
+(if the client uses grpc's own library), then DATA. The beginning of the last request is
+kept, cut at the stream's id (:class:`RequestOpening`), so that the next one is
+recognized by one comparison of bytes rather than field by field. Whatever the frames
+themselves could be refused for was checked the first time; what depends on the
+connection's state is checked every time.
 
-They do what :mod:`~tfs.frontends.rpc.express.frame_intake` and ``stream_intake`` would
-do; whatever one of the conditions does not hold for is left to these, errors above all.
+The effect is the same as that of :mod:`~tfs.frontends.rpc.express.frame_intake` and
+``stream_intake``. Any request for which a condition does not hold is left to these, and
+errors above all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One accepted socket: bytes in, bytes out, and the calls in between.
 
-Reading is bounded per round; what is sent is the base's business.
+Reading is bounded per round; sending is done by the base class.
 
 Any exception on the way, from a socket or from our own code, closes this connection
 and no other.
@@ -56,9 +56,9 @@ class Session(SocketOutput):
     Attributes:
         peer: The client.
         opened_s: When it was accepted.
-        begun_bytes: What its requests that somebody works on may take, as far as the
-            server takes note of them.
-        probed_s: When its client was last granted something to see whether it goes on.
+        begun_bytes: What the requests in progress may take, as far as the server keeps
+            count.
+        probed_s: When its client was last granted a little, to see whether it goes on.
 
     """
 
@@ -138,7 +138,7 @@ class Session(SocketOutput):
     def go_on(self) -> None:
         """Takes the requests that the last round had no room for.
 
-        Lets others go before, but for no more than a round.
+        Other connections go first, but for no more than one round.
         """
         shared = self._shared
         turns = shared.turns
@@ -200,7 +200,7 @@ class Session(SocketOutput):
             shared.starved[self] = None
 
     def refill(self) -> None:
-        """Grants the client what the receive budget once had no room for."""
+        """Grants the client what the receive budget had no room for before."""
         if not self.is_closed:
             self.connection.refill()
             connection = self.connection
@@ -230,7 +230,7 @@ class Session(SocketOutput):
             self.mark_dirty()
 
     def cut_off_reader(self) -> None:
-        """Ends the connection: too much waits for those who read too slowly."""
+        """Ends the connection, because too many answers wait for slow readers."""
         self._shared.counters.timeouts += 1
         log.warning(
             "event=slow_reader peer=%s waiting_bytes=%d note=%r",
@@ -258,27 +258,27 @@ class Session(SocketOutput):
 
     @property
     def is_responsive(self) -> bool:
-        """Whether its client made use of what it was granted last to see that."""
+        """Whether its client has made use of what :meth:`probe` granted it."""
         return self.probed_s <= self._read_s or not self.connection.has_window
 
     def probe(self) -> None:
-        """Has its client show whether it goes on with its upload."""
+        """Grants its client a little, to see whether it goes on with its upload."""
         self.probed_s = self._now()
         self.connection.probe()
         self.mark_dirty()
 
     @property
     def can_be_answered(self) -> bool:
-        """Whether its client takes anything of an answer now."""
+        """Whether its client would take any part of an answer now."""
         return self.connection.can_be_answered
 
     @property
     def num_uploads(self) -> int:
-        """How many it has finished."""
+        """How many uploads it has finished."""
         return self.connection.num_uploads
 
     def favour(self, is_favoured: bool) -> None:
-        """Lets it have the budget's reserve, or no more."""
+        """Lets it use the budget's reserve, or takes that back."""
         self.connection.favour(is_favoured)
         if is_favoured:
             self.probed_s = self._now()
@@ -363,9 +363,9 @@ class Session(SocketOutput):
             call.dispatch()
 
     def _may_go_on(self, call: ExpressCall, message: bytes | memoryview) -> bool:
-        """Tells whether a request need not wait, and takes note of a long answer to come.
+        """Tells whether a request need not wait, and counts the long answer it may have.
 
-        Those whose requests came before wait for them.
+        Requests that came earlier go first.
         """
         num_bytes = self._shared.answer_sizes.expected_bytes(message)
         if self._must_wait(call, len(message), num_bytes):
@@ -377,16 +377,16 @@ class Session(SocketOutput):
         return True
 
     def _must_wait(self, call: ExpressCall, size: int, num_bytes: int) -> bool:
-        """Tells whether a request's answer would be one too many that nobody reads.
+        """Tells whether a request has to wait because too many answers are unread.
 
-        Small ones are begun where the client itself reads well, whatever others do,
-        unless their answers are known to be long. Of those, a client may have as many
-        at a time as it has read before.
+        A small request begins if its own client reads well, whatever others do, unless
+        its answer is known to be long. Of requests with long answers, a client may have
+        as many in progress as it has read before.
 
         Args:
             call: The request's.
-            size: The request's.
-            num_bytes: Its answer's, or its own, whichever is more.
+            size: The request's size in bytes.
+            num_bytes: The size of its answer or its own, whichever is larger.
 
         """
         if call.route.kind is not _UNARY:
@@ -418,7 +418,7 @@ class Session(SocketOutput):
 
     @property
     def may_begin(self) -> bool:
-        """Whether a request need not wait any more, or none does."""
+        """Whether the first waiting request may begin, or none waits."""
         if not self._waiting:
             return True
         call = self._waiting[0]
@@ -428,7 +428,7 @@ class Session(SocketOutput):
     def begin_waiting(self) -> None:
         """Begins requests that waited, as far as they may; contains every exception.
 
-        Of large ones one, that others have their turn.
+        It begins one large request at most, so that other clients have their turn.
         """
         shared = self._shared
         num_left = shared.options.limits.max_requests_per_round
@@ -466,7 +466,7 @@ class Session(SocketOutput):
     # -- what calls tell ---------------------------------------------------------------
 
     def on_answered(self, stream: Stream) -> None:
-        """A call was finished by its handler, or before it got to one."""
+        """Notes that a call was finished, by its handler or before it reached one."""
         self._shared.budget.used_bytes -= stream.held_bytes
         stream.held_bytes = 0
         stream.owner = None  # no cycle: the message goes with the call, at once

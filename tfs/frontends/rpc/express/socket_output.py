@@ -1,7 +1,7 @@
-"""What one socket is to send: written once per round, and what the kernel leaves of it.
+"""What one socket has to send: written once per round, the rest when the kernel takes it.
 
 Ordinary answers take one system call per round. What the kernel does not take waits in
-``_unsent``, and while too much waits there the socket is not watched for reading, so a
+``_unsent``. While too much waits there, the socket is not watched for reading, so a
 client that takes no answers gets no more work done.
 """
 

@@ -1,10 +1,10 @@
 """What a connection's streams take in: their states, DATA, and its flow control.
 
-Messages are copied out of what was received. Rejected: to receive them straight into
-their own memory (``recvmsg_into``), with scratch for the heads of frames, which can be
-foreseen where clients send several streams in turn. What that saves is a copy out of a
-buffer that lies in the core's own cache, 17 us of 500 for 602 KB. To find the places cost
-more with four requests in flight, and as much with one, or with 10 MB.
+Messages are copied out of the receive buffer. Rejected: receiving them straight into
+their own memory (``recvmsg_into``), with scratch space for the heads of frames, whose
+places can be predicted if a client sends several streams in turn. That saves a copy out
+of a buffer in the core's own cache, which takes 17 us of 500 for 602 KB. Predicting the
+places cost more with four requests in flight, and as much with one, or with 10 MB.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _BITE: Final = 512  # of a payload, behind its first message
 class StreamIntake(SendingHalf):
     """What a connection's streams take in. Confined to the serving loop.
 
-    A base of :class:`~tfs.frontends.rpc.express.connection.Connection`; those between
-    know the other frames, and when to stop.
+    A base of :class:`~tfs.frontends.rpc.express.connection.Connection`; the layers
+    between handle the other frames and decide when to stop.
 
     Attributes:
         is_choked: Whether its client leaves so many answers unread that it gets no more
@@ -110,12 +110,12 @@ class StreamIntake(SendingHalf):
 
     @property
     def is_starved(self) -> bool:
-        """Whether the client waits for a window that the budget has not got."""
+        """Whether the client waits for a window that the budget cannot grant."""
         return self._window.is_starved
 
     @property
     def is_narrow(self) -> bool:
-        """Whether but one of the client's uploads may go on."""
+        """Whether only one of the client's uploads may go on."""
         return self._upload_turns.is_narrow
 
     @property
@@ -129,16 +129,16 @@ class StreamIntake(SendingHalf):
         return self._window.size >= LEAST_GRANT
 
     def favour(self, is_favoured: bool) -> None:
-        """Lets one upload have of the receive budget's reserve what it misses, or no more.
+        """Lets one upload use the receive budget's reserve for what it lacks, or no more.
 
-        Which one is seen to again whenever the window is refilled.
+        Which one is decided again whenever the window is refilled.
         """
         self._is_favoured = is_favoured
         self._window.reserve_bytes = 0
         self._upload_turns.pass_on()
 
     def _take_turns(self) -> None:
-        """Has the next upload go on if it is time, or all of them again."""
+        """Lets the next upload go on if it is time, or all of them again."""
         window, turns = self._window, self._upload_turns
         if self._is_favoured:
             if not turns.has_turn:
@@ -157,7 +157,7 @@ class StreamIntake(SendingHalf):
         return any(stream.state is OPENED for stream in self.streams.values())
 
     def probe(self) -> None:
-        """Lets the client send next to nothing, to see whether it does."""
+        """Lets the client send next to nothing, to see whether it uses that."""
         self.out.append(self._window.probe())
 
     @property
@@ -170,7 +170,7 @@ class StreamIntake(SendingHalf):
 
     @property
     def is_overfull(self) -> bool:
-        """Whether more answers wait for the client's windows than may."""
+        """Whether too many answers wait for the client's windows."""
         return self.queued_bytes > self._limits.max_queued_bytes
 
     @property
@@ -181,9 +181,9 @@ class StreamIntake(SendingHalf):
     def fitting_bytes(self, most_bytes: int) -> int:
         """Returns how much to read so that it ends where a DATA frame does.
 
-        If those to come are as long as the one before: clients make them all alike, and
-        a frame of which a part was read takes as long as four that are whole. At least
-        half of ``most_bytes``.
+        It assumes that the next frames are as long as the last one, because clients
+        make them all alike. A frame that was read in parts takes as long as four whole
+        ones. Returns at least half of ``most_bytes``.
         """
         left = self._data_left + self._pad_left
         if left >= most_bytes:
@@ -201,7 +201,7 @@ class StreamIntake(SendingHalf):
     # -- streams' states ----------------------------------------------------------------
 
     def _step(self, stream_id: int, signal: Signal) -> Step:
-        """Returns what the table says, having done what is not ACCEPT or IGNORE."""
+        """Returns what the table says, having done it unless it is ACCEPT or IGNORE."""
         verdict = step(self._table.state_of(stream_id), signal)
         if verdict.reaction is Reaction.CLOSE_CONNECTION:
             raise ConnectionFault(

@@ -1,16 +1,19 @@
 """The express transport: many connections on one serving loop.
 
-Reading happens when a socket is ready, answering whenever a handler is done, and
-writing once per round and connection, in the FLUSH phase, after the batches of the
-round were scheduled and what they answered at once is known.
+Sockets are read when they are ready, and calls are answered whenever a handler is done.
+Writing happens once per round and connection, in the FLUSH phase: by then the batches
+of the round have been scheduled, and answers that were computed at once are known.
 
-Rejected, for clients whose requests come one by one, 16 in flight by grpcio.aio: to
-leave the few of a round for 0.1 ms until more have come saves a twentieth of their
-processor time; to let rounds begin 0.3 ms apart saves a sixth of it, but where that
-distance follows from what is seen of a client, its rate falls by as much. To sleep for
-another 0.09 ms after each sleep, once a few requests were seen to be followed by more,
-saves a tenth of it at no cost with 16 in flight, nothing with 12, and takes 11 % of the
-rate with 8 and 6 % with 24.
+Rejected, each measured with grpcio.aio clients that send requests one by one, 16 of them
+in flight:
+
+* Delaying the few requests of a round by 0.1 ms until more have come saves only a
+  twentieth of their processor time.
+* Beginning rounds at least 0.3 ms apart saves a sixth of it. But if that distance is
+  derived from how a client behaves, its rate falls by as much.
+* Sleeping for another 0.09 ms after each sleep, once a few requests were seen to be
+  followed by more, saves a tenth with 16 in flight at no cost, and nothing with 12. It
+  costs 11 % of the rate with 8 in flight, and 6 % with 24.
 """
 
 from __future__ import annotations
@@ -80,8 +83,9 @@ class ExpressTransport:
         executor: Decompresses requests and shakes hands; by default a thread of the
             transport's own for each, started when first needed.
         stats: Where what happens is published; None keeps it to ``counters``.
-        on_large_message: Called on the loop after each message that was compressed,
-            and as long as large ones come or wait to be read, the last time after that.
+        on_large_message: Called on the loop after each compressed message, and
+            repeatedly while large messages arrive or wait to be read; a last time after
+            that.
         on_scarcity: Called on the loop once a second while requests wait for memory.
 
     """
@@ -253,7 +257,7 @@ class ExpressTransport:
             self._sweep_later()
 
     def _tell_streams(self, sessions: Iterator[Session]) -> None:
-        """Tells clients that they may have fewer streams, some in each round."""
+        """Tells clients that they may have fewer streams, a few clients per round."""
         for session in itertools.islice(sessions, _TOLD_PER_ROUND):
             session.tell_streams()
         if not self._is_closed:
@@ -316,7 +320,7 @@ class ExpressTransport:
             self._tell_of_plain_client(handshake.peer)
 
     def _tell_of_plain_client(self, peer: Peer) -> None:
-        """Logs, once per host, what its client cannot be told."""
+        """Logs, once per host, that its client ignores how many streams it may have."""
         host = peer.address.rpartition(":")[0]
         if host not in self._plain_hosts:
             if len(self._plain_hosts) >= _MAX_PLAIN_HOSTS:
@@ -333,7 +337,7 @@ class ExpressTransport:
     def _pause(
         self, listener: Listener, listening: socket.socket, error: OSError
     ) -> None:
-        """Leaves a listener alone for a while: accepting cannot succeed now."""
+        """Stops accepting on a listener for a while, because it cannot succeed now."""
         log.error(
             "event=accept_failed listener=%s error=%s", listener.options.name, error
         )
@@ -389,32 +393,32 @@ class ExpressTransport:
         return now_s if shared.wants_round else None
 
     def _relieve(self, backlog: Backlog[SlowReader]) -> None:
-        """Closes whoever reads too slowly, until what waits fits again."""
+        """Closes connections that read too slowly, until unread answers fit again."""
         is_contested = self._shared.is_contested
         while (reader := backlog.excess(self._now(), is_contested)) is not None:
             reader.cut_off_reader()
 
     def _look_at_waiting(self) -> None:
-        """Has requests that waited for readers begun in the next round, if they may."""
+        """Begins requests that waited for unread answers in the next round, if possible."""
         shared = self._shared
         shared.forget_ended()
         if any(each.may_begin for each in shared.waiting):
             self._loop.post(self._begin_waiting)
 
     def _begin_waiting(self) -> None:
-        """Begins requests that waited for readers, one of each connection."""
+        """Begins requests that waited for unread answers, one of each connection."""
         waiting = list(self._shared.waiting)
         self._num_turns += 1
         for session in waiting if self._num_turns & 1 else reversed(waiting):
             session.begin_waiting()
 
     def _next_favoured(self) -> StarvedSession | None:
-        """Returns who may finish an upload next.
+        """Returns the session that may finish an upload next.
 
-        In turn who waits longest, who came last, and somebody who finished one before. A
-        crowd that came before, and holds what it got, must not keep the others out: of
-        clients that have waited, some at a time are asked to go on with next to nothing,
-        and whoever does is next.
+        It is, in turn, the one that has waited longest, the one that came last, and one
+        that finished an upload before. A crowd that came earlier and holds on to what
+        it got must not keep the others out. So a few waiting clients at a time are
+        granted next to nothing, to see whether they go on, and one that does is next.
         """
         wanting = [each for each in self._shared.starved if each.wants_favour]
         wanting = [each for each in wanting if each.can_be_answered] or wanting

@@ -1,10 +1,11 @@
 """Which of a connection's uploads goes on while room is short.
 
-Clients send their requests in turn, a part of each. Where there is room for one of them
-alone, none would ever be whole. So their streams' windows are narrowed, by SETTINGS, and
-the one that misses least is let on by an update of its own; then the next.
+Clients send several requests in turn, a part of each. If there is room for only one of
+them, none would ever be complete. So the windows of all streams are narrowed, by
+SETTINGS, and the upload that lacks least is let on by a WINDOW_UPDATE of its own; then
+the next.
 
-The limit that counts is the connection's window, whatever the client makes of this.
+Whatever the client makes of this, the limit that counts is the connection's window.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class UploadTurns:
         return stream is not None and self._is_going_on(stream.id)
 
     def pass_on(self) -> None:
-        """Has the next turn begin, whether this one is over or not."""
+        """Lets the next turn begin, whether or not this one is over."""
         self.stream = None
 
     def next_turn(self) -> tuple[int, bytes]:
-        """Chooses the upload that misses least.
+        """Chooses the upload that lacks least.
 
         Returns:
             The bytes that the connection may need for it, those that its other streams
@@ -91,7 +92,7 @@ class UploadTurns:
         """Returns what has every stream go on again; empty if that has to wait.
 
         A stream that was let on cannot have its window widened before it has used that
-        up: it would be too wide for HTTP/2.
+        up, or the window would be too wide for HTTP/2.
         """
         self.stream = None
         if not self.is_narrow or any(map(self._is_going_on, self._let_on)):
