@@ -1,7 +1,7 @@
-"""Operates a server: what AdminService asks for, done on the thread for configs.
+"""Operates a server: does what AdminService asks for, on the thread for configs.
 
-Deciding is elsewhere (canary/change, config/running_config), and so is reporting
-(core_reports); here the two meet the server core.
+Decisions are made elsewhere (canary/change, config/running_config), and so are reports
+(core_reports). This module applies both to the server core.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class CoreAdmin:
     def _retried(
         self, name: str, versions: Sequence[int], error: ServingError | None
     ) -> pb.RetryLoadResponse:
-        """Returns what came of versions that were tried again."""
+        """Returns what became of versions that were tried again."""
         reply = pb.RetryLoadResponse(versions=versions)
         problem = problem_of_retried(versions, self._core.version_states(name))
         late = error if isinstance(error, DeadlineExceeded) else None
@@ -392,7 +392,7 @@ class CoreAdmin:
         return reply
 
     def _run(self, work: Callable[[], R], done: Done[R]) -> None:
-        """Runs ``work`` on the thread for configs, and hands on what comes of it."""
+        """Runs ``work`` on the thread for configs; ``done`` gets its result or error."""
 
         def guarded() -> None:
             try:

@@ -1,8 +1,9 @@
-"""Which requests are joined, as the operator and the version say.
+"""Which requests are joined, as configured by the operator and by the version.
 
-Text ``BatchingParameters`` come from ``--batching_parameters_file`` for all models and
+Text ``BatchingParameters`` come from ``--batching_parameters_file`` for all models, and
 from ``batching_params.pbtxt`` in a version directory for that version; the version's
-own come first. Without either, a signature is batched as its measurements recommend.
+own take precedence. Without either, a signature is batched as its measurements
+recommend.
 """
 
 from __future__ import annotations
@@ -153,19 +154,19 @@ _UNBOUNDED: Final = 1 << 16
 class Batcher:
     """Puts batch queues in front of servables. ``batch`` is thread-safe.
 
-    One scheduler per kind of place, stepped by the serving loop at the end of every
-    round, so that whatever a round brought is joined. Threads of the server are shared
-    by its models; processes belong to one version each, so there a model that hangs
-    holds up no other: its queues are bounded one by one.
+    There is one scheduler per backend. The serving loop steps it at the end of every
+    round, so that everything a round brought can be joined. Models share the threads of
+    the server, but each process belongs to one version. There the queues are bounded
+    one by one, so that a model that hangs holds up no other.
 
     Args:
         loop: The serving loop; it does not run yet.
         enabled: Whether anything is batched.
-        trusts_versions: Whether a version's own parameters suffice to batch it although
-            nothing was measured (no probe budget).
+        trusts_versions: Whether a version with parameters of its own is batched even if
+            nothing was measured (because there is no probe budget).
         common: Parameters of versions without their own.
-        num_parallel: Batches in flight, by backend; for processes, of each version.
-        stats: Where versions publish what batching came to, while they are loaded.
+        num_parallel: Batches in flight, by backend; for processes, per version.
+        stats: Where versions publish their batching statistics while they are loaded.
 
     """
 
@@ -201,7 +202,7 @@ class Batcher:
         profile: ModelProfile | None,
         backend: Backend,
     ) -> Servable:
-        """Returns the servable behind queues, or as it is if nothing is to be batched.
+        """Returns the servable with queues in front, or unchanged if nothing is batched.
 
         Raises:
             InvalidArgument: The version's own parameters are wrong.
@@ -227,7 +228,7 @@ class Batcher:
         )
 
     def _begin(self, backend: Backend) -> None:
-        """Has a scheduler stepped from its first version on: most are never used."""
+        """Has a scheduler stepped once it has a first version: most are never used."""
         if backend not in self._stepped:
             self._stepped.add(backend)
             self._loop.add_round_hook(self._schedulers[backend].step, Phase.SCHEDULE)

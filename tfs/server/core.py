@@ -1,7 +1,7 @@
 """What finds, loads and serves versions, as one thing that follows a config.
 
-Which config that is, and who changes it, :class:`ConfigInForce` knows; whether the models
-it asks for answer, :class:`Readiness`. Here is what both work on.
+:class:`ConfigInForce` knows which config that is and who changes it; :class:`Readiness`
+knows whether the models it asks for answer. This module has what both work on.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ log = logging.getLogger(__name__)
 class ServerCore:
     """Everything between a config and the serving map. Thread-safe.
 
-    Nothing blocks on a load; ``start`` reads and writes the state directory; ``close``
-    blocks until every version is unloaded or the deadline passes.
+    Nothing blocks on a load. ``start`` reads and writes the state directory. ``close``
+    blocks until every version is unloaded or the deadline has passed.
 
     Args:
         manager: Loads and unloads; not started yet.
-        sources: What finds versions is made of these.
+        sources: The parts that find versions.
         monitor: Knows the states of all versions.
         loop: The way onto the serving loop.
-        clock: What all of it goes by.
+        clock: The clock that all parts go by.
         stats: Read by ``counters``.
         state_dir: Where overrides and rejections of canaries are kept; "" keeps them
             in memory.
@@ -156,7 +156,7 @@ class ServerCore:
         self.config.begin(config, origin, path)
 
     def close(self, deadline_s: float) -> bool:
-        """Stops looking for versions, unloads all; returns whether it could."""
+        """Stops looking for versions and unloads all; returns whether that succeeded."""
         self._executor.close(deadline_s)
         self._served.close()
         self.sources.close()
@@ -168,14 +168,14 @@ class ServerCore:
         return done
 
     def stop_waiting(self) -> None:
-        """Tells who waits for a config to take effect that the server shuts down."""
+        """Tells all who wait for a config to take effect that the server shuts down."""
         self._waiters.abandon(Aborted("the server is shutting down"))
 
     def watch_repository(self, path: str) -> None:
-        """Serves every model of a directory of models, as they come and go.
+        """Serves every model of a directory of models, as models come and go.
 
-        Call it once, before ``start``. Each change of the directory is a new base,
-        under the overrides as any other.
+        Call it once, before ``start``. Each change of the directory makes a new base
+        config, with the overrides laid over it as usual.
         """
 
         def take(models: Sequence[ServableToMonitor]) -> None:
@@ -228,10 +228,10 @@ class ServerCore:
         deadline_s: float | None,
         on_done: Callable[[ServingError | None], None],
     ) -> None:
-        """Tries versions that failed again, and what failed before it came to their load.
+        """Tries failed versions again, including those that failed before they were loaded.
 
-        Returns at once; ``on_done`` is called when nothing more comes of it, or with what is
-        missing shortly before the (monotonic) deadline.
+        Returns at once. ``on_done`` is called when all of it is over; shortly before
+        the (monotonic) deadline it is called with what is still missing.
         """
         stale = self._waiters.ended((name,))
         self._manager.try_again(name, versions)
@@ -250,7 +250,7 @@ class ServerCore:
         self._recheck.ask()
 
     def _follow(self, before: RunningConfig | None, new: RunningConfig) -> None:
-        """Makes all parts do as a config says; it was validated, so nothing fails."""
+        """Has all parts follow a config, which was validated, so that nothing fails."""
         if before is None:
             self.readiness.begin_start(self._manager.lend_all_threads())
         models = new.effective.models
@@ -276,7 +276,7 @@ class ServerCore:
         )
 
     def _is_taken_in(self) -> bool:
-        """Whether what the config asks for shows in what is managed."""
+        """Whether everything that the config asks for is managed by now."""
         # In this order: the source's words reach the manager before it says so.
         return (
             self.sources.source.wait_applied(self._clock.now())
@@ -284,7 +284,7 @@ class ServerCore:
         )
 
     def _primary(self, name: str) -> tuple[int | None, int | None]:
-        """Returns the version that is to answer, if the config says so, and what does."""
+        """Returns the primary that the config names, if any, and the one that answers."""
         settings = self.config.models.get(name)
         wanted = None if settings is None else settings.primary
         return wanted, self._served.primary(name)
@@ -296,7 +296,7 @@ class ServerCore:
         return self._monitor.version_states(name)
 
     def problem(self, name: str) -> str:
-        """Returns why a model's base path yields no version, or not yet; "" if it does."""
+        """Returns why a model's base path yields no version (yet); "" if it yields one."""
         return self.sources.problem(name) or "; ".join(self.sources.on_their_way(name))
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
@@ -337,6 +337,6 @@ def _log_outcome(outcome: ConfigOutcome) -> None:
 
 
 def log_outcome(error: ServingError) -> None:
-    """Logs what became of a config that nobody waits for; a newer one is no problem."""
+    """Logs why a config failed that nobody waits for; being superseded is no problem."""
     level = logging.INFO if isinstance(error, Aborted) else logging.ERROR
     log.log(level, "event=config_problem problem=%s", error)

@@ -1,7 +1,7 @@
-"""How a server core, its models and their versions do, as messages of AdminService.
+"""The status of a server core, its models and their versions, as AdminService's messages.
 
-What of it is a pure function of values is in admin_reports and label_reports; what rooms
-know of a loaded version is in admin_describe.
+The parts that are pure functions of values are in admin_reports and label_reports; what
+the rooms below know of a loaded version is in admin_describe.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class ProcessFacts:
         listeners: Address and offered services of each door.
         is_draining: Whether it takes no new requests.
         stats: What it counts.
-        memory: What models may use together, and do; None: no limit.
-        reserve_pids: Processes that run no version and wait for one.
+        memory: How much memory all models may use together, and how much is reserved;
+            None if there is no limit.
+        reserve_pids: Returns the processes that run no version and wait for one.
 
     """
 
@@ -122,7 +123,7 @@ class CoreReports:
     def models(
         self, wanted: Iterable[str], include_stats: bool
     ) -> pb.ListModelsResponse:
-        """Returns how the server and these models do; all models if none is named.
+        """Returns the status of the server and of these models, or all if none is named.
 
         Raises:
             NotFound: One is not configured.
@@ -150,7 +151,7 @@ class CoreReports:
         ]
 
     def config(self) -> pb.GetConfigResponse:
-        """Returns the configuration, with what runs of it."""
+        """Returns the configuration, and the status of what runs."""
         core, running = self._core, self.running()
         models = [
             self.model(running, name) for name in sorted(running.effective.models)
@@ -220,7 +221,7 @@ class CoreReports:
     def model(
         self, running: RunningConfig, name: str, *, include_stats: bool = False
     ) -> pb.ModelReport:
-        """Returns how a configured model and its versions do."""
+        """Returns the status of a configured model and its versions."""
         describers = self._describers.always
         if include_stats:
             describers = (*describers, *self._describers.stats)
@@ -298,7 +299,7 @@ class CoreReports:
     def override(
         self, running: RunningConfig, name: str, override: Override
     ) -> pb.OverrideReport:
-        """Returns what is laid over the base for a model, and whether that lasts."""
+        """Returns the override of a model, and whether it outlives a restart."""
         is_persisted = bool(self._core.config.overrides_file.path)
         return override_report(running, name, override, is_persisted)
 

@@ -1,7 +1,7 @@
 """The interpreters within the server process: its loop, its threads, private Pythons.
 
-Importing this imports torch, which takes a second: only :mod:`tfs.server.interpreters`
-does, when the ports are open, or when the first version wants to be here.
+Importing this imports torch, which takes a second. Only :mod:`tfs.server.interpreters`
+does that, once the ports are open or when the first version is to run here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfs.runtime.placement import Backend
 
 
 class InProcessInterpreters:
-    """Owns them. Confined to who holds the lock of its owner; ``close`` blocks.
+    """Owns them. Only for callers that hold its owner's lock; ``close`` blocks.
 
     Args:
         loop: The serving loop: front models run on it.
@@ -30,7 +30,7 @@ class InProcessInterpreters:
             of weights.
         on_slow: Called on the loop when a front model took too long.
         on_hang: Called on any thread with a version whose call hangs in a private
-            Python and what to say of it, and with an empty text when it has ended.
+            Python, and a text about that; with an empty text once the call has ended.
 
     """
 
@@ -74,7 +74,7 @@ class InProcessInterpreters:
         )
 
     def of(self, backend: Backend, num_private_pythons: int) -> Interpreter:
-        """Returns the interpreter for one version; started, also if it was already."""
+        """Returns the interpreter for one version; started now unless it already was."""
         if backend is Backend.DLMOPEN:
             found: Interpreter = self._private.group(num_private_pythons)
         else:

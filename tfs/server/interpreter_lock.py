@@ -1,14 +1,15 @@
-"""How soon the serving loop gets Python's lock from a thread that computes in Python.
+"""How soon the serving loop gets the interpreter lock from a thread that runs Python.
 
-Loads, listings and probes run Python on threads beside the loop. A thread keeps the
-lock until it waits for something or until another thread has asked for it for a whole
-switch interval, so that each answer may come later by as much. Python's own 5 ms are
-for throughput; an answer of this server takes less than one. Measured while waves of
-200 tables were loaded, 200 requests/s, on two busy cores: the median answer 4 ms
-instead of 7 to 13, the 90th percentile 15 to 28 instead of 37 to 73, the waves no
-longer.
+Loads, listings and probes run Python on threads beside the loop. Such a thread keeps
+the global interpreter lock until it waits for something, or until another thread has
+waited for the lock for a whole switch interval. So each answer may be late by that
+interval. Python's default of 5 ms is made for throughput; an answer of this server
+takes less than 1 ms. Measured with a shorter interval, while waves of 200 tables were
+loaded, at 200 requests/s on two busy cores: the median answer took 4 ms instead of 7 to
+13, the 90th percentile 15 to 28 instead of 37 to 73, and the waves took no longer.
 
-Shorter did not help: at 0.1 ms handing over costs what it gains.
+An even shorter interval did not help: at 0.1 ms, handing the lock over costs what it
+gains.
 """
 
 from __future__ import annotations

@@ -38,18 +38,18 @@ class InterpretersOptions:
 
     Attributes:
         num_interpreters: Processes, and threads for calls in the server process.
-        call_timeout_s: A call in a process that takes longer ends the process; in a
-            private Python, it keeps it from taking others.
+        call_timeout_s: A call that takes longer ends its process; a private Python
+            takes no further calls then.
         max_queued: Calls that may wait for one interpreter.
         worker: How the processes run.
         num_private_pythons: Interpreters of backend dlmopen; 0 for as many as
             processes.
-        keeps_spare: Whether a process more than are used is kept ready.
-        keeps_templates: Whether a process is kept that has a version loaded, where that
-            takes long.
+        keeps_spare: Whether one more process than is used is kept ready.
+        keeps_templates: Whether a process that has a version loaded is kept for
+            forking, if loading the version takes long.
         shares_gpu_weights: Whether the processes of a version share its weights on GPUs.
         packs_weights: Whether models in the server process may keep a second copy of
-            weights, for kernels that want them in another order.
+            their weights for kernels that need another memory order.
 
     """
 
@@ -69,16 +69,16 @@ class InterpretersOptions:
 
 
 class Interpreters:
-    """Owns the interpreters. Thread-safe; only ``close`` ends calls, off the loop.
+    """Owns the interpreters. Thread-safe; only ``close``, off the loop, ends calls.
 
     Args:
         loop: The serving loop: front models run on it, and it talks to processes.
-        options: See there.
+        options: How many there are, and how they run.
         on_slow: Called on the loop when a front model took too long.
         on_hang: Called on any thread with a version whose call hangs in a private
-            Python and what to say of it, and with an empty text when it has ended.
+            Python, and a text about that; with an empty text once the call has ended.
         on_quarantine: Called on the loop when a version crashed once too often.
-        zygote: Runs already; only where there are processes.
+        zygote: One that runs already; only if there are processes.
         is_urgent: Whether loads need not make way for what serves.
         is_answering: Whether requests are in flight, for which loads pause.
 
@@ -137,7 +137,7 @@ class Interpreters:
         return () if self._processes is None else self._processes.reserve_pids
 
     def forget(self, servable: str) -> None:
-        """Keeps no process for the next version of a servable: none is to come."""
+        """Keeps no process for the next version of a servable, because none will come."""
         if self._processes is not None:
             self._processes.forget(servable)
 
@@ -150,10 +150,11 @@ class Interpreters:
     ) -> Interpreter:
         """Returns the interpreter for one version that is to run there; started.
 
-        A version in processes has them for itself: ``num_processes`` of them, or as
-        many as the options say; given ``may_grow``, one at first, and the others when
-        calls wait (:class:`~tfs.runtime.process.process_pool.ProcessPool`). Private
-        Pythons are shared by all versions; a version gets that many of them, or all.
+        A version that runs in processes has them to itself: ``num_processes``, or as
+        many as the options say. With ``may_grow`` it has one at first, and gets the
+        others when calls wait (:class:`~tfs.runtime.process.process_pool.ProcessPool`).
+        Private Pythons are shared by all versions; a version uses ``num_processes`` of
+        them, or all.
 
         Raises:
             FailedPrecondition: This server has no such backend.
@@ -173,10 +174,10 @@ class Interpreters:
             raise FailedPrecondition(f"no {backend.value} interpreters here")
 
     def prepare(self) -> None:
-        """Imports torch for models in this process; blocks a second, the first time.
+        """Imports torch for models in this process; blocks for a second the first time.
 
-        What was imported is exempt from collections of garbage from then on, as all
-        that a server imports at its start (:mod:`tfs.server.memory.garbage`).
+        From then on garbage collections leave out what was imported, like all that a
+        server imports at its start (:mod:`tfs.server.memory.garbage`).
         """
         options = self._options
         with self._importing:
@@ -230,9 +231,9 @@ def default_num_interpreters() -> int:
 def interpreters_options(options: ServerOptions) -> InterpretersOptions:
     """Returns how many interpreters a server has, and what is kept ready for them.
 
-    Beside a limit on the memory of models, templates alone: without one, a graph that
-    crashed is back too late. Nor are there second copies of weights, which no estimate
-    knows of.
+    If the memory of models is limited, only templates are kept ready: without one, a
+    graph that crashed would be back too late. There are no second copies of weights
+    either, because no estimate includes them.
 
     Raises:
         InvalidArgument: As ``worker_options``.
@@ -258,7 +259,7 @@ def worker_options(options: ServerOptions) -> WorkerOptions:
     """Returns how process interpreters run.
 
     Raises:
-        InvalidArgument: Their user is unknown, or cannot be become.
+        InvalidArgument: Their user is unknown, or the server may not switch to it.
 
     """
     user_id, group_id = None, None

@@ -1,4 +1,4 @@
-"""What labels mean now, what they are to mean, and why they do not yet: pure functions."""
+"""What labels mean now, what they should mean, and why they do not yet: pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def label_reports(
     meant: Mapping[str, int],
     states: Sequence[ServableState],
 ) -> list[pb.LabelReport]:
-    """Returns what labels give now, and what they wait for."""
+    """Returns which versions labels mean now, and which ones they wait for."""
     available = {
         state.id.version
         for state in states
@@ -40,10 +40,10 @@ def label_notes(
     at_hand: Collection[int],
     base_path: str,
 ) -> list[str]:
-    """Returns which labels are to mean a version that nothing loads, and where to look.
+    """Returns notes on labels that should mean a version which is not being loaded.
 
-    Nothing of a model that has no version at all: what is wrong there is told as its
-    problem. What failed to load tells so itself.
+    There are none for a model without any version, whose problem is reported elsewhere,
+    nor for a version that failed to load, which is reported in its own state.
 
     Args:
         labels: Labels of a model, as configured.
@@ -79,7 +79,7 @@ def label_notes(
 
 
 def label_words(label: pb.LabelReport, versions: Iterable[pb.VersionReport]) -> str:
-    """Returns what a label is to mean and does not, "2 to come"; "" if nothing.
+    """Returns which version a label should mean but does not, "2 to come"; "" if none.
 
     Args:
         label: A label of a model.

@@ -1,8 +1,8 @@
 """Where a server's models run: interpreters, measuring, placing and batching.
 
-Everything between a platform's loader and the serving loop. Loaders come from here
-wrapped (``tfs.servables.placed_loader``), so that the manager and the handlers see
-one servable per version wherever it runs.
+This is everything between a platform's loader and the serving loop. The loaders made
+here are wrapped (``tfs.servables.placed_loader``), so that the manager and the handlers
+see one servable per version, wherever it runs.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _JOIN_S: Final = 10.0
 
 
 class ModelFleet:
-    """Makes loaders that place what they load. Thread-safe; ``close`` blocks.
+    """Makes loaders that decide where a version runs. Thread-safe; ``close`` blocks.
 
     Args:
         options: The server's.
         loop: The serving loop; it does not run yet.
-        manager: Told notes and faults of versions.
+        manager: Gets the notes and faults of versions.
         bus: Publishes the states of versions.
         stats: Where batch queues publish their numbers.
-        zygote: Runs already; None starts one when it is wanted.
+        zygote: One that runs already; None starts one when it is needed.
         is_answering: Whether requests are in flight, for which loads pause.
 
     """
@@ -146,9 +146,9 @@ class ModelFleet:
         path: str,
         runtime: RuntimeSettings | None = None,
     ) -> Loader[Servable]:
-        """Returns a loader that places what ``make``'s loader loads.
+        """Returns a loader that decides where to run what ``make``'s loader loads.
 
-        What the model's own ``runtime`` config says comes before the server's options.
+        The model's own ``runtime`` config takes precedence over the server's options.
         """
         placing = self._placing
         context = LoadContext(_no_interpreter, intra_op_threads=self._intra_op_threads)
@@ -263,7 +263,7 @@ class ModelFleet:
             self._loop.post(functools.partial(self._forget_if_gone, state.id.name))
 
     def _forget_if_gone(self, name: str) -> None:
-        """Ends what was kept for the next version of a servable that has none any more."""
+        """Ends processes kept for the next version of a servable that has none now."""
         if self._interpreters.reserve_pids and all(
             version.state in END_STATES for version in self._manager.snapshots(name)
         ):
@@ -272,7 +272,7 @@ class ModelFleet:
     def _keep_note(
         self, servable_id: ServableId, note: str, resident_bytes: int | None
     ) -> None:
-        """Adds a note to a version's state, and again to that of what replaces it."""
+        """Adds a note to a version's state, and to that of contents that replace it."""
         with self._noting:
             self._notes[servable_id] = note, resident_bytes
         self._annotate(servable_id, note, resident_bytes)
@@ -288,12 +288,12 @@ class ModelFleet:
         )
 
     def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
-        """Keeps what moves a version off the loop for good."""
+        """Keeps the function that moves a version off the loop for good."""
         with self._noting:
             self._on_front[servable_id] = leave
 
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
-        """Has a version that has left the loop for a thread go on to a process."""
+        """Moves a version on to a process that was too slow for the loop."""
         note = f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
         with self._noting:
             _, resident_bytes = self._notes.get(servable_id, ("", None))
@@ -304,7 +304,7 @@ class ModelFleet:
             self._wake_measurer()
 
     def _note_hang(self, servable_id: ServableId, text: str) -> None:
-        """Has a version's state say what hangs, and what it said before when it ends."""
+        """Shows in a version's state that a call hangs, until the call ends."""
         with self._noting:
             before = self._notes.get(servable_id, ("", None))
             if text:
@@ -329,7 +329,7 @@ _BACKENDS: Final = {
 
 
 def _require_dlmopen(num_interpreters: int) -> None:
-    """Tries the backend before anything listens; blocks for seconds.
+    """Tries out the backend before anything listens; blocks for seconds.
 
     Raises:
         FailedPrecondition: It does not work here; names the flag.

@@ -1,4 +1,4 @@
-"""One model server within a process: the loop, the rooms on it, and the doors.
+"""One model server within a process: puts all the parts together, and opens the ports.
 
 Usable as a library; ``tfs.server.process`` adds signals and the config file.
 """
@@ -82,13 +82,13 @@ DEFAULT_UNLOAD_THREADS: Final = 4
 class ModelServer:
     """Serves a config until closed.
 
-    Thread-safe, but for ``start``, ``drain`` and ``close``: these block, and belong to one
+    Thread-safe, except ``start``, ``drain`` and ``close``, which block and are for one
     thread.
 
     Args:
-        options: What its flags say.
+        options: The server's options, as set by its flags.
         clock: The clock that everything in it goes by.
-        zygote: One that runs already; None starts one when a process is wanted.
+        zygote: One that runs already; None starts one when a process is needed.
 
     """
 
@@ -193,7 +193,7 @@ class ModelServer:
         self._closed = False
 
     def start(self, config: ServerConfig) -> Sequence[str]:
-        """Opens the doors and begins to load; returns the addresses.
+        """Opens the ports and begins to load; returns the addresses.
 
         Raises:
             Unavailable: A port is taken; nothing is open and nothing loads.
@@ -201,7 +201,7 @@ class ModelServer:
                 certificates, or the file for monitoring, cannot be used.
 
         """
-        # First of all: what fails below is closed by way of the loop.
+        # Before all else, because closing what fails below needs the loop.
         self._loop.start()
         self._watchdog.start()
         self.core.config.check(config)
@@ -241,10 +241,10 @@ class ModelServer:
         return addresses
 
     def prepare(self) -> None:
-        """Imports what models need in this process; blocks for a second, the first time.
+        """Imports what models need in this process; blocks for a second the first time.
 
-        Call it after ``start``, while versions are measured in other processes. A version
-        that is to run here waits for it.
+        Call it after ``start``, while versions are measured in other processes. A
+        version that is to run in this process waits for it.
         """
         self._fleet.prepare()
 
@@ -260,7 +260,7 @@ class ModelServer:
         return self._transport.drain(deadline_s)
 
     def close(self, deadline_s: float) -> None:
-        """Closes the doors, unloads everything, ends every thread; idempotent."""
+        """Closes the ports, unloads everything, ends every thread; idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -299,7 +299,7 @@ class ModelServer:
         )
 
     def _note_ending(self, event: EventAndTime[ServableState]) -> None:
-        """Lets go of what was counted of versions that are gone."""
+        """Drops the counts of versions that are gone."""
         if event.event.manager_state is not ManagerState.END:
             return
         ended = event.event.id
@@ -413,8 +413,8 @@ def loader_makers(
     """Returns what turns a version directory into a loader, by platform name."""
     registry = default_registry(allow_model_code=options.allow_model_code)
 
-    # By fingerprint: a version that comes back is loaded as it was, whatever the
-    # configuration says by then.
+    # By fingerprint, so that a version that comes back is loaded as it was before,
+    # whatever the configuration says by then.
     settings: dict[str, RuntimeSettings] = {}
 
     def maker(name: str) -> Convert[StoragePath, Loader[object]]:

@@ -1,8 +1,9 @@
 """The server process: starts everything in order, waits for a signal, drains.
 
-Order of start: loop, transports (the ports open at once, health says NOT_SERVING),
-manager and source, then torch, which takes longest. Order of end: health NOT_SERVING,
-transports drain, source and manager unload, interpreters, loop.
+It starts in this order: loop, transports (the ports are open at once, and health says
+NOT_SERVING), manager and source, and then torch, which takes longest. It ends in this
+order: health says NOT_SERVING, transports drain, source and manager unload,
+interpreters, loop.
 """
 
 from __future__ import annotations
@@ -62,15 +63,16 @@ def run_server(
 ) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code.
 
-    SIGHUP has it look at its config file and base paths now; where that is ignored
-    (nohup), it stays so. A second SIGTERM or SIGINT ends the process at once.
+    SIGHUP makes it look at its config file and base paths now, unless it was started
+    with SIGHUP ignored (nohup). A second SIGTERM or SIGINT ends the process at once.
 
     Args:
         options: What to serve, and how.
         say: Prints lines for the operator.
-        inbox: Has SIGHUP, if that is not ignored, since before the config was read, so
-            that nobody who asks for a look ends a server that starts. The caller's.
-        zygote: Runs already. The caller's.
+        inbox: Receives SIGHUP, unless that is ignored, since before the config was
+            read, so that a SIGHUP does not end a server that is starting. Owned by the
+            caller.
+        zygote: One that runs already. Owned by the caller.
 
     Returns:
         0 after a complete drain, 1 if something was still running at its deadline.
@@ -188,8 +190,8 @@ def _watch_config(
 class Announcer:
     """Tells the operator which versions answer, and when one stops doing so.
 
-    AVAILABLE is published again whenever more is known about a version; only what
-    changes for its clients is a line. Confined to the event bus's delivery.
+    AVAILABLE is published again whenever more is known about a version; only changes
+    that matter to its clients are announced. Confined to the event bus's delivery.
     """
 
     def __init__(self, say: Say) -> None:

@@ -1,4 +1,4 @@
-"""Whether the models of a server answer: all of its start, one of them, any."""
+"""Whether a server is ready: the first models have settled, and at least one answers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tfs.server.served_models import ServedModels
 
 
 class Readiness:
-    """Answers whether requests should come. Thread-safe, except what says otherwise.
+    """Tells whether the server wants requests. Thread-safe, unless a method says otherwise.
 
-    A server starts until the first models that it has have all settled, that is, are
-    available or have failed; what comes later does not send anybody away.
+    A server is starting until all models of its first config have settled: they are
+    available or have failed. Models that are added later do not make it unready again.
 
     Args:
         names: Returns the models that are configured.
@@ -39,7 +39,8 @@ class Readiness:
         """Notes that the first models are about to load, before any can have settled.
 
         Args:
-            lent: What makes that quick; entered now, left when they have settled.
+            lent: A context that speeds up loading; entered now, left when they have
+                settled.
 
         """
         self._lent.enter_context(lent)
@@ -53,9 +54,10 @@ class Readiness:
             self._lent.close()
 
     def is_ready(self) -> bool:
-        """Whether one model at least can answer, and all of the start have settled.
+        """Whether at least one model can answer, and all of the start have settled.
 
-        What is added later loads beside what serves, and sends nobody away.
+        Models that are added later load beside those that serve, and do not change
+        this.
         """
         if self.is_starting():
             return False
@@ -67,7 +69,7 @@ class Readiness:
         )
 
     def is_starting(self) -> bool:
-        """Whether models of the start are neither available nor have failed."""
+        """Whether any model of the start has neither become available nor failed yet."""
         return self._is_lending and not self.has_settled()
 
     def has_settled(self) -> bool:

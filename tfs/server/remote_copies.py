@@ -37,7 +37,7 @@ class RemoteCopies:
         storage: Runs the copying.
         monitor: Knows what became of versions.
         clock: For pauses between tries.
-        schedule: Runs a function at a time, by the clock.
+        schedule: Runs a function at a given time, by the clock.
 
     Attributes:
         adapter: Makes versions behind URLs local.
@@ -75,14 +75,14 @@ class RemoteCopies:
         self._stop_listening = monitor.listen(self._note_state)
 
     def close(self) -> None:
-        """Gives the directory up, and removes it if nobody asked for it. Idempotent."""
+        """Gives up the directory, and removes it if it was not configured. Idempotent."""
         self._stop_listening()
         self._cache.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
 
     def _note_state(self, event: EventAndTime[ServableState]) -> None:
-        """Has the copy of a version that failed looked at; quick, as listeners are."""
+        """Has the copy of a failed version checked; quick, as listeners must be."""
         if not may_be_damaged(event.event):
             return
         check = functools.partial(self.adapter.check_copy, event.event.id)
@@ -98,7 +98,7 @@ class RemoteCopies:
 
 
 def service_of(state: ServableState | None) -> Service:
-    """Returns what became of a version, by the state it was in last; None is none."""
+    """Returns what became of a version, from its last state; None if it has no state."""
     if state is None:
         return Service.NONE
     if state.manager_state is not ManagerState.END:
@@ -111,9 +111,10 @@ def service_of(state: ServableState | None) -> Service:
 
 
 def may_be_damaged(state: ServableState) -> bool:
-    """Returns whether files that others are now could be why a version failed.
+    """Returns whether damaged files could be the reason why a version failed.
 
-    Also one whose old contents answer; one in quarantine was loaded from its files.
+    That includes new contents whose old ones still answer. It excludes a version in
+    quarantine, because that was loaded from its files.
     """
     if state.error is None or state.error.code in (
         Code.RESOURCE_EXHAUSTED,

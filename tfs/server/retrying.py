@@ -1,4 +1,4 @@
-"""Which versions are tried again by request, and what came of it: pure functions."""
+"""Which versions to try again by request, and with what result: pure functions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ def versions_to_retry(
 
     Args:
         name: The model.
-        wanted: The only one; None for all that failed.
-        failed: Versions that are asked for and can be tried.
+        wanted: The only version to try; None for all that failed.
+        failed: Versions that have failed and can be tried again.
         states: States of all its versions.
         problem: What is wrong with its base path, "" if nothing.
 
     Raises:
-        FailedPrecondition: None has failed, or not that one; says how it stands.
-        NotFound: Nothing is known of that one.
+        FailedPrecondition: No version has failed, or not the wanted one; says what
+        state it is in.
+
+        NotFound: Nothing is known of the wanted version.
 
     """
     if wanted is None:
@@ -57,7 +59,7 @@ def versions_to_retry(
 def problem_of_retried(
     versions: Sequence[int], states: Sequence[ServableState]
 ) -> ServingError | None:
-    """Returns what is wrong with the first that does not answer; None if all do."""
+    """Returns the error of the first version that does not answer; None if all do."""
     by_number = {state.id.version: state for state in states}
     for version in versions:
         state = by_number.get(version)

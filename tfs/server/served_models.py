@@ -1,7 +1,7 @@
 """Resolves what a request names to a pinned version: labels, primaries, canaries.
 
-Everything a request reads here is an immutable snapshot behind one attribute,
-replaced whole by config changes and state events; requests take no lock. A model
+Everything that a request reads here is an immutable snapshot behind one attribute,
+which config changes and state events replace as a whole; requests take no lock. A model
 without labels, primary and canary has no entry and costs one failed look-up.
 """
 
@@ -29,14 +29,14 @@ from tfs.server.traffic import effective_primary
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """Where requests of one model go that name no version. Immutable.
+    """Where requests go that name a model but no version. Immutable.
 
     Attributes:
         primary: The version that answers; None if none does.
         trial: The canary's share; None without one.
         wanted: The version that the config names as primary; None if it names none.
-        last: The version that answered last. It answers again if it comes back before
-            the wanted one is available.
+        last: The version that answered last. It answers again if it returns before the
+            wanted one is available.
 
     """
 
@@ -53,7 +53,8 @@ class _Routes:
     Attributes:
         labels: What each label means, by model.
         routes: The route of each model.
-        last_labels: What each label meant last that could answer, by model.
+        last_labels: The last version that each label meant and that could answer, by
+            model.
 
     """
 
@@ -64,7 +65,7 @@ class _Routes:
 
 @dataclass(frozen=True, slots=True)
 class _Resolved:
-    """Routes in the making. Confined to whoever makes them."""
+    """Routes that are being computed. Confined to whoever computes them."""
 
     labels: dict[str, Mapping[str, int]] = field(default_factory=dict)
     by_name: dict[str, _Route] = field(default_factory=dict)
@@ -72,11 +73,11 @@ class _Resolved:
 
     @classmethod
     def of(cls, routes: _Routes) -> _Resolved:
-        """Begins with what holds now."""
+        """Begins with the current routes."""
         return cls(dict(routes.labels), dict(routes.routes), dict(routes.last_labels))
 
     def routes(self) -> _Routes:
-        """Ends the making."""
+        """Returns the finished routes."""
         return _Routes(self.labels, self.by_name, self.last_labels)
 
 
@@ -89,7 +90,8 @@ class ServedModels:
         serving_map: Where versions are pinned.
         monitor: Knows which are available.
         parts: What trials need.
-        rng: Returns a number in [0, 1); for callers without a key, and for samples.
+        rng: Returns a random number in [0, 1); for callers without a key, and for
+            sampling.
         rejections: Trials that were ended before; None starts without any.
 
     """
@@ -138,7 +140,7 @@ class ServedModels:
     def acquire_shared(
         self, name: str, version: int | None, label: str | None, num: int
     ) -> ServableHandle[Servable] | None:
-        """Pins ``num`` times what serves that many like requests; see the protocol."""
+        """Pins, ``num`` times, what serves that many requests alike; see the protocol."""
         if version is None and label is None:
             route = self._routes.routes.get(name)
             if route is not None and route.trial is not None:
@@ -211,10 +213,10 @@ class ServedModels:
         return max(self._available(name), default=None)
 
     def awaited(self, name: str) -> Mapping[int, Collection[int]]:
-        """Returns which versions are to take the place of each that answered last.
+        """Returns, for each version that answered last, which versions will replace it.
 
-        Only for the primary and labels whose new version is not available yet. The old
-        one may have been unloaded for it. Any thread; takes no lock.
+        Only for the primary and for labels whose new version is not available yet. The
+        old one may have been unloaded for it. Any thread; takes no lock.
         """
         config, routes = self._config, self._routes
         settings = None if config is None else config.models.get(name)
@@ -242,8 +244,9 @@ class ServedModels:
     def apply(self, config: ServerConfig, base: ServerConfig | None = None) -> None:
         """Takes over the labels, primaries and canaries of a new config.
 
-        A trial goes on, record and rejection included, while its canary is the same
-        version under the same base path; a rejected one starts anew if it was changed.
+        A trial goes on, with its record and rejection, while its canary is the same
+        version under the same base path. A rejected trial starts anew if its settings
+        changed.
 
         Args:
             config: What is in force.

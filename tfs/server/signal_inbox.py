@@ -15,9 +15,9 @@ LOOK: Final = signal.SIGHUP
 class SignalInbox:
     """Lets the main thread wait for signals. Confined to it, but for ``notify``.
 
-    Python's C-level handler writes the signal's number into a socket, so nothing of
-    ours runs inside a handler, where any lock could be held. What comes before
-    somebody receives it waits.
+    Python's C-level handler writes the signal's number into a socket, so that no code
+    of ours runs inside a handler, where any lock could be held. Signals wait there
+    until they are received.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class SignalInbox:
             self._before.setdefault(number, before)
 
     def hear_unless_ignored(self, number: signal.Signals) -> None:
-        """Takes a signal too, unless whoever started the process has it ignored."""
+        """Takes a signal too, unless the process was started with that signal ignored."""
         if signal.getsignal(number) is not signal.SIG_IGN:
             self.hear(number)
 
@@ -58,8 +58,8 @@ class SignalInbox:
     def drop_repeats(self, within_s: float) -> None:
         """Blocks for ``within_s`` and drops the signals that came meanwhile.
 
-        Whatever ends a process group signals the process itself as well (timeout,
-        make): that is one wish to drain, not a second one to end at once.
+        Programs that end a process group (timeout, make) signal the process itself as
+        well. That is one request to drain, and not a second one to end at once.
         """
         time.sleep(within_s)
         self._reader.setblocking(False)

@@ -1,8 +1,8 @@
 """Certificates from ``--ssl_config_file``: a text ``SSLConfig``, as TensorFlow Serving's.
 
-The fields hold PEM contents, not paths. Everything is tried before a port is opened,
-because gRPC says of bad certificates only that it cannot listen; and once open, the
-file is read again when it changes, for the connections made from then on.
+The fields hold PEM contents, not paths. Certificates are tried before a port is opened,
+because gRPC reports bad ones only as a failure to listen. Afterwards the file is read
+again when it changes, for connections made from then on.
 (TensorFlow Serving: model_servers/server.cc, BuildServerCredentialsFromSSLConfigFile.)
 """
 
@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 class TlsFile:
     """The certificates of a file, read again when it changes. Thread-safe.
 
-    A file that cannot be used any more is logged once, and the last certificates
-    stay; so does a change of ``client_verify``, which takes a restart.
+    If the file cannot be used any more, that is logged once and the last certificates
+    stay. A change of ``client_verify`` is treated in the same way, because it takes a
+    restart.
 
     Raises:
         ServingError: On creation, as :func:`read_tls_file`.
@@ -66,7 +67,7 @@ class TlsFile:
 
 
 def _mark_of(path: str) -> tuple[int, int, int] | None:
-    """Returns what changes with the file's contents; None if there is no file."""
+    """Returns a value that changes with the file's contents; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -75,12 +76,12 @@ def _mark_of(path: str) -> tuple[int, int, int] | None:
 
 
 def read_tls_file(path: str) -> TlsOptions:
-    """Reads and tries the certificates.
+    """Reads the certificates and tries them out.
 
     Raises:
         FailedPrecondition: The file cannot be read.
         InvalidArgument: It is no SSLConfig, or its certificates cannot be used; says
-            which and why, and never shows the key.
+            which and why, but never shows the key.
 
     """
     try:

@@ -17,8 +17,8 @@ from tfs.server.options import ServerOptions, TransportKind, parse_channel_argum
 def chosen_transport(options: ServerOptions) -> TransportKind:
     """Returns the transport that ``auto`` stands for, or the one asked for.
 
-    ``auto`` is express, and grpcio where only grpcio does what was asked for:
-    arguments for its channels.
+    ``auto`` is express, except if arguments for grpcio's channels were given, which
+    only grpcio understands.
     """
     if options.grpc_transport is not TransportKind.AUTO:
         return options.grpc_transport
@@ -45,8 +45,8 @@ def make_transport(
         stats: Where what happens is published.
         on_large_message: Called on the loop after messages that leave free memory
             behind, if the transport can tell.
-        on_scarcity: Called on the loop once a second while requests wait for memory, if
-            the transport can tell; else once a second.
+        on_scarcity: Called on the loop once a second while requests wait for memory;
+            always once a second if the transport cannot tell.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
