@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.core.conformance.servable import run_task
 from tests.servables.fakes import ID, FakeInterpreter
+from tests.tensors import floats
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import (
     DataLoss,
@@ -25,7 +26,7 @@ from tfs.core.errors import (
 )
 from tfs.core.loader import Loader
 from tfs.core.servable import Servable
-from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save_python
@@ -123,6 +124,47 @@ def test_class_without_manifest_says_its_signatures_itself(
     found = PythonModel().describe(str(tmp_path))
     assert list(found.signatures[DEFAULT_SIGNATURE].inputs) == ["numbers", "names"]
     load(str(tmp_path))
+
+
+OPTIONAL = """
+class Servable:
+    def predict(self, x, scale):
+        return {"y": x * scale}
+"""
+
+
+def test_inputs_that_all_have_defaults_say_how_many_rows_there_are(
+    tmp_path: Path, load: Load
+) -> None:
+    """One that is sent has as many as it has; one that is left out is for all of them."""
+    (tmp_path / "servable.py").write_text(OPTIONAL)
+    spec, one = TensorSpec(FLOAT32, (-1, 1)), floats((1, 1), 1)
+    signature = Signature(
+        Method.PREDICT,
+        {"x": spec, "scale": spec},
+        {"y": spec},
+        defaults={"x": one, "scale": one},
+    )
+    servable = load(
+        save_python(
+            tmp_path / "servable.py",
+            tmp_path / "base",
+            signatures={DEFAULT_SIGNATURE: signature},
+        )
+    )
+    found = servable.signatures[DEFAULT_SIGNATURE]
+    two = floats((2, 1), 3, 4)
+    for sent, y in (
+        ({}, one),
+        ({"x": two}, two),
+        ({"scale": two}, two),
+        ({"x": two, "scale": two}, floats((2, 1), 9, 16)),
+        ({"x": floats((1, 1), 3)}, floats((1, 1), 3)),
+        ({"x": TensorView(FLOAT32, (0, 1), b"")}, TensorView(FLOAT32, (0, 1), b"")),
+    ):
+        outcome = run_task(servable, DEFAULT_SIGNATURE, found.with_defaults(sent))
+        assert not isinstance(outcome, ServingError), (list(sent), outcome)
+        assert outcome["y"] == y
 
 
 ARRAYS = """

@@ -308,12 +308,22 @@ def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | No
 
 
 def num_rows_of(signature: Signature, inputs: Tensors) -> int:
-    """Returns dimension 0 of the inputs, 1 where there is no batch."""
+    """Returns dimension 0 of the inputs, 1 where there is no batch.
+
+    What has a default counts only where nothing else does, and was sent: a default
+    stands for every row, and so does one row that was sent in its place.
+    """
+    num_rows = 1
     if signature.batched:
+        defaults = signature.defaults
         for name, view in inputs.items():
-            if name not in signature.defaults and view.shape:
+            if not view.shape:
+                continue
+            if name not in defaults:
                 return view.shape[0]
-    return 1
+            if num_rows == 1 and view is not defaults[name]:
+                num_rows = view.shape[0]
+    return num_rows
 
 
 def no_classes(module: str, name: str) -> Function:
