@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 
 import pytest
 
 from managers.retry import RetryOptions
-from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING
+from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, Flag
 from tfs.cli.main import main
 from tfs.cli.serve_arguments import add_flags, read_flags
 from tfs.core.errors import InvalidArgument, Unavailable, Unimplemented
@@ -183,6 +184,26 @@ def test_a_bad_value_is_told_what_would_be_good(word: str, expected: str) -> Non
     """In the words of whoever starts a server, not in Python's."""
     with pytest.raises(InvalidArgument, match=expected):
         read(MODEL, word)
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_no_flag_answers_in_pythons_words(flag: Flag) -> None:
+    """Whatever reads its value, what is refused is told what would be good."""
+    message = "expected anything"
+    try:
+        read(MODEL, f"--{flag.name}=soon")
+    except InvalidArgument as error:
+        message = error.message
+    assert re.search("expected|none of|must be", message)
+
+
+def test_upstreams_values_for_no_polling_are_taken() -> None:
+    """A config file is looked at all the same: an edit must not be useless."""
+    for value in ("0", "-1"):
+        read_of = read(MODEL, f"--model_config_file_poll_wait_seconds={value}")
+        assert read_of.model_config_file_poll_wait_s == 1.0
+        read_of = read(MODEL, f"--file_system_poll_wait_seconds={value}")
+        assert read_of.file_system_poll_wait_s == 0.0
 
 
 def test_a_flag_without_meaning_warns_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,14 @@ def test_somewhere_to_listen_is_required() -> None:
             {"model_config_file_poll_wait_s": 0},
             "--model_config_file_poll_wait_seconds must be positive: 0",
         ),
+        (
+            {"file_system_poll_wait_s": math.nan},
+            "--file_system_poll_wait_seconds must be at least 0: nan",
+        ),
+        (
+            {"load_probe_budget_s": math.inf},
+            "--load_probe_budget_s must be in 0..600: inf",
+        ),
         ({"grpc_channel_arguments": "novalue"}, "bad item 'novalue'"),
     ],
 )

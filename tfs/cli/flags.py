@@ -17,6 +17,9 @@ from tfs.handlers.admin_access import AdminFrom, read_admin_from
 from tfs.runtime.placement import Backend
 from tfs.server.options import TransportKind
 
+WHOLE_NUMBER: Final = "expected a whole number"
+NUMBER: Final = "expected a number"
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -50,22 +53,34 @@ def _socket_path(text: str) -> str:
 
 
 def _micros(text: str) -> float:
-    return max(0, int(text)) / 1e6
+    return read_at_least_0(text) / 1e6
 
 
 def _poll_wait(text: str) -> float:
-    # TensorFlow Serving's 0 ("do not poll") would make an edit silently useless:
-    # the default period is kept.
-    return float(text) or 1.0
+    # TensorFlow Serving's 0 and less ("do not poll") would make an edit silently
+    # useless: the default period is kept.
+    period_s = _number(text)
+    return 1.0 if period_s <= 0 else period_s
 
 
 def read_at_least_0(text: str) -> int:
     """Reads a whole number; a negative one counts as 0, as it does upstream."""
-    return max(0, int(text))
+    try:
+        return max(0, int(text))
+    except ValueError:
+        raise ValueError(WHOLE_NUMBER) from None
 
 
 def _poll_period(text: str) -> float:
-    return max(0.0, float(text))
+    period_s = _number(text)
+    return 0.0 if period_s < 0 else period_s
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(NUMBER) from None
 
 
 def _admin_from(text: str) -> frozenset[AdminFrom]:

@@ -12,6 +12,8 @@ from typing import Final
 from tfs.cli.flags import (
     FLAGS,
     NOT_BUILT,
+    NUMBER,
+    WHOLE_NUMBER,
     WITHOUT_MEANING,
     Flag,
     read_at_least_0,
@@ -26,8 +28,8 @@ _OFF: Final = frozenset({"", "0", "false"})
 """Values by which a start script switches off a flag that is not built."""
 
 _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
-    int: "expected a whole number",
-    float: "expected a number",
+    int: WHOLE_NUMBER,
+    float: NUMBER,
 }
 """What to say where Python's own types refuse a text without saying what they want."""
 

@@ -21,6 +21,8 @@ DEFAULT_PORT: Final = 8500
 MIN_RECEIVE_BYTES: Final = 1 << 20
 
 _ANY: Final = math.inf
+_MAX_PROBE_BUDGET_S: Final = 600
+"""A measurement uses what it may: a version with a budget without end never loads."""
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "port": (0, 65_535),
     "rest_api_port": (0, 65_535),
@@ -43,7 +45,8 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "worker_memory_limit_bytes": (0, _ANY),
     "worker_nice": (0, 19),
     "worker_spin_us": (0, 1000),
-    "load_probe_budget_s": (0, _ANY),
+    "file_system_poll_wait_s": (0, _ANY),
+    "load_probe_budget_s": (0, _MAX_PROBE_BUDGET_S),
     "request_log_max_files": (0, _ANY),
     "request_log_max_bytes": (0, _ANY),
     "request_log_task_index": (-1, _ANY),
@@ -52,6 +55,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
 
 _FLAGS: Final[Mapping[str, str]] = {
     "model_config_file_poll_wait_s": "model_config_file_poll_wait_seconds",
+    "file_system_poll_wait_s": "file_system_poll_wait_seconds",
     "session_parallelism": "tensorflow_session_parallelism",
     "intra_op_parallelism": "tensorflow_intra_op_parallelism",
 }
@@ -287,7 +291,10 @@ def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
     arguments: list[tuple[str, int | str]] = []
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
-        _require(bool(key and equals), f"--grpc_channel_arguments: bad item {item!r}")
+        _require(
+            bool(key and equals),
+            f"--grpc_channel_arguments: bad item {item!r}, expected KEY=VALUE",
+        )
         try:
             arguments.append((key, int(value)))
         except ValueError:

@@ -29,13 +29,13 @@ class Waiter(Generic[T]):
         self._done.set()
 
     def wait(self, timeout_s: float, late: ServingError) -> T:
-        """Blocks for the result.
+        """Blocks for the result; an endless timeout means what it says.
 
         Raises:
             ServingError: The one given to ``fail``, or ``late`` after ``timeout_s``.
 
         """
-        if not self._done.wait(timeout_s):
+        if not self._done.wait(min(timeout_s, threading.TIMEOUT_MAX)):
             raise late
         if self._error is not None:
             raise self._error
