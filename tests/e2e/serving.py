@@ -52,6 +52,24 @@ class Sleeper(nn.Module):
         return {"y": x}
 
 
+class Busy(nn.Module):
+    """Computes without end, if its first value is beyond 1, and says so."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns ``y``, which is ``x`` [batch, 2]."""
+        if float(x[0, 0]) > 1:
+            print("busy", flush=True)
+            square = torch.ones(400, 400)
+            while True:
+                square = square @ square
+        return {"y": x}
+
+
+def export_busy(base_path: Path) -> None:
+    """Writes version 1 of :class:`Busy`."""
+    tfs.export.save(Busy().eval(), {"x": torch.zeros(2, 2)}, str(base_path), 1)
+
+
 def export_sleeper(base_path: Path) -> None:
     """Writes version 1 of :class:`Sleeper`."""
     tfs.export.save(Sleeper().eval(), {"x": torch.zeros(2, 2)}, str(base_path), 1)

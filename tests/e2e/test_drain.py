@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import queue
 import signal
 import threading
 from pathlib import Path
@@ -11,9 +12,16 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, Serving, config_text, export_scale
+from tests.e2e.serving import (
+    PATIENCE_S,
+    Serving,
+    config_text,
+    export_busy,
+    export_scale,
+)
 from tfs.client import requests
 from tfs.codec.tfrecord import read_records
+from tfs.proto.grpc.reflection.v1 import reflection_pb2
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -96,3 +104,73 @@ def test_sigterm_under_load_loses_no_accepted_request(
         with path.open("rb") as file:
             num_logged += len(list(read_records(file)))
     assert num_logged == num_ok
+
+
+@pytest.mark.parametrize("transport", ["grpcio", "express"])
+def test_streams_on_which_nobody_waits_hold_up_no_drain(
+    scale: Path, tmp_path: Path, transport: str
+) -> None:
+    """A tool that stays connected for its next question is not what a drain is for.
+
+    The server has a minute and a half to drain, more than this test waits.
+    """
+    socket_path = tmp_path / "grpc"
+    with Serving(
+        f"--model_base_path={scale}",
+        f"--grpc_transport={transport}",
+        f"--grpc_socket_path={socket_path}",
+        "--drain_timeout_s=90",
+    ) as server:
+        streams = [
+            _Stream(address, path)
+            for address in (server.address, f"unix:{socket_path}")
+            for path in (_REFLECTION, _WATCH)
+        ]
+        assert server.stop() == 0
+        for stream in streams:
+            assert stream.end() is grpc.StatusCode.OK
+
+
+def test_a_call_that_computes_on_is_no_crash_of_the_server(tmp_path: Path) -> None:
+    """The exit code says that the drain was not complete, and there is no core."""
+    base_path = tmp_path / "busy"
+    export_busy(base_path)
+    with Serving(
+        "--model_name=busy", f"--model_base_path={base_path}", "--drain_timeout_s=0"
+    ) as server:
+        server.wait_for("busy/1 is available")
+        target, x = requests.Target("busy"), np.full((1, 2), 2, np.float32)
+        with grpc.insecure_channel(server.address) as channel:
+            predict = channel.unary_unary(requests.PREDICT, bytes, bytes)
+            call = predict.future(requests.predict(target, {"x": x}).message)
+            server.wait_for("^busy$")
+            assert server.stop() == 1
+            assert call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+_REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+_WATCH = "/grpc.health.v1.Health/Watch"
+
+
+class _Stream:
+    """A stream that was answered once, and whose client would go on asking."""
+
+    def __init__(self, address: str, path: str) -> None:
+        self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        question = reflection_pb2.ServerReflectionRequest(list_services="")
+        self._asked.put(b"" if path == _WATCH else question.SerializeToString())
+        if path == _WATCH:
+            self._asked.put(None)
+        self._channel = grpc.insecure_channel(address)
+        ask = self._channel.stream_stream(path, bytes, bytes)
+        self._call = ask(iter(self._asked.get, None))
+        next(iter(self._call))
+
+    def end(self) -> grpc.StatusCode:
+        """Reads what is left; returns how the server ended the stream."""
+        for _ in self._call:
+            pass
+        self._asked.put(None)
+        self._channel.close()
+        code: grpc.StatusCode = self._call.code()
+        return code

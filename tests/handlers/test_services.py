@@ -16,6 +16,7 @@ from tfs.core.errors import (
     NotFound,
     ResourceExhausted,
     ServingError,
+    Unavailable,
     Unimplemented,
 )
 from tfs.core.servable_id import ServableId
@@ -25,6 +26,7 @@ from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler
+from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.handlers.reload_config import ReloadConfigHandler
 from tfs.proto._pool import POOL
@@ -276,6 +278,17 @@ def test_a_watch_hears_of_changes_only() -> None:
     assert other.is_finished
 
 
+def test_a_watch_that_comes_while_the_server_drains_is_answered_once() -> None:
+    """A drain would wait for it, and nothing will change any more."""
+    handler = HealthHandler(FakeBackend())
+    handler.close()
+    call = FakeCall(health_request("m"))
+    handler.watch(call)
+    assert health_pb2.HealthCheckResponse.FromString(call.reply_bytes()).status == (
+        NOT_SERVING
+    )
+
+
 def reflect(**fields: str) -> reflection_pb2.ServerReflectionResponse:
     handler = ReflectionHandler(reflection_pb2, POOL, ["a.Service"])
     request = reflection_pb2.ServerReflectionRequest(**fields)  # type: ignore[arg-type]
@@ -294,6 +307,29 @@ def test_a_question_to_reflection_is_bounded() -> None:
     call = FakeCall(request.SerializeToString())
     handler(call)
     assert isinstance(call.outcome, ResourceExhausted)
+
+
+def test_streams_of_questions_end_when_the_server_drains() -> None:
+    """Tools keep theirs open for days; none that comes later is taken."""
+    streams = OpenStreams()
+    handler = ReflectionHandler(reflection_pb2, POOL, ["a.Service"], streams)
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    message = question.SerializeToString()
+    calls = [FakeCall(message) for _ in range(4)]
+    idle, gone, ended, wrong = calls
+    for call in calls:
+        handler(call)
+    idle.client_sends(message)
+    gone.client_cancels()
+    ended.client_half_closes()
+    wrong.client_sends(b"\xff")
+    streams.close()
+    assert [len(call.sent) for call in calls] == [2, 1, 1, 1]
+    assert [call.num_finishes for call in calls] == [1, 1, 1, 1]
+    assert idle.outcome is None  # OK, behind its answers
+    late = FakeCall(message)
+    handler(late)
+    assert isinstance(late.outcome, Unavailable)
 
 
 def test_reflection_lists_the_services() -> None:

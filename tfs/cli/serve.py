@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import signal
 import sys
+import threading
 import warnings
 from typing import TYPE_CHECKING, Final
 
@@ -95,7 +97,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
         from tfs.server.process import run_server
 
         gc.enable()
-        return run_server(options, _say, inbox, zygote)
+        code = run_server(options, _say, inbox, zygote)
     except (RuntimeError, OSError) as error:
         if not is_out_of_threads(error):
             raise
@@ -103,6 +105,22 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     finally:
         if zygote is not None:
             zygote.close()
+    _end_beside_calls(code)
+    return code
+
+
+def _end_beside_calls(code: int) -> None:
+    """Ends the process if a model still computes in it.
+
+    Nobody waits for that any more. But a thread that comes back out of torch while Python
+    is taken down has C++ end the process, by SIGABRT: with a core, not with the exit code.
+    """
+    if threading.active_count() == 1:
+        return
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _out_of_threads(what: str) -> ResourceExhausted:

@@ -55,6 +55,7 @@ class HealthHandler:
         self._watchers: dict[
             StreamCall, tuple[str, pb.HealthCheckResponse.ServingStatus | None]
         ] = {}
+        self._is_closed = False
 
     def check(self, call: Call) -> None:
         """Replies with the status now; an unknown name is NOT_FOUND."""
@@ -66,7 +67,7 @@ class HealthHandler:
         except ServingError as error:
             call.fail(error)
             return
-        call.reply(pb.HealthCheckResponse(status=status).SerializeToString())
+        call.reply(self._message(status))
 
     def watch(self, call: StreamCall) -> None:
         """Sends the status now and at every change, until the client goes away."""
@@ -76,6 +77,9 @@ class HealthHandler:
                 raise ResourceExhausted(f"{MAX_WATCHERS} health watches are open")
         except ServingError as error:
             call.fail(error)
+            return
+        if self._is_closed:
+            call.reply(self._message(self._status(service)))
             return
         call.on_cancel(lambda: self._forget(call))
         if call.cancel.error is None:
@@ -88,7 +92,8 @@ class HealthHandler:
             self._update(call)
 
     def close(self) -> None:
-        """Ends every watch."""
+        """Ends every watch; one that comes later, after its first answer."""
+        self._is_closed = True
         for call in list(self._watchers):
             self._forget(call)
             call.finish()
@@ -98,8 +103,12 @@ class HealthHandler:
         status = self._status(service)
         if status == sent:
             return
-        if call.send(pb.HealthCheckResponse(status=status).SerializeToString()):
+        if call.send(self._message(status)):
             self._watchers[call] = (service, status)
+
+    @staticmethod
+    def _message(status: pb.HealthCheckResponse.ServingStatus) -> bytes:
+        return pb.HealthCheckResponse(status=status).SerializeToString()
 
     def _forget(self, call: StreamCall) -> None:
         self._watchers.pop(call, None)

@@ -17,6 +17,7 @@ from tfs.handlers.health import HealthHandler
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler, StatusReader
+from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.handlers.reload_config import ConfigApplier, ReloadConfigHandler
@@ -59,13 +60,15 @@ def method_table(
     check_method: bool = False,
     admin: Admin | None = None,
     access: AdminAccess | None = None,
+    streams: OpenStreams | None = None,
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
     A method whose room is not built is refused by name. Without ``gate`` nothing is
     limited, without ``decode_pool`` everything is decoded on the loop.
     ``check_method`` has Classify, Regress and MultiInference insist on the method of a
-    signature; else its features are enough. Predict takes any of the three.
+    signature; else its features are enough. Predict takes any of the three. ``streams``
+    ends reflection's.
     """
     gate = gate or RequestGate()
     decode_pool = decode_pool or DecodePool()
@@ -100,7 +103,7 @@ def method_table(
         methods.append(
             RpcMethod(
                 f"/{service}/ServerReflectionInfo",
-                ReflectionHandler(messages, POOL, shown),
+                ReflectionHandler(messages, POOL, shown, streams),
                 MethodKind.BIDIRECTIONAL,
             )
         )

@@ -17,6 +17,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code, ResourceExhausted, ServingError
 from tfs.handlers.messages import parse
+from tfs.handlers.open_streams import OpenStreams
 
 _MOST_BYTES: Final = 65_536
 """Of a question, which names one thing; it is parsed on the serving loop."""
@@ -29,18 +30,25 @@ class ReflectionHandler:
         messages: The generated module of either version.
         pool: Where descriptors are looked up.
         services: Full names that ``list_services`` shows.
+        streams: Ends the streams of tools that stay.
 
     """
 
     def __init__(
-        self, messages: ModuleType, pool: DescriptorPool, services: Iterable[str]
+        self,
+        messages: ModuleType,
+        pool: DescriptorPool,
+        services: Iterable[str],
+        streams: OpenStreams | None = None,
     ) -> None:
         self._messages: Any = messages
         self._pool = pool
         self._services = tuple(sorted(services))
+        self._streams = streams or OpenStreams()
 
     def __call__(self, call: StreamCall) -> None:
         """Answers each request of the stream in order."""
+        streams = self._streams
 
         def on_message(message: bytes | memoryview) -> None:
             try:
@@ -48,14 +56,15 @@ class ReflectionHandler:
                     self._messages.ServerReflectionRequest, message, _MOST_BYTES
                 )
             except ServingError as error:
-                call.fail(error)
+                streams.fail(call, error)
                 return
             if not call.send(self._answer(request).SerializeToString()):
-                call.fail(ResourceExhausted("the client reads too slowly"))
+                streams.fail(call, ResourceExhausted("the client reads too slowly"))
 
-        on_message(call.message)
-        call.on_message(on_message)
-        call.on_half_close(call.finish)
+        if streams.add(call):
+            on_message(call.message)
+            call.on_message(on_message)
+            call.on_half_close(lambda: streams.finish(call))
 
     def _answer(self, request: Any) -> Any:
         response = self._messages.ServerReflectionResponse(

@@ -37,6 +37,7 @@ from tfs.handlers.admin_access import ADMIN_LISTENER, AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import MODEL, method_table
+from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
@@ -150,6 +151,7 @@ class ModelServer:
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
         self._health = HealthHandler(self)
+        self._streams = OpenStreams()
         self.core.on_change(self._health.refresh)
         self._gate = RequestGate(
             options.max_in_flight,
@@ -226,6 +228,7 @@ class ModelServer:
                 check_method=self._options.check_signature_method,
                 admin=self._admin(doors),
                 access=AdminAccess(self._options.admin_from),
+                streams=self._streams,
             ),
         )
         self._metrics = metrics_door(
@@ -256,6 +259,7 @@ class ModelServer:
         self._draining = True
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
+        self._loop.post(self._streams.close)
         self.core.stop_waiting()  # or a reload keeps the server for as long as it waits
         return self._transport.drain(deadline_s)
 
