@@ -181,16 +181,20 @@ class ServableRecord:
 
         Nothing where something was said under this configuration. Else what is here, as
         far as it is asked for: a start, or a rollback, must not need a store for what was
-        copied from it.
+        copied from it. What the last look did not show was removed by somebody: its copy
+        serves who pins it, and is nobody's latest version.
         """
         servable = self.servable
         if self._recalled_for == servable or (self._said and not self._is_new):
             return None
         self._recalled_for = servable
         here = recall(servable.base_path)
-        at_hand = tuple(sorted({*here, *(self.at_hand or ())}))
+        at_hand = tuple(sorted(here)) if self.at_hand is None else self.at_hand
         chosen = choose(
-            servable.policy, at_hand, lambda version: version in here, servable.pinned
+            servable.policy,
+            (*at_hand, *servable.pinned),
+            lambda version: version in here,
+            servable.pinned,
         )
         if not chosen.versions:
             return (

@@ -159,6 +159,28 @@ def test_a_start_and_a_rollback_need_no_store_for_what_was_copied(
     second.close()
 
 
+def test_what_was_removed_from_a_store_does_not_come_back_when_that_is_down(
+    store: Any, tmp_path: Path
+) -> None:
+    """Its copy is still here, and whoever edits a config meanwhile did not ask for it."""
+    files = Outage()
+    server = Server(files, tmp_path / "cache")
+    for version in (1, 2, 3):
+        upload(store, tmp_path, version)
+        assert server.look() == [version]
+    store.rm("/bucket/m/3", recursive=True)
+    assert server.look() == [2]
+    files.is_down = True
+    assert server.look() == [2]
+    assert server.pin(1) == [2, 1]
+    assert list(server.source.at_hand("m")) == [1, 2]
+    assert server.pin() == [2]
+    assert server.pin(3) == [3]  # by name it is had, and stays
+    files.is_down = False
+    assert server.look() == [2, 3]
+    server.close()
+
+
 def test_what_was_never_copied_is_not_had_without_its_store(
     store: Any, tmp_path: Path
 ) -> None:
