@@ -86,15 +86,15 @@ class PublishedVersion:
     def state_beside(self, heir: LoaderHarness, wall_s: float) -> ServableState:
         """Returns what to publish while it serves and ``heir`` is to replace it."""
         now = heir.snapshot()
-        note = f"changed; {now.state.value}; what was loaded before serves"
+        progress = f"what was loaded before serves; replacement: {now.state.value}"
         return ServableState(
             id=self._harness.id,
             manager_state=ManagerState.AVAILABLE,
             error=now.error or self.fault,
-            reason=heir.reason,
+            reason=f"{heir.reason}; {progress}",
             since_s=self._since_s or wall_s,
             resident_bytes=self.resident_bytes,
-            note=note,
+            note=self.note,  # it still runs where it did
             is_late=heir.is_late,
             is_changing=now.state not in END_STATES,
         )

@@ -114,6 +114,8 @@ def test_a_version_is_one_line_with_the_processes_it_lost() -> None:
     assert serving.split()[-1] == "process"
     placement.num_crashes = 2
     assert "process, 2 died" in versions_table([model])
+    placement.place = pb.PlacementReport.PLACE_UNSPECIFIED  # not told yet
+    assert " -, 2 died" in versions_table([model])
 
 
 def test_a_batch_queue_is_one_line() -> None:

@@ -468,6 +468,7 @@ def test_changed_files_are_loaded_beside_what_serves(env: Environment) -> None:
     is_inline = env.executors[0].num_threads == 1
     if is_inline:
         sequencer.open("load")
+    env.manager.annotate(ServableId("S1", 1), note="runs in process: asked for")
     before = len(env.events())
     env.aspire("S1", 0, changed, reason="1 changed")
     env.manager.step()
@@ -478,7 +479,8 @@ def test_changed_files_are_loaded_beside_what_serves(env: Environment) -> None:
             assert servable.value == 1
         state = env.monitor.state(ServableId("S1", 1))
         assert state is not None
-        assert "what was loaded before serves" in state.note
+        assert state.reason.endswith("before serves; replacement: loading")
+        assert state.note == "runs in process: asked for"  # as it still does
         sequencer.open("load")
     env.settle()
     with env.manager.acquire(ServableRequest.specific("S1", 1)) as servable:
@@ -523,7 +525,7 @@ def test_changed_files_under_resource_preserving_unload_first(
     env.settle()
     assert env.log.max_num_resident["S1"] == 1
     assert [s for _, s in env.events()[before:]] == [
-        "AVAILABLE",  # changed, says its note
+        "AVAILABLE",  # changed, says its reason
         "UNLOADING",
         "END",
         "START",
@@ -1378,7 +1380,7 @@ def test_old_contents_come_back_for_new_ones_that_fail() -> None:
     assert env.state("m", 1) is A
     assert str(env.error("m", 1)) == "INVALID_ARGUMENT: no such device"
     assert [state for _, state in env.events()[before:]] == [
-        "AVAILABLE",  # changed, says its note
+        "AVAILABLE",  # changed, says its reason
         "UNLOADING",
         "END",
         "START",

@@ -213,7 +213,8 @@ def _memory(memory: pb.MemoryReport) -> str:
 
 def _place(placement: pb.PlacementReport) -> str:
     """Returns where a version runs, and how often it brought a process down."""
-    place = type(placement).Place.Name(placement.place).lower()
+    name = type(placement).Place.Name(placement.place).lower()
+    place = name if placement.place else "-"  # 0 is unspecified
     return f"{place}, {placement.num_crashes} died" if placement.num_crashes else place
 
 
