@@ -14,9 +14,9 @@ import grpc.aio
 
 from tfs.client import requests
 from tfs.client.arguments import (
-    CHANNEL_OPTIONS,
     DEFAULT_TIMEOUT_S,
     call_timeout_s,
+    channel_options,
     checked_address,
     default_timeout_s,
 )
@@ -37,7 +37,7 @@ _CLOSE_S: Final = 5.0
 
 
 class AsyncClient:
-    """Calls one server, over one channel for each event loop that asks.
+    """Calls as ``Client`` does, over one channel for each event loop that asks.
 
     May be made before a loop runs, and used on one after the other (``asyncio.run``
     makes a new one each time) or on several, each in its thread.
@@ -50,6 +50,9 @@ class AsyncClient:
         timeout_s: Deadline of each call that names none.
         retry: When to repeat a call that failed.
         credentials: TLS credentials made by grpc; None speaks plain text.
+        balanced: Whether the address stands for several equal servers
+            ("ipv4:10.0.0.1:8500,10.0.0.2:8500", "dns:///tfs:8500"). Calls go to them in
+            turn, but to none that says by its health that it starts or drains.
 
     Raises:
         InvalidArgument: No address, or a timeout that is not positive.
@@ -63,11 +66,13 @@ class AsyncClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: RetryPolicy | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        balanced: bool = False,
     ) -> None:
         self._timeout_s = default_timeout_s(timeout_s)
         self._retry = retry or RetryPolicy()
         self._address = checked_address(address)
         self._credentials = credentials
+        self._options = channel_options(balanced=balanced)
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
         # Made by a loop's first call: grpcio ties a channel to the loop it is made in.
@@ -254,5 +259,5 @@ class AsyncClient:
     def _make_channel(self) -> grpc.aio.Channel:
         address, credentials = self._address, self._credentials
         if credentials is None:
-            return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(address, self._options)
+        return grpc.aio.secure_channel(address, credentials, self._options)

@@ -8,7 +8,7 @@ from typing import Final
 from tfs.core.errors import DeadlineExceeded, InvalidArgument
 
 DEFAULT_TIMEOUT_S: Final = 30.0
-CHANNEL_OPTIONS: Final = (
+_CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # After a failed attempt to connect, grpcio fails every call for a second and, the
@@ -16,10 +16,22 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
+# A server opens its port before it has loaded its models, and says when it is ready: who
+# connects and calls meanwhile gets NOT_FOUND. With this grpcio asks, and is told of changes.
+_BALANCED_OPTION: Final = (
+    "grpc.service_config",
+    '{"loadBalancingConfig": [{"round_robin": {}}], '
+    '"healthCheckConfig": {"serviceName": ""}}',
+)
 _LAST_PORT: Final = 65_535
 _LONGEST_S: Final = 1e9
 """Longest timeout that is passed on: at some ten times as much grpcio's clock
 overflows, and the call ends at once."""
+
+
+def channel_options(*, balanced: bool) -> tuple[tuple[str, int | str], ...]:
+    """Returns what a channel is made with; see ``Client`` for ``balanced``."""
+    return (*_CHANNEL_OPTIONS, _BALANCED_OPTION) if balanced else _CHANNEL_OPTIONS
 
 
 def checked_address(address: str) -> str:

@@ -11,9 +11,9 @@ import grpc
 
 from tfs.client import requests
 from tfs.client.arguments import (
-    CHANNEL_OPTIONS,
     DEFAULT_TIMEOUT_S,
     call_timeout_s,
+    channel_options,
     checked_address,
     default_timeout_s,
 )
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Client:
-    """Calls one server over one channel. Thread-safe; every call blocks.
+    """Calls one server, or several equal ones, over one channel. Thread-safe; every call blocks.
 
     Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
     when the server or the way to it fails, within ``timeout_s``.
@@ -42,6 +42,9 @@ class Client:
         timeout_s: Deadline of each call that names none.
         retry: When to repeat a call that failed.
         credentials: TLS credentials made by grpc; None speaks plain text.
+        balanced: Whether the address stands for several equal servers
+            ("ipv4:10.0.0.1:8500,10.0.0.2:8500", "dns:///tfs:8500"). Calls go to them in
+            turn, but to none that says by its health that it starts or drains.
 
     Raises:
         InvalidArgument: No address, or a timeout that is not positive.
@@ -55,6 +58,7 @@ class Client:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: RetryPolicy | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        balanced: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._address = address = checked_address(address)
@@ -64,10 +68,11 @@ class Client:
         # Wakes a pause between tries when the client is closed; guards _closed.
         self._closing = threading.Condition()
         self._closed = False
+        options = channel_options(balanced=balanced)
         if credentials is None:
-            self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+            self._channel = grpc.insecure_channel(address, options)
         else:
-            self._channel = grpc.secure_channel(address, credentials, CHANNEL_OPTIONS)
+            self._channel = grpc.secure_channel(address, credentials, options)
 
     def predict(
         self,
