@@ -1,4 +1,4 @@
-"""The client for asyncio."""
+"""The client for asyncio: the same calls as :class:`tfs.client.client.Client`, awaited."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _CLOSE_S: Final = 5.0
 class AsyncClient:
     """Calls as ``Client`` does, over one channel for each event loop that asks.
 
-    May be made before a loop runs, and used on one after the other (``asyncio.run``
-    makes a new one each time) or on several, each in its thread.
+    It may be made before any event loop runs, and used on one loop after another
+    (``asyncio.run`` makes a new one each time) or on several, each in its own thread.
 
     Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
     when the server or the way to it fails, within ``timeout_s``.
@@ -48,7 +48,7 @@ class AsyncClient:
     Args:
         address: "host:port" or "unix:/path".
         timeout_s: Deadline of each call that names none.
-        retry: When to repeat a call that failed.
+        retry: When to repeat a failed call.
         credentials: TLS credentials made by grpc; None speaks plain text.
         balanced: Whether the address stands for several equal servers
             ("ipv4:10.0.0.1:8500,10.0.0.2:8500", "dns:///tfs:8500"). Calls go to them in
@@ -102,10 +102,12 @@ class AsyncClient:
             label: Ask the version this label means.
             signature: Other than the default one.
             outputs: Only these; empty means all.
-            routing_key: Stands for whoever asks: of a version that answers a share of
-                the callers, one key sees always the same side. Empty draws lots.
+            routing_key: Stands for the caller while a canary answers a share of the
+                callers: the same key always gets the same version. If empty, each call
+                is assigned at random.
             timeout_s: Seconds that this call may take, repeats included.
-            idempotent: Whether it may be repeated although it may have run.
+            idempotent: Whether the call may be repeated even if it may have been computed
+                already.
 
         """
         target = Target(model, version, label, signature)
@@ -184,7 +186,8 @@ class AsyncClient:
             method: The RPC's path.
             message: The request message of the method.
             timeout_s: Seconds that this call may take, repeats included.
-            idempotent: Whether it may be repeated although it may have run.
+            idempotent: Whether the call may be repeated even if it may have been computed
+                already.
 
         """
         return await self._call(Rpc(method, message, bytes), timeout_s, idempotent)
@@ -233,7 +236,7 @@ class AsyncClient:
                 task = asyncio.current_task()
                 if self._closed and (task is None or not task.cancelling()):
                     raise Cancelled("the client was closed") from None
-                raise  # the caller's own doing
+                raise  # it was the caller who cancelled
             else:
                 return read_reply(what, reply)
             pause_s = attempts.pause_after(error)

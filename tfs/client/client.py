@@ -1,4 +1,10 @@
-"""The blocking client."""
+"""The blocking client: TensorFlow Serving's inference API, typed, without tensorflow.
+
+What is asked and how replies are read is in ``requests``, when to repeat a call in
+``retry``: both are shared with :class:`tfs.client.aio.AsyncClient`. The two classes
+have the same calls, word for word, so that type checkers and editors show them in full;
+a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +46,7 @@ class Client:
     Args:
         address: "host:port" or "unix:/path".
         timeout_s: Deadline of each call that names none.
-        retry: When to repeat a call that failed.
+        retry: When to repeat a failed call.
         credentials: TLS credentials made by grpc; None speaks plain text.
         balanced: Whether the address stands for several equal servers
             ("ipv4:10.0.0.1:8500,10.0.0.2:8500", "dns:///tfs:8500"). Calls go to them in
@@ -97,10 +103,12 @@ class Client:
             label: Ask the version this label means.
             signature: Other than the default one.
             outputs: Only these; empty means all.
-            routing_key: Stands for whoever asks: of a version that answers a share of
-                the callers, one key sees always the same side. Empty draws lots.
+            routing_key: Stands for the caller while a canary answers a share of the
+                callers: the same key always gets the same version. If empty, each call
+                is assigned at random.
             timeout_s: Seconds that this call may take, repeats included.
-            idempotent: Whether it may be repeated although it may have run.
+            idempotent: Whether the call may be repeated even if it may have been computed
+                already.
 
         """
         target = Target(model, version, label, signature)
@@ -179,7 +187,8 @@ class Client:
             method: The RPC's path.
             message: The request message of the method.
             timeout_s: Seconds that this call may take, repeats included.
-            idempotent: Whether it may be repeated although it may have run.
+            idempotent: Whether the call may be repeated even if it may have been computed
+                already.
 
         """
         return self._call(Rpc(method, message, bytes), timeout_s, idempotent)
