@@ -137,7 +137,8 @@ class SharedQueue(Generic[TaskT]):
     def form(self, now_s: float) -> tuple[list[TaskT], int, float, FaultSearch | None]:
         """Takes the next batch in the cases where that takes more than ``take``.
 
-        Returns: As ``BatchQueue.take``, and the search it is part of if it runs again.
+        Returns:
+            As ``BatchQueue.take``, and the search it is part of if it runs again.
 
         """
         waiting = self.waiting

@@ -1,7 +1,7 @@
-"""Where messages are decoded that would hold up the serving loop.
+"""Decodes messages on threads that would hold up the serving loop.
 
-A large or unusual message takes milliseconds to take apart. It waits for one of a few
-threads, and goes on from the loop when it is done. No order is promised: a small
+A large or unusual message takes milliseconds to decode. It waits for one of a few
+threads, and continues on the loop when it is done. No order is promised: a small
 request that came later overtakes it.
 """
 
@@ -33,14 +33,14 @@ RETRY_AFTER_S: Final = 0.25
 
 
 class DecodePool:
-    """Decodes on an executor, goes on where ``post`` runs functions.
+    """Decodes on an executor, then continues where ``post`` runs functions.
 
-    ``run`` belongs to the serving loop; the rest is internal.
+    ``run`` is called on the serving loop; the rest is internal.
 
     Args:
-        executor: Its threads decode; by default the caller does, at once.
+        executor: Its threads decode; by default the caller decodes at once.
         post: Runs a function on the serving loop; by default at once.
-        max_queued: Messages that may wait or be on a thread.
+        max_queued: Messages that may wait or be decoded at a time.
         stats: Where its counters are registered.
         on_decoded: Called on the loop after each message.
 
@@ -74,9 +74,9 @@ class DecodePool:
     ) -> None:
         """Runs ``decode`` on a thread, then ``done`` with its outcome on the loop.
 
-        A call that is cancelled before its turn is not decoded, and one cancelled
-        meanwhile is not gone on with: ``done`` gets the reason. It runs exactly once
-        unless this raises.
+        A call that is cancelled before its turn is not decoded, and one that is
+        cancelled meanwhile is not continued; ``done`` gets the reason then. It runs
+        exactly once, unless this raises.
 
         Raises:
             Unavailable: Too many wait already; nothing will run.

@@ -23,16 +23,16 @@ class ExampleRun:
     """Runs a request's tasks, and replies after the last.
 
     Owns the pin and the places until it has given them back, once. ``make_tasks`` may
-    run on a decode thread, the tasks' ends on any.
+    run on a decode thread; the tasks may end on any thread.
 
     Args:
         rpc: The RPC: Classify, Regress or MultiInference.
         gate: The server's gate, which the request has entered.
         call: The request.
-        question: What it asks.
-        handle: The version that answers; pinned.
+        question: What the request asks.
+        handle: The pinned version that answers.
         tasks: What to run.
-        model: Where the request has entered as well.
+        model: The model's gate, which the request has entered as well.
         stats: Told of the end.
         begun_s: When it came.
 

@@ -1,7 +1,8 @@
-"""Memory for what requests take beyond what was sent of them.
+"""Bounds the memory that requests take beyond what was sent.
 
-A value that stands for all others, padding, a default: a request of forty bytes may take
-as much as the codec lets one take. This bounds what all of them take together.
+One value can stand for all elements of a tensor, and padding and defaults are added: so
+a request of forty bytes may take as much memory as the codec allows for any. This
+limits what all requests take together.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNCOUNTED_BYTES: Final = 1 << 14  # of one request: ten thousand of them take 1
 
 
 class FillLimit:
-    """Counts the room of a server. Thread-safe.
+    """Counts the memory taken in this way on a server. Thread-safe.
 
     Args:
         max_bytes: How much there is.
@@ -71,7 +72,7 @@ class FilledRoom:
         self._num_bytes = 0
 
     def take(self, num_bytes: int) -> None:
-        """Takes room, once, right after what needs it was made and before it is kept.
+        """Takes room, once, for what was just made and is not kept yet.
 
         Raises:
             Unavailable: There is none now; nothing was taken.

@@ -1,9 +1,9 @@
 """grpc.health.v1: Check and Watch, for the server, its services and its models.
 
-The empty name asks for readiness: SERVING once every model of the start has settled
-and as long as at least one can answer, NOT_SERVING while draining. ``tfs.live`` asks for
-liveness: SERVING as long as the process answers at all. Services go by their full
-names and by TensorFlow Serving's bare ones; any other name is a model's.
+The empty name asks for readiness: SERVING once all models of the start have settled, as
+long as at least one can answer, and NOT_SERVING while draining. ``tfs.live`` asks for
+liveness: SERVING as long as the process answers at all. Services are known by their
+full names and by TensorFlow Serving's bare ones; any other name is taken for a model's.
 """
 
 from __future__ import annotations

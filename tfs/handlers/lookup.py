@@ -32,9 +32,9 @@ class ModelLookup(Protocol):
             version: The version named by the caller, None if none was.
             label: The label named by the caller, None if none was.
             client_id: What the caller calls itself within the request.
-            call: For inference; its metadata are read, and a canary may answer or
-                get a copy, only where the model has one and neither version nor
-                label is named. None gets the primary.
+            call: The call, for inference. If the model has a canary and neither version
+                nor label is named, its metadata decide whether the canary answers or
+                gets a copy. None always gets the primary.
 
         Raises:
             InvalidArgument: No name, or an unknown label.
@@ -46,9 +46,10 @@ class ModelLookup(Protocol):
 
 @runtime_checkable
 class SharedLookup(ModelLookup, Protocol):
-    """A look-up that knows which requests are all answered alike.
+    """A look-up that can also tell when several requests are all answered by one version.
 
-    Told apart by ``isinstance``, once, by whoever is given a look-up.
+    Whoever is given a look-up checks once, by ``isinstance``, whether it is one of
+    these.
     """
 
     def acquire_shared(
@@ -56,8 +57,8 @@ class SharedLookup(ModelLookup, Protocol):
     ) -> ServableHandle[Servable] | None:
         """Pins the version that serves ``num`` requests; the caller owes as many releases.
 
-        None, with nothing pinned, where each has to be looked up by itself: a canary
-        may answer some of them, or get copies.
+        Returns None, with nothing pinned, if each has to be looked up by itself,
+        because a canary may answer some of them or get copies.
 
         Raises:
             ServingError: As ``acquire``.

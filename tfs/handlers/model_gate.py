@@ -57,11 +57,11 @@ class ModelGate:
 
     Attributes:
         name: The model.
-        places: How much of it may be worked on at a time.
-        logs: Where its requests are written; replaced whole, never changed.
+        places: How many of its requests may be in flight.
+        logs: Where its requests are logged; replaced as a whole, never changed.
         examples: Counts tf.Examples.
-        is_forgotten: Whether the model has another by now, or none.
-        leave: Gives the place back that ``enter`` took. Any thread.
+        is_forgotten: Whether the model has another gate by now, or none.
+        leave: Gives back the place that ``enter`` took. Any thread.
         enter_all: See :meth:`Places.take_all`.
         leave_all: See :meth:`Places.give_all_back`. Any thread.
 
@@ -111,7 +111,8 @@ class ModelGate:
         """Takes one place; the caller owes a ``leave``.
 
         Raises:
-            Unavailable: The model has as much work as it may; nothing was taken.
+            Unavailable: The model has as many requests in flight as allowed; nothing
+            was taken.
 
         """
         try:
@@ -137,9 +138,9 @@ class ModelGate:
         return found
 
     def figures(self, version: int) -> Mapping[str, Sequence[RequestFigures]]:
-        """Returns by signature what was counted of a version, an item a method.
+        """Returns what was counted of a version: by signature, one item per method.
 
-        Any thread. Requests for several signatures at once are under "".
+        Any thread. Requests for several signatures at once are found under "".
         """
         found: dict[str, list[RequestFigures]] = {}
         for by_version in self._stats_by.values():

@@ -10,11 +10,12 @@ from functools import partial
 class Places:
     """Counts how many requests are worked on. Thread-safe.
 
-    A deque of tokens. ``take`` and ``give_back`` are single calls of C code, because every
-    request makes both: atomic under the GIL, and no frame of ours.
+    It is a deque of tokens. ``take`` and ``give_back`` are single calls of C code,
+    because every request makes both: they are atomic under the GIL and cost no Python
+    frame.
 
     Args:
-        num: How many there are; 0 sets no limit, and nothing is counted.
+        num: How many places there are; 0 sets no limit, and nothing is counted.
 
     Attributes:
         take: Takes a place; the caller owes a ``give_back``. Raises IndexError, with
@@ -41,9 +42,9 @@ class Places:
         return 0 if self._tokens is None else self._num - len(self._tokens)
 
     def take_all(self, num: int) -> bool:
-        """Takes ``num``, or none and returns False if there are not as many.
+        """Takes ``num`` places; or none, and returns False, if there are too few.
 
-        On the thread that takes; others only ever give back.
+        Only for the thread that takes places; all others only give them back.
         """
         tokens = self._tokens
         if tokens is not None:
@@ -54,6 +55,6 @@ class Places:
         return True
 
     def give_all_back(self, num: int) -> None:
-        """Gives ``num`` back."""
+        """Gives back ``num`` places."""
         if self._tokens is not None:
             self._tokens.extend((None,) * num)

@@ -38,14 +38,14 @@ _MAX_PLANS: Final = 4096
 class PredictHandler:
     """Answers Predict. Confined to the serving loop; replies come from any thread.
 
-    The order is enter, decode, resolve, pin, check, submit; place and pin are given
-    back when the servable is done with the task (TensorFlow Serving:
-    servables/tensorflow/predict_util.cc).
+    The order is: enter, decode, resolve, pin, check, submit. The place and the pin are
+    given back when the servable is done with the task. (TensorFlow Serving:
+    servables/tensorflow/predict_util.cc.)
 
     Args:
         lookup: Finds the version.
         gate: Limits and counts; by default nothing is limited.
-        decode_pool: Where slow messages are decoded; by default on the loop.
+        decode_pool: Decodes slow messages; by default they are decoded on the loop.
         as_tensor_content: Whether outputs travel as raw elements.
 
     """
@@ -187,7 +187,7 @@ class PredictHandler:
     # -- requests that come together ---------------------------------------------------
 
     def take_burst(self, calls: Sequence[BurstCall]) -> None:
-        """Starts requests that came together, as ``__call__`` would each in turn."""
+        """Starts requests that arrived together, as ``__call__`` would one by one."""
         messages = [call.message for call in calls]
         index = 0
         while index < len(calls):
@@ -223,7 +223,7 @@ class PredictHandler:
     def _start_low(
         self, calls: Sequence[BurstCall], elements: Sequence[tuple[Buffer, ...]]
     ) -> tuple[list[BurstCall], list[tuple[Buffer, ...]]]:
-        """Starts those of low priority, which no plan knows; returns the others."""
+        """Starts requests of low priority, which have no plans; returns the others."""
         others: list[BurstCall] = []
         others_elements: list[tuple[Buffer, ...]] = []
         for call, own in zip(calls, elements, strict=True):
@@ -244,15 +244,16 @@ class PredictHandler:
     ) -> bool:
         """Starts requests of one template by their plan, none of low priority.
 
-        Returns False, with nothing done, if they must be started one by one: there is
-        no plan for them, no room for all of them, or something is wrong with one.
+        Returns False, with nothing done, if they must be started one by one, because
+        there is no plan for them, no room for all of them, or something is wrong with
+        one of them.
 
         Args:
             template: What they have in common.
-            calls: The calls that they came with.
-            elements: The elements of each.
-            is_all: Whether no others came with them, so that nothing is to be gained by
-                queueing them.
+            calls: The calls of the requests.
+            elements: The elements of each request.
+            is_all: Whether no other requests arrived with them, so that nothing is
+                gained by queueing them.
 
         """
         acquire_shared = self._acquire_shared
@@ -288,9 +289,10 @@ class PredictHandler:
     def _new_plan(
         self, template: RequestTemplate, handle: ServableHandle[Servable]
     ) -> RequestPlan | None:
-        """Returns a plan for a version, which is kept.
+        """Makes a plan for a version and keeps it.
 
-        None for what no plan knows: defaults, which stand for every row, and logs.
+        Returns None for what plans do not cover: defaults, which stand for every row,
+        and logs.
 
         Raises:
             ServingError: The version does not take such requests.
@@ -340,10 +342,11 @@ def _answer_now(
     elements: Sequence[tuple[Buffer, ...]],
     begun_s: float,
 ) -> bool:
-    """Computes and answers requests that entered, if that can be done here and now.
+    """Computes and answers requests that have entered, if that is possible at once.
 
-    Returns False, with nothing done, if they must be submitted instead, where those that
-    were given up are sorted out. Otherwise the only difference is what it costs.
+    Returns False, with nothing done, if they must be submitted instead; requests that
+    were given up are sorted out then. Apart from the cost, the effect is the same
+    either way.
     """
     for call in calls:
         deadline_s = call.deadline_s

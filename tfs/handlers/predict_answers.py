@@ -38,18 +38,18 @@ class Asked(Protocol):
 
 
 class PredictAnswers:
-    """Encodes outcomes, finishes calls, counts them, gives back what they took.
+    """Encodes outcomes, finishes calls, counts them, and gives back what they took.
 
-    For one signature of one pinned version. Each request that entered both gates and
-    pinned the handle is ended once, by either method. Keeps the handle and no
-    servable: it holds up no unload.
+    It is for one signature of one version. Each request that has entered both gates and
+    pinned the handle is ended exactly once, by any of the methods. It keeps the handle
+    but not the servable, so it delays no unload.
 
     Args:
         handle: Released once per request.
         signature_name: The signature that replies name.
-        gate: The server's gate; left once per request.
-        model: The model's gate; left once per request.
-        stats: Counts the requests; each was begun there.
+        gate: The server's gate, which each request leaves once.
+        model: The model's gate, which each request leaves once.
+        stats: Counts the requests, each of which was begun there.
         logs: Logs that requests are written to; used by ``end`` alone.
         as_tensor_content: Whether outputs travel as raw elements.
 
@@ -87,9 +87,10 @@ class PredictAnswers:
         self._as_tensor_content = as_tensor_content
 
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
-        """Tells whether these answer for that version as it is now.
+        """Tells whether this is still good for answering requests to that version.
 
-        That is with nothing to be written down, and counted where others see it.
+        It is not if requests have to be logged, or if its counters are no longer
+        published.
         """
         return (
             self._handle is handle
@@ -99,9 +100,9 @@ class PredictAnswers:
         )
 
     def enter_all(self, num: int) -> bool:
-        """Counts ``num`` requests in, for whoever pinned them and entered the server's.
+        """Enters ``num`` requests, pinned and in the server's gate, into the model's.
 
-        Returns False, with nothing done, if the model has no room for all.
+        Returns False, with nothing done, if the model has no room for all of them.
         """
         entered = self._model.enter_all(num)
         if entered:
@@ -190,8 +191,8 @@ class PredictAnswers:
         """Ends requests that were begun and computed together, at once. On the loop.
 
         Args:
-            calls: Of the requests, in the order of their rows; none had ended when they
-                were begun, and nothing else happened since.
+            calls: The calls of the requests, in the order of their rows. None had ended
+                when they were begun, and nothing else has happened since.
             begun_s: When they were begun.
             outputs: Outputs of all requests, joined.
             num_rows: Rows of each request.
@@ -211,7 +212,7 @@ class PredictAnswers:
     def _replies(
         self, calls: Sequence[BurstCall], outputs: Tensors, num_rows: int
     ) -> list[bytes] | None:
-        """Returns the reply to each; None: to be written one by one."""
+        """Returns the reply to each request; None if they have to be encoded one by one."""
         try:
             return write_predict_replies(
                 self._id.name,

@@ -1,9 +1,9 @@
 """How much work the server takes at a time, and how each request ended.
 
-A request enters before it is decoded, so that a full server refuses for next to
-nothing, and leaves when nothing works on it any more: a call that was cancelled while
-its batch runs still takes its place. Both happen on the path of every request, so a
-limit takes no lock (:class:`Places`) and counters are looked up once and kept.
+A request enters before it is decoded, so that a full server refuses at next to no cost.
+It leaves when nothing works on it any more: a call that is cancelled while its batch
+runs keeps its place until then. Both are on the path of every request, so a limit takes
+no lock (:class:`Places`), and counters are looked up once and kept.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class RequestGate:
     """The limits and counters of a whole server.
 
-    ``enter``, ``model``, ``retain`` and ``forget_version`` belong to one thread, the
-    serving loop as a rule; the others may come from any.
+    ``enter``, ``model``, ``retain`` and ``forget_version`` are for one thread, normally
+    the serving loop. The other methods are thread-safe.
 
     Args:
         max_in_flight: Requests worked on at the same time, over all models; 0 sets
@@ -43,12 +43,12 @@ class RequestGate:
         max_in_flight_per_model: Most requests in flight for each model.
         stats: Where counters are registered.
         clock: What latencies are measured by.
-        max_filled_bytes: What requests in flight may take together beyond what was sent:
-            elements of which one value stands for all, padding, defaults.
+        max_filled_bytes: How much memory requests in flight may take together beyond
+            what was sent: for elements that one value stands for, padding and defaults.
 
     Attributes:
-        places: How much may be worked on at a time.
-        leave: Gives the place back that ``enter`` took. Any thread.
+        places: How many requests may be in flight.
+        leave: Gives back the place that ``enter`` took. Any thread.
         enter_all: See :meth:`Places.take_all`.
         leave_all: See :meth:`Places.give_all_back`. Any thread.
 
@@ -85,7 +85,7 @@ class RequestGate:
 
     @property
     def is_entered(self) -> bool:
-        """Whether anything is worked on; False where there is no limit. Any thread."""
+        """Whether any request is in flight; False if there is no limit. Any thread."""
         return self.places.num_taken > 0
 
     def enter(self, call: Call, method: str) -> bool:
@@ -109,7 +109,7 @@ class RequestGate:
         return True
 
     def filled_room(self) -> FilledRoom:
-        """Returns where a request takes room for what was not sent of it. Any thread."""
+        """Returns the room a request takes for what was not sent of it. Any thread."""
         return FilledRoom(self._fill)
 
     def refuse(
@@ -141,7 +141,7 @@ class RequestGate:
         return found
 
     def set_logs(self, logs: dict[str, tuple[RequestLog, ...]]) -> None:
-        """Replaces where the models' requests are written."""
+        """Sets where the models' requests are logged."""
         self._logs = logs
         for name, model in self._models.items():
             model.logs = logs.get(name, ())

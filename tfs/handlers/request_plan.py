@@ -1,15 +1,16 @@
 """How requests like one seen before are answered: everything but their elements.
 
-As a rule the requests of one client differ in nothing but the elements of their tensors.
-What their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; what a
-version makes of that is a plan. It settles decoding, signature, checks, gate and counters
-once, so that requests that come together are pinned, queued, answered and counted
-together.
+Usually the requests of one client differ only in the elements of their tensors. What
+their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; a plan is
+what that means for one version. It settles decoding, signature, checks, gate and
+counters once, so that requests that arrive together are pinned, queued, answered and
+counted together.
 
-A plan says nothing that could change: it belongs to one handle, that is one loaded
-version, and to one model gate, and both are looked up anew each time it is used. A label
-that moves, a swap, a rollback or an unload bring another handle, and so another plan.
-Whatever a plan does not know goes the ordinary way, errors included.
+A plan contains nothing that could change. It belongs to one handle, that is to one
+loaded version, and to one model gate, and both are looked up again each time the plan
+is used. If a label moves, or a version is swapped, rolled back or unloaded, there is
+another handle, and so another plan. Whatever a plan does not cover takes the ordinary
+way, errors included.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from tfs.handlers.predict_answers import PredictAnswers
 
 
 class RequestPlan:
-    """What a version makes of requests that differ in nothing but their elements.
+    """How a version answers requests that differ only in their elements.
 
     A :class:`~tfs.core.servable.TaskForm`. Immutable.
 
     Attributes:
         inputs: Name, dtype and shape of each tensor.
         num_rows: Rows of each request.
-        signature: The one they ask for, which has no defaults; they fit it.
+        signature: The signature that they ask for and fit; it has no defaults.
         signature_name: Key of the signature.
         answers: How their tasks end.
 
@@ -94,7 +95,7 @@ class RequestPlan:
 
 
 class PlannedTask(InferenceTask):
-    """One request of a plan. Its views are made when somebody looks at them."""
+    """One request of a plan. Its tensor views are made only if somebody looks at them."""
 
     __slots__ = ("_inputs", "_on_done", "begun_s", "call", "plan")
 

@@ -1,8 +1,8 @@
 """Loads a version and warms it up before it becomes available.
 
-A version may bring requests (``warmup_file.py``), which are replayed once it is loaded. A
-request that fails fails the load: better no version than one that cannot answer what was
-recorded for it.
+A version may bring recorded requests (``warmup_file.py``), which are replayed once it
+is loaded. If one of them fails, the load fails: no version is better than one that
+cannot answer what was recorded for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ OnWarmed = Callable[[ServableId, int], None]
 class WarmedLoader:
     """Loads what another loader loads, then replays its recorded requests.
 
-    Confined to one caller at a time, as every :class:`tfs.core.loader.Loader`. A replay
-    that fails unloads the version again: ``load`` leaves nothing behind.
+    Confined to one caller at a time, like every :class:`tfs.core.loader.Loader`. If a
+    replay fails, the version is unloaded again, so that ``load`` leaves nothing behind.
 
     Args:
         inner: Loads the version.

@@ -15,13 +15,13 @@ several requests at once.
             x = tokenize(text)                  # on its own
             return self.step(x)                 # together with others
 
-There is no thread behind it: one of the callers that wait computes for all of them,
-so it cannot deadlock however few threads there are. With the queue of
-``tfs.core.batch_queue``, which the server's scheduler uses too.
+There is no thread behind it: one of the waiting callers computes for all of them, so it
+cannot deadlock however few threads there are. It uses ``tfs.core.batch_queue``, as the
+server's scheduler does.
 
-A decode loop joins and leaves at its iterations (continuous batching): inside
-``with step.session():`` a batch waits, up to ``timeout_s``, until every session is at
-the part again, so that loops stay in step instead of overtaking each other.
+Decode loops join and leave at each iteration (continuous batching). Inside ``with
+step.session():`` a batch waits, for up to ``timeout_s``, until every session has
+reached the part again, so that loops stay in step instead of overtaking each other.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What the part raised; errors may be results, so they are told apart."""
+    """Wraps what the part raised, because an error may also be a result."""
 
     error: BaseException
 
@@ -103,9 +103,9 @@ class PartStats:
 class BatchedPart:
     """A function or module that computes concurrent calls together. Thread-safe.
 
-    Tensors are joined along dimension 0, which every result has too; everything else
-    among the arguments must be equal for calls to meet. Results may be a tensor, or a
-    tuple, list or dict of tensors.
+    Tensors are joined along dimension 0, which every result has to have too. Calls are
+    computed together only if all their other arguments are equal. A result may be a
+    tensor, or a tuple, list or dict of tensors.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class BatchedPart:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the call together with others; blocks until its result is there.
 
-        A call of more rows than a batch may have is computed in several, in order.
+        A call with more rows than a batch may have is computed in several batches, in
+        order.
 
         Raises:
             ServingError: The call was not admitted, or its request was cancelled or
@@ -165,14 +166,14 @@ class BatchedPart:
         return outcome
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A part can be an attribute of a module that is saved: its state is not."""
+        """Lets a part be an attribute of a module that is saved; its state is not saved."""
         return BatchedPart, (self._function, self._options)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Marks a loop around the part: batches wait for all loops, up to the timeout.
 
-        A request inside may leave at any iteration, by returning or by an error.
+        The loop may end at any iteration, by returning or by an error.
         """
         with self._changed:
             self._num_sessions += 1
@@ -285,11 +286,12 @@ def batched(
         function: A function or module of tensors whose dimension 0 is the batch and
             whose rows do not depend on each other.
         max_batch_size: Most rows at once.
-        timeout_s: Longest that a call waits for others; 0: for nobody. Inside
-            sessions batches go as soon as all of them wait.
+        timeout_s: Longest that a call waits for others; 0: it does not wait. Inside
+            sessions, a batch goes as soon as all sessions wait.
         allowed_batch_sizes: Sizes that batches are padded to, ascending, the last one
             ``max_batch_size``; empty: any.
-        max_waiting_rows: More fail with UNAVAILABLE; None: ten batches.
+        max_waiting_rows: Calls beyond this many waiting rows fail with UNAVAILABLE;
+            None: ten batches.
         clock: Measures time; tests pass their own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What every way of getting an interpreter looks like from outside.
+"""What all backends have in common: the interface of an interpreter and its models.
 
     interpreter = InlineInterpreter("inline-0")      # or ProcessInterpreter, ...
     interpreter.start()
@@ -7,8 +7,8 @@
     model.unload()                                   # a manager thread; blocks
     interpreter.close(deadline_s)
 
-``tests/runtime/conformance.py`` holds every backend to this. A free-threaded build
-would be one more backend: threads of this process that share one model.
+``tests/runtime/conformance.py`` checks every backend against this. A free-threaded
+Python would be one more backend: threads of this process that share one model.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class InterpreterModel(Protocol):
        never blocks and never raises, ``on_done`` runs exactly once and only when
        nothing computes for the task, a marked or expired task costs no compute,
        outputs keep the signature, input buffers are let go;
-    2. tasks of one interpreter run one at a time, in the order of their submission;
-       but up to ``source.concurrency`` tasks of a model that asks for more than 1 may
-       run at once, beside those of other models, begun in that order;
+    2. tasks of one interpreter run one at a time, in the order of their submission. The
+       exception is a model whose ``source.concurrency`` is above 1: up to so many of
+       its tasks may run at once, beside those of other models, and they begin in that
+       order;
     3. a full queue answers Unavailable at once;
-    4. ``unload`` returns when nothing of the model runs, what waited has been
-       answered Unavailable, and its memory is back with the system; then, and when
-       called again, ``submit`` answers Unavailable.
+    4. ``unload`` returns when nothing of the model runs, waiting tasks have been
+       answered Unavailable, and its memory was given back to the system. It may be
+       called again, and afterwards ``submit`` answers Unavailable.
     """
 
     @property
@@ -77,9 +78,9 @@ class InterpreterModel(Protocol):
     ) -> Outcome | None:
         """Calls the model before it returns; does not raise.
 
-        Returns None, with nothing done, if that is not possible here and now: submit a
-        task then. Looks at no deadline. A model that never can derives from
-        :class:`OnAnotherThread`.
+        Returns None, with nothing done, if that is not possible at once; the caller
+        then submits a task. Checks no deadline. A model for which it is never possible
+        derives from :class:`OnAnotherThread`.
         """
         ...
 
@@ -89,7 +90,7 @@ class InterpreterModel(Protocol):
 
 
 class OnAnotherThread:
-    """What a model that never runs on the caller's thread does with prompt calls."""
+    """Answers prompt calls for a model that never runs on the caller's thread."""
 
     def compute_now(
         self, signature_name: str, make_inputs: MakeInputs
@@ -100,7 +101,7 @@ class OnAnotherThread:
 
 @dataclass(frozen=True, slots=True)
 class LoadMemory:
-    """What loading a version took. Immutable; None where it was not seen.
+    """What loading a version took. Immutable; None means that it could not be measured.
 
     Attributes:
         resident_bytes: What stayed, its shared weights included.
@@ -114,7 +115,7 @@ class LoadMemory:
 
 @runtime_checkable
 class MeasurableModel(Protocol):
-    """A model whose backend can tell a probe what only it can see. Thread-safe."""
+    """A model whose backend can tell a probe what only the backend sees. Thread-safe."""
 
     @property
     def pid(self) -> int:
@@ -123,14 +124,14 @@ class MeasurableModel(Protocol):
 
     @property
     def import_s(self) -> float | None:
-        """Processor seconds of importing and unpickling, weights not read."""
+        """Processor seconds of importing and unpickling, without reading weights."""
         ...
 
     @property
     def process_changes(self) -> str:
-        """What it changed of its whole process; empty if nothing is known.
+        """What the model changed in its process as a whole; empty if nothing is known.
 
-        While it was loaded, and in all calls up to the last ``two_thread_scaling``.
+        This covers its load, and all calls up to the last ``two_thread_scaling``.
         """
         ...
 
@@ -141,9 +142,9 @@ class MeasurableModel(Protocol):
 
     @property
     def last_call_s(self) -> float | None:
-        """Seconds the last call took where it ran, the way there and back left out.
+        """Seconds that the last call took where it ran, without the way there and back.
 
-        None where there is no such way, or before the first call.
+        None if there is no such way, or before the first call.
         """
         ...
 
@@ -168,14 +169,15 @@ class RehearsableModel(Protocol):
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
-        """Calls the model once wherever it is, for what a first call costs. Blocks.
+        """Calls the model once wherever it is loaded, to pay for first calls. Blocks.
 
-        Where it is in processes, at their lowest priority. Only before it serves:
-        nobody else may call it meanwhile. What it answers is dropped, errors too.
+        In processes this happens at their lowest priority. Only before the model
+        serves, because nobody else may call it meanwhile. Its answers are dropped, and
+        so are errors.
 
         Returns:
-            Processor seconds of the thread that made the call, infinite where it
-            failed; None if its backend cannot, and it was not called.
+            Processor seconds of the thread that made the call, infinite if it failed;
+            None if the backend cannot do this, so that nothing was called.
 
         """
         ...
@@ -186,13 +188,14 @@ class SeedableModel(Protocol):
     """A model whose backend can say which random numbers it draws. Thread-safe."""
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the random numbers of its interpreters: torch's, Python's and numpy's.
+        """Seeds the random numbers of its interpreters: torch's, Python's and numpy's.
 
-        Not those of generators that the model holds, which are its state. Blocks. Only
-        before it serves: its neighbours on an interpreter draw the same numbers.
+        Generators that the model itself holds are left alone, because they are its
+        state. Blocks. Only before the model serves, because other models of an
+        interpreter share its generators.
 
         Args:
-            seed: None takes one from the system.
+            seed: The seed; None takes one from the system.
 
         Returns:
             Whether it was done.
@@ -213,14 +216,15 @@ class Interpreter(Protocol):
        and weights of their own;
     3. a model that fails, exits or raises anything at all fails its call only;
     4. a model that writes to its weights changes nobody else's;
-    5. a call sees ``torch.inference_mode``, eval mode and ``intra_op_threads`` threads;
-    6. ``close`` answers every task that waits with Unavailable, ends by its deadline
-       and can be repeated; after it ``load`` raises Unavailable.
+    5. a call runs in ``torch.inference_mode``, in eval mode and with
+       ``intra_op_threads`` threads;
+    6. ``close`` answers all waiting tasks with Unavailable, ends by its deadline and
+       can be repeated; after it ``load`` raises Unavailable.
     """
 
     @property
     def name(self) -> str:
-        """For logs and thread names; unique among the server's interpreters."""
+        """Its name in logs and of threads; unique among the server's interpreters."""
         ...
 
     def start(self) -> None:
@@ -241,5 +245,5 @@ class Interpreter(Protocol):
         ...
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Ends the interpreter by ``deadline_s`` (monotonic; None: when idle)."""
+        """Ends the interpreter by ``deadline_s`` (monotonic; None: once it is idle)."""
         ...

@@ -1,4 +1,4 @@
-"""What is made and used on lent interpreters: packages, movable objects, sessions."""
+"""Direct use of interpreters by library users: packages, movable objects, sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfs.runtime.session_interpreter import SessionInterpreter
 class Package:
     """An archive of ``torch.package``, for all interpreters. Thread-safe.
 
-    Its memory is given back when nobody refers to it or to an object of it any more, by
+    Its memory is freed when nobody refers to it or to an object of it any more, by
     ``close``, or when the manager closes.
     """
 
@@ -38,10 +38,10 @@ class Package:
     def load_pickle(self, module: str, resource: str) -> MovableObject:
         """Returns a pickled object of the archive, for any interpreter.
 
-        It is loaded on one interpreter now, so that errors show here.
+        It is loaded on one interpreter at once, so that errors show here.
 
         Raises:
-            ServingError: It is not there, or does not load.
+            ServingError: The archive has no such object, or it does not load.
 
         """
         movable = MovableObject(
@@ -67,19 +67,19 @@ class Package:
     def close(self) -> None:
         """Gives the memory back; idempotent.
 
-        Objects of it that sessions hold are good until these end. Nothing else can be
-        made of it, and its movable objects cannot be used.
+        Objects of it that sessions hold stay valid until the sessions end. Nothing else
+        can be made from it, and its movable objects cannot be used any more.
         """
         self._lender.forget("close_package", "package", self.number)
         self._file.close()
 
 
 class MovableObject:
-    """An object that any interpreter can have. Thread-safe.
+    """An object that can be used on any interpreter. Thread-safe.
 
-    Serialised once; an interpreter makes its copy when it first needs it, and the
-    copies share the tensors' memory, which is given back when nobody refers to the
-    object any more, or when the manager closes.
+    It is serialised once. An interpreter makes its copy when it first needs one, and
+    all copies share the tensors' memory. That is freed when nobody refers to the object
+    any more, or when the manager closes.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class MovableObject:
 def _discard_with(
     thing: Package | MovableObject, lender: InterpreterLender, key: str, number: int
 ) -> None:
-    """Has interpreters drop a thing when it is garbage here."""
+    """Has interpreters drop an object once it is garbage in this process."""
     weakref.finalize(thing, lender.discard, key, number).atexit = False
 
 
 def begin_session(
     lender: InterpreterLender, needs: Sequence[Package | MovableObject], **about: object
 ) -> InterpreterSession:
-    """Starts a session on the least used interpreter, with what it needs materialised.
+    """Starts a session on the least used interpreter, which makes what the session needs.
 
     Args:
         lender: Lends the interpreters.
-        needs: What must be there.
-        about: Says what its ``self`` is.
+        needs: What the interpreter has to make first.
+        about: Says what the session's ``self`` is.
 
     """
     interpreter = lender.take()
@@ -169,11 +169,11 @@ def begin_session(
 class InterpreterSession:
     """Direct use of one interpreter. Confined to one thread; a context manager.
 
-    Values it returns are valid until it ends; its memory there goes with it.
+    Objects of the session are valid until it ends; their memory is freed with it.
 
     Attributes:
-        self: What the session is about: a package's importer, a movable object, or
-            nothing (a value that is None).
+        self: The object the session was acquired from: a package's importer, a movable
+            object, or a value that is None.
 
     """
 
@@ -368,7 +368,7 @@ class RemoteObject:
         return RemoteObject(self.session, cast("Ref", reply))
 
     def value(self) -> object:
-        """Returns a copy here, if it is a tensor, plain, or a container of such.
+        """Returns a copy in this process, of tensors, plain values or containers of them.
 
         Raises:
             InvalidArgument: It is something else.

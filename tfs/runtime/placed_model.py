@@ -1,4 +1,4 @@
-"""A loaded version that can change its place while it serves."""
+"""A loaded version that can move to another interpreter while it serves."""
 
 from __future__ import annotations
 
@@ -47,19 +47,20 @@ class PlacedModel:
     ) -> Outcome | None:
         """Calls the version where it is now; see :class:`.InterpreterModel`.
 
-        Not counted: such a call ends before anything else happens on its thread, and
-        the interpreter that it runs in waits for it before it unloads.
+        These calls are not counted. Such a call ends before anything else happens on
+        its thread, and its interpreter waits for it before it unloads.
         """
         return self._model.compute_now(signature_name, make_inputs)
 
     def move(self, model: InterpreterModel, deadline_s: float | None = None) -> None:
-        """Sends new tasks to ``model``, waits for the old ones, unloads the old place.
+        """Sends new tasks to ``model``, waits for the old ones, unloads the old model.
 
-        No task fails for it. Blocks; call it on a manager thread, one move at a time.
+        No task fails because of it. Blocks; call it on a manager thread, one move at a
+        time.
 
         Raises:
-            FailedPrecondition: Old tasks still ran at the deadline (monotonic). The
-                move has happened; the old place was not unloaded.
+            FailedPrecondition: Old tasks were still running at the (monotonic)
+                deadline. The move has happened, but the old model was not unloaded.
 
         """
         with self._lock:

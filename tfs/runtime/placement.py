@@ -1,7 +1,7 @@
 """Where a version runs: one pure function of options and measurements.
 
-Rejected: deciding by model size or operator counts. Whether Python or the kernels
-hold the GIL is cheap to measure and hard to guess.
+Rejected: deciding by model size or operator counts. How long a model holds the GIL is
+cheap to measure and hard to guess.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRONT_LIMIT_S: Final = 0.010
 
 
 class Backend(enum.Enum):
-    """A kind of place; the value is the configuration's word."""
+    """A kind of interpreter; the value is the word used in configurations."""
 
     AUTO = "auto"
     FRONT = "front"
@@ -41,13 +41,13 @@ class PlacementOptions:
     """What was asked for and what this host offers. Immutable.
 
     Attributes:
-        backend: AUTO goes by measurements; any other is taken, if this host has it.
+        backend: AUTO decides by measurements; any other is used if this host has it.
         isolation_required: Whether the version must run in a process, because only that
-            contains what a model does.
+            contains whatever the model does.
         device: Where the model computes.
         process_available: Whether this host has the process backend.
-        torch_imported: Whether the server process imported torch at its start; it
-            never does later, because that would stall the serving loop.
+        torch_imported: Whether the server process imported torch at its start. It never
+            does so later, because that would stall the serving loop.
 
     """
 
@@ -60,7 +60,7 @@ class PlacementOptions:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where, and why in words with the numbers. Immutable."""
+    """Where a version runs, and why, in words with the numbers. Immutable."""
 
     backend: Backend
     reason: str
@@ -74,7 +74,7 @@ def place(
     Args:
         options: What was asked for and what the host offers.
         profile: What was measured; None for nothing yet.
-        concurrency: How many requests at once the version takes in one interpreter.
+        concurrency: How many requests at a time the version takes in one interpreter.
 
     Raises:
         FailedPrecondition: What was asked for cannot be had on this host.

@@ -1,4 +1,4 @@
-"""One version on several interpreters: the paper's one interpreter per core."""
+"""One version on several interpreters, as in the paper: one interpreter per core."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Member(Protocol):
 
 
 class MemberModel(InterpreterModel, MeasurableModel, Protocol):
-    """The version on one of them."""
+    """The version on one of the interpreters."""
 
 
 class Growth(Protocol):
-    """What adds the interpreters that a version is not on yet. Thread-safe."""
+    """Adds interpreters to a version that is not on all of them yet. Thread-safe."""
 
     def want(self) -> None:
-        """Takes in that a call has to wait. Does not block; often called."""
+        """Notes that a call has to wait. Called often; does not block."""
         ...
 
     def end(self) -> None:
-        """Adds no further one, and waits for one that is under way; idempotent."""
+        """Stops adding interpreters, and waits for one that is under way; idempotent."""
         ...
 
 
@@ -52,9 +52,10 @@ V = TypeVar("V", bound=MemberModel)
 class SpreadModel(OnAnotherThread, Generic[M, V]):
     """A version on each interpreter of a group. Thread-safe.
 
-    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, but for the order of
-    tasks, which holds per interpreter only, and
-    :class:`~tfs.runtime.interpreter.MeasurableModel` by its first one: they are alike.
+    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, except that the order
+    of tasks holds per interpreter only, and
+    :class:`~tfs.runtime.interpreter.MeasurableModel` by its first interpreter, since
+    all are alike.
     """
 
     def __init__(self, members: Sequence[tuple[M, V]]) -> None:
@@ -146,15 +147,15 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
         model.submit(task)
 
     def grow_by(self, growth: Growth | None) -> None:
-        """Asks ``growth`` for further interpreters when calls wait; None: no longer."""
+        """Lets ``growth`` add interpreters when calls wait; None: no longer."""
         self._growth = growth
 
     def after_unloading(self, fn: Callable[[], None]) -> None:
-        """Calls ``fn`` once it is unloaded everywhere; one at most."""
+        """Calls ``fn`` once it is unloaded everywhere; for one function at most."""
         self._on_unload = fn
 
     def add(self, member: M, model: V) -> bool:
-        """Lets calls go to one more; returns False, with nothing done, if unloaded."""
+        """Sends calls to one more interpreter; returns False if it is unloaded."""
         with self._lock:
             if not self._unloaded:
                 self._members = (*self._members, (member, model))
