@@ -99,7 +99,14 @@ class Outage(RemoteFileSystem):
 class Server:
     """Everything from a URL to the target, over a cache that outlives it."""
 
-    def __init__(self, files: Outage, root: Path, *pinned: int) -> None:
+    def __init__(
+        self,
+        files: RemoteFileSystem,
+        root: Path,
+        *pinned: int,
+        base_path: str = "memory://bucket/m/",
+    ) -> None:
+        self.base_path = base_path
         self.clock = FakeClock()
         self.cache = VersionCache(VersionCacheOptions(str(root)), files)
         adapter = FetchingSourceAdapter(self.cache, lambda _, copy: copy())
@@ -127,9 +134,8 @@ class Server:
         self.chain.close()
         self.cache.close()
 
-    @staticmethod
-    def _wanted(*pinned: int) -> ServableToMonitor:
-        return ServableToMonitor("m", "memory://bucket/m/", pinned=frozenset(pinned))
+    def _wanted(self, *pinned: int) -> ServableToMonitor:
+        return ServableToMonitor("m", self.base_path, pinned=frozenset(pinned))
 
 
 def test_a_start_and_a_rollback_need_no_store_for_what_was_copied(
