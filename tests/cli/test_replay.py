@@ -123,8 +123,22 @@ def test_nobody_there_ends_the_replay(
     assert main(["replay", str(log), str(log)]) == 1
     assert answers.num_calls == 6
     told = capsys.readouterr()
-    assert told.out.splitlines()[-1] == "5 sent, 1 same, 4 not"
+    summary = "1 sent, 1 same, 0 not; 5 that no server took"
+    assert told.out.splitlines()[-1] == summary
     assert told.err == "tfs: UNAVAILABLE: gone\n"
+
+
+def test_what_no_server_took_was_not_sent(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says nothing of the answers, which are all the same, and exits with 1."""
+    answering(monkeypatch, b"", Unavailable("busy"), b"")
+    assert main(["replay", str(log)]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told == [
+        f"{log}, record 1: UNAVAILABLE: busy",
+        "4 sent, 4 same, 0 not; 1 that no server took",
+    ]
 
 
 def test_every_difference_is_counted_and_the_first_are_told_by_their_place(

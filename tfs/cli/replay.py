@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     instead = Target(arguments.model, arguments.version, arguments.label)
     tolerance = Tolerance(arguments.rtol, arguments.atol)
     logged = LoggedRequests(arguments.files)
-    num_same = num_others = num_unknown = num_unreached = 0
+    num_same = num_others = num_unknown = num_untaken = num_in_a_row = 0
     try:
         with connect(arguments) as client:
             for where, entry in itertools.islice(logged, arguments.max_records):
@@ -75,15 +75,18 @@ def run(arguments: argparse.Namespace) -> int:
                         exchange.method, exchange.request, idempotent=True
                     )
                 except Unavailable as error:  # the client has tried for a while
-                    num_unreached += 1
-                    if num_unreached == _MAX_UNREACHED:
+                    num_untaken += 1
+                    num_in_a_row += 1
+                    if num_in_a_row == _MAX_UNREACHED:
                         raise
-                    found = str(error)
+                    if num_others + num_untaken <= _MAX_SHOWN:
+                        print(f"{where}: {error}")
+                    continue
                 except ServingError as error:
-                    num_unreached = 0
+                    num_in_a_row = 0
                     found = str(error)
                 else:
-                    num_unreached = 0
+                    num_in_a_row = 0
                     if exchange.response is None:
                         num_unknown += 1
                         continue
@@ -94,19 +97,21 @@ def run(arguments: argparse.Namespace) -> int:
                     num_same += 1
                     continue
                 num_others += 1
-                if num_others <= _MAX_SHOWN:
+                if num_others + num_untaken <= _MAX_SHOWN:
                     print(f"{where}: {found}")
     except ServingError:  # nobody answers, or a file is no log
         if num_same or num_others or num_unknown:
-            print(_summary(num_same, num_others, num_unknown))
+            print(_summary(num_same, num_others, num_unknown, num_untaken))
         raise
-    print(_summary(num_same, num_others, num_unknown))
-    return 1 if num_others or logged.num_damaged else 0
+    print(_summary(num_same, num_others, num_unknown, num_untaken))
+    return 1 if num_others or num_untaken or logged.num_damaged else 0
 
 
-def _summary(num_same: int, num_others: int, num_unknown: int) -> str:
+def _summary(num_same: int, num_others: int, num_unknown: int, num_untaken: int) -> str:
     num_sent = num_same + num_others + num_unknown
     summary = f"{num_sent} sent, {num_same} same, {num_others} not"
     if num_unknown:  # warm-up files
         summary += f", {num_unknown} logged without an answer to compare"
+    if num_untaken:
+        summary += f"; {num_untaken} that no server took"
     return summary
