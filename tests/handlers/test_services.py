@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from tests.handlers.served import OneModel
-from tfs.core.call import MethodKind
+from tfs.core.call import MethodKind, Peer
 from tfs.core.errors import (
     DataLoss,
     InvalidArgument,
@@ -22,7 +22,7 @@ from tfs.core.errors import (
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.handlers.admin import Admin
-from tfs.handlers.health import HealthHandler
+from tfs.handlers.health import MAX_WATCHERS_EACH, HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler
@@ -59,6 +59,7 @@ class FakeBackend:
         self.states: list[ServableState] = []
         self.why = ""
         self.ready = False
+        self.num_looks = 0
         self.error: ServingError | None = None
         self.applied: list[str] = []
 
@@ -69,6 +70,7 @@ class FakeBackend:
         return self.why
 
     def is_ready(self) -> bool:
+        self.num_looks += 1
         return self.ready
 
     def is_model_available(self, name: str) -> bool | None:
@@ -287,6 +289,39 @@ def test_a_watch_that_comes_while_the_server_drains_is_answered_once() -> None:
     assert health_pb2.HealthCheckResponse.FromString(call.reply_bytes()).status == (
         NOT_SERVING
     )
+
+
+def test_one_connection_does_not_have_all_watches() -> None:
+    """It gets a share, back as each ends; another connection has its own."""
+    handler = HealthHandler(FakeBackend())
+    one, other = (Peer(f"10.0.0.1:{port}", "grpc") for port in (1, 2))
+
+    def watch(peer: Peer) -> FakeCall:
+        call = FakeCall(health_request("m"), peer=peer)
+        handler.watch(call)
+        return call
+
+    calls = [watch(one) for _ in range(MAX_WATCHERS_EACH)]
+    assert not any(call.is_finished for call in calls)
+    refused = watch(one)
+    assert isinstance(refused.error(), ResourceExhausted)
+    assert not watch(other).is_finished
+    calls[0].client_cancels()
+    assert not watch(one).is_finished
+    assert isinstance(watch(one).error(), ResourceExhausted)
+
+
+def test_watches_of_one_name_take_one_look() -> None:
+    """A look at whether a server of many models is ready takes long."""
+    backend = FakeBackend()
+    handler = HealthHandler(backend)
+    calls = [FakeCall(health_request("")) for _ in range(5)]
+    for call in calls:
+        handler.watch(call)
+    backend.num_looks, backend.ready = 0, True
+    handler.refresh()
+    assert backend.num_looks == 1
+    assert all(statuses(call) == [NOT_SERVING, SERVING] for call in calls)
 
 
 def reflect(**fields: str) -> reflection_pb2.ServerReflectionResponse:

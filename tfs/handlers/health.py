@@ -8,6 +8,7 @@ full names and by TensorFlow Serving's bare ones; any other name is taken for a 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, Protocol
 
 from tfs.core.call import Call, StreamCall
@@ -30,6 +31,10 @@ SERVICES: Final = frozenset(
 )
 
 MAX_WATCHERS: Final = 1024
+
+MAX_WATCHERS_EACH: Final = 128
+"""Most watches of one connection, so that no client has all of them. Those through a Unix
+socket have one address, and count together."""
 
 
 class HealthReader(Protocol):
@@ -56,6 +61,7 @@ class HealthHandler:
             StreamCall, tuple[str, pb.HealthCheckResponse.ServingStatus | None]
         ] = {}
         self._is_closed = False
+        self._num_by_address: Counter[str] = Counter()
 
     def check(self, call: Call) -> None:
         """Replies with the status now; an unknown name is NOT_FOUND."""
@@ -75,6 +81,11 @@ class HealthHandler:
             service = parse(pb.HealthCheckRequest, call.message, QUESTION_BYTES).service
             if len(self._watchers) >= MAX_WATCHERS:
                 raise ResourceExhausted(f"{MAX_WATCHERS} health watches are open")
+            if self._num_by_address[call.peer.address] >= MAX_WATCHERS_EACH:
+                raise ResourceExhausted(
+                    f"{MAX_WATCHERS_EACH} health watches are open on this connection; "
+                    "end some, or watch without a name"
+                )
         except ServingError as error:
             call.fail(error)
             return
@@ -84,12 +95,16 @@ class HealthHandler:
         call.on_cancel(lambda: self._forget(call))
         if call.cancel.error is None:
             self._watchers[call] = (service, None)
-            self._update(call)
+            self._num_by_address[call.peer.address] += 1
+            self._update(call, self._status(service))
 
     def refresh(self) -> None:
         """Tells the watchers whose answer changed."""
-        for call in list(self._watchers):
-            self._update(call)
+        # Once each: to know one takes a look at every model.
+        names = {service for service, _ in self._watchers.values()}
+        statuses = {name: self._status(name) for name in names}
+        for call, (service, _) in list(self._watchers.items()):
+            self._update(call, statuses[service])
 
     def close(self) -> None:
         """Ends every watch; one that comes later, after its first answer."""
@@ -98,9 +113,12 @@ class HealthHandler:
             self._forget(call)
             call.finish()
 
-    def _update(self, call: StreamCall) -> None:
+    def _update(
+        self, call: StreamCall, status: pb.HealthCheckResponse.ServingStatus
+    ) -> None:
+        if call not in self._watchers:
+            return  # what was sent to another ended it
         service, sent = self._watchers[call]
-        status = self._status(service)
         if status == sent:
             return
         if call.send(self._message(status)):
@@ -111,7 +129,12 @@ class HealthHandler:
         return pb.HealthCheckResponse(status=status).SerializeToString()
 
     def _forget(self, call: StreamCall) -> None:
-        self._watchers.pop(call, None)
+        if self._watchers.pop(call, None) is None:
+            return
+        address = call.peer.address
+        self._num_by_address[address] -= 1
+        if not self._num_by_address[address]:
+            del self._num_by_address[address]
 
     def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
         if service == LIVENESS:
