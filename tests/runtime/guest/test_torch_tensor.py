@@ -133,3 +133,11 @@ def test_strings_that_are_ragged_or_no_strings_are_refused() -> None:
         flatten([["a"], ["a", "b"]])
     with pytest.raises(TypeError, match="int"):
         flatten([1])
+
+
+@pytest.mark.parametrize(
+    "strings", [["a", "b"], [b"a", b"b"], ["a", b"b"], (b"a", "b")]
+)
+def test_strings_may_be_text_or_bytes(strings: object) -> None:
+    """Of one kind, which is quick however many, or mixed."""
+    assert flatten(strings) == TensorView(STRING, (2,), (b"a", b"b"))

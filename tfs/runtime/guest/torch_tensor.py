@@ -158,6 +158,12 @@ def flatten(value: object) -> TensorView:
         if not isinstance(listed, list | str | bytes):
             raise TypeError(f"strings expected, got {type(value).__name__}")
         return flatten(listed)
+    # An object for each of a million strings takes seconds, and the collector as long.
+    kinds = set(map(type, value))
+    if kinds == {bytes}:
+        return TensorView(STRING, (len(value),), tuple(value))
+    if kinds == {str}:
+        return TensorView(STRING, (len(value),), tuple([s.encode() for s in value]))
     parts = [flatten(item) for item in value]
     inner = parts[0].shape if parts else ()
     if any(part.shape != inner for part in parts):
