@@ -9,11 +9,12 @@ import pytest
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import predict_response
 from tfs.codec.predict import (
+    write_if_quick,
     write_predict_replies,
     write_predict_reply,
     write_predict_response,
 )
-from tfs.core.dtype import FLOAT32, STRING
+from tfs.core.dtype import FLOAT32, INT64, STRING, DType
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
@@ -140,6 +141,41 @@ def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
             assert b"".join(parts) == whole
             read = predict_pb2.PredictResponse.FromString(whole)
             assert set(read.outputs) == set(outputs)
+
+
+def test_two_outputs_that_nobody_can_change_are_not_copied() -> None:
+    """As one is not, the first time, too."""
+    data = bytes(80_000)
+    views = {name: TensorView(FLOAT32, (20_000,), data) for name in ("a", "b")}
+    parts = write_predict_reply(
+        "m", 3, "serving_default", views, as_tensor_content=True
+    )
+    assert isinstance(parts, tuple)
+    assert sum(part is data for part in parts) == 2
+    response = predict_pb2.PredictResponse.FromString(b"".join(parts))
+    assert response == expected(views, as_tensor_content=True)
+
+
+@pytest.mark.parametrize("dtype", [INT64, STRING], ids=str)
+def test_a_reply_that_takes_long_is_not_written_at_once(dtype: DType) -> None:
+    """Many varints, or strings, are for another thread; few are not."""
+    few: bytes | tuple[bytes, ...] = (b"a", b"b")
+    if dtype is INT64:
+        few = struct.pack("<2q", 1, -1)
+    for num, is_quick in ((2, True), (10_000, False)):
+        view = TensorView(dtype, (num,), few * (num // 2))
+        views = {"x": TensorView(FLOAT32, (1,), bytes(4)), "y": view}
+        whole = write_predict_response("m", 3, "serving_default", views)
+        assert predict_pb2.PredictResponse.FromString(whole) == expected(views)
+        reply = write_if_quick("m", 3, "serving_default", views)
+        assert reply == (whole if is_quick else None)
+
+
+def test_raw_numbers_are_written_at_once_however_many() -> None:
+    """As content, varints are as quick as floats."""
+    view = TensorView(INT64, (10_000,), bytes(80_000))
+    assert write_if_quick("m", 1, "s", {"y": view}) is None
+    assert write_if_quick("m", 1, "s", {"y": view}, as_tensor_content=True) is not None
 
 
 @pytest.mark.parametrize("is_view", [False, True])

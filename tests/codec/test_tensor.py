@@ -15,7 +15,10 @@ from tests.codec.samples import (
 )
 from tfs.codec.decode_options import FillBudget
 from tfs.codec.tensor import (
+    BY_DTYPE,
+    are_bools,
     fill_tensor_proto,
+    is_quickly_written,
     tensor_view_of,
     write_tensor,
 )
@@ -45,6 +48,54 @@ def test_typed_fields_read_as_the_elements(view: TensorView) -> None:
 def test_written_typed_fields_are_what_protobuf_would_write(view: TensorView) -> None:
     """The writer's bytes are protobuf's own serialization."""
     assert write_tensor(view) == typed_proto(view).SerializeToString()
+
+
+def many(view: TensorView) -> TensorView:
+    """Returns the view's elements over and over, some thousand times."""
+    data = view.data
+    assert not isinstance(data, memoryview)
+    return TensorView(view.dtype, (6, 2_000), data * 2_000)
+
+
+TYPED_VIEWS = [v for v in VIEWS + SMALL_VIEWS if not BY_DTYPE[v.dtype].is_raw]
+
+
+@pytest.mark.parametrize("view", TYPED_VIEWS, ids=repr)
+def test_many_elements_are_written_as_one_field(view: TensorView) -> None:
+    """They are written a portion at a time, which does not show."""
+    whole = many(view)
+    assert write_tensor(whole) == typed_proto(whole).SerializeToString()
+
+
+def test_long_strings_are_written_as_short_ones() -> None:
+    """Long ones are copied by other means, portion by portion."""
+    strings = (b"a" * 4_000,) * 4_096 + (b"b",) * 4_096 + (b"c" * 1_000_000, b"")
+    view = TensorView(STRING, (len(strings),), strings)
+    assert write_tensor(view) == typed_proto(view).SerializeToString()
+
+
+@pytest.mark.parametrize("view", TYPED_VIEWS, ids=repr)
+def test_what_takes_long_to_write_is_told_before(view: TensorView) -> None:
+    """Thousands of values, or long strings: the serving loop writes neither."""
+    item_bytes = view.dtype.item_bytes
+    assert is_quickly_written(view.data, item_bytes)
+    assert not is_quickly_written(many(view).data, item_bytes)
+
+
+def test_a_few_long_strings_take_long_to_write() -> None:
+    """However few: they are copied."""
+    assert not is_quickly_written((b"a" * 300_000,), 0)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10, 300_000, 600_000])
+def test_booleans_are_looked_at_to_the_last(num_bytes: int) -> None:
+    """Many are looked at a portion at a time."""
+    data = bytearray(b"\1" * num_bytes)
+    assert are_bools(data)
+    for at in {0, num_bytes - 1} if data else ():
+        data[at] = 2
+        assert not are_bools(memoryview(data))
+        data[at] = 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tfs.codec.predict import Reply
+
 
 class LogEntry(NamedTuple):
     """One answered request, its bytes as they travelled."""
@@ -29,8 +31,9 @@ class KeptLog:
         version: int,
         signature: str,
         request: bytes | memoryview,
-        response: bytes,
+        response: Reply,
     ) -> None:
+        response = response if isinstance(response, bytes) else b"".join(response)
         self.entries.append(
             LogEntry(method, model, version, signature, bytes(request), response)
         )

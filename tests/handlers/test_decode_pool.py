@@ -6,14 +6,21 @@ import functools
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.handlers.served import OneModel
+from tests.handlers.kept_log import KeptLog
+from tests.handlers.served import CLASSIFY, EchoServable, OneModel
 from tests.handlers.test_request_gate import classify_message, predict_message
+from tfs.core.dtype import FLOAT32, INT64
 from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable
 from tfs.core.executor import InlineExecutor, ThreadExecutor
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.signature import Method
 from tfs.core.stats import Stats
+from tfs.core.tensor_view import TensorView
 from tfs.handlers import example_rpc
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.examples import ExampleHandler
@@ -30,8 +37,11 @@ class HeldExecutor(InlineExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[Callable[[], object]] = []
+        self.is_closed = False
 
     def submit(self, fn: Callable[[], object]) -> None:
+        if self.is_closed:
+            raise RuntimeError("closed")
         self.waiting.append(fn)
 
     def run_all(self) -> None:
@@ -161,6 +171,108 @@ def test_what_is_wrong_with_a_slow_request_is_said() -> None:
     PredictHandler(served, decode_pool=pool.pool)(call)
     pool.run_all()
     assert call.error().code is Code.INVALID_ARGUMENT
+
+
+class LongAnswers(OneModel):
+    """A model whose answer to anything takes long to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servable = LongServable()
+        self.handle = ServableHandle(self.servable.id, self.servable)
+
+
+class LongServable(EchoServable):
+    """Answers with ten thousand classes a row, or as many numbers."""
+
+    def _outputs(self, task: InferenceTask) -> Tensors:
+        num = 10_000 * task.num_rows
+        if task.signature.method is Method.CLASSIFY:
+            return {
+                "scores": TensorView(FLOAT32, (task.num_rows, 10_000), bytes(4 * num))
+            }
+        return {"n": TensorView(INT64, (num,), bytes(8 * num))}
+
+
+def ask(
+    method: str, served: OneModel, pool: Pool, log: KeptLog | None = None
+) -> FakeCall:
+    gate = RequestGate(10, 10, stats=pool.stats)
+    if log is not None:
+        gate.set_logs({"m": (log,)})
+    if method == "Predict":
+        call = FakeCall(predict_message())
+        PredictHandler(served, gate, pool.pool)(call)
+    else:
+        call = FakeCall(classify_message())
+        unnamed = replace(CLASSIFY, labels=())
+        served.servable.signatures = dict.fromkeys(  # type: ignore[misc]  # this one's
+            ("serving_default", "classify"), unnamed
+        )
+        ExampleHandler(served, example_rpc.CLASSIFY, gate, pool.pool)(call)
+    return call
+
+
+@pytest.mark.parametrize("method", ["Predict", "Classify"])
+def test_a_long_answer_is_written_off_the_loop(method: str) -> None:
+    """Until then the request has its places and its pin; afterwards none."""
+    pool, served, log = Pool(), LongAnswers(), KeptLog()
+    call = ask(method, served, pool, log)
+    assert not call.is_finished
+    assert served.handle.num_pins == 1
+    assert pool.counted()["requests_in_flight"] > 0
+    pool.run_all()
+    assert len(call.reply_bytes()) > 10_000
+    assert served.handle.num_pins == 0
+    assert pool.counted()["requests_in_flight"] == 0
+    assert pool.counted()["slow_answers"] == 1
+    assert [entry.response for entry in log.entries] == [call.reply_bytes()]
+
+
+def test_a_long_answer_that_nobody_waits_for_is_not_written() -> None:
+    """It ends as what became of its call, and gives back what it had."""
+    pool, served, log = Pool(), LongAnswers(), KeptLog()
+    call = ask("Predict", served, pool, log)
+    call.client_cancels()
+    pool.run_all()
+    assert call.error().code is Code.CANCELLED
+    assert log.entries == []
+    assert served.handle.num_pins == 0
+    assert pool.counted()["requests_in_flight"] == 0
+
+
+def test_a_long_answer_is_written_though_the_server_shuts_down() -> None:
+    """The pool takes nothing any more: whoever has the answer writes it."""
+    pool, served = Pool(), LongAnswers()
+    pool.executor.is_closed = True
+    assert ask("Predict", served, pool).reply_bytes()
+    assert served.handle.num_pins == 0
+
+
+def test_what_goes_to_a_log_is_copied_off_the_loop_if_it_is_large() -> None:
+    """A request of megabytes, or a reply in parts; others are logged at once."""
+    pool, log = Pool(), KeptLog()
+    served = OneModel()
+    call = ask("Predict", served, pool, log)
+    assert call.is_finished
+    served.servable.error = None
+    gate = RequestGate(10, 10, stats=pool.stats)
+    gate.set_logs({"m": (log,)})
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = "m"
+    tensor = message.inputs["x"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (1, 2):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.float_val.extend([1, 2])
+    message.client_id = b"x" * (1 << 20)
+    large = FakeCall(message.SerializeToString())
+    PredictHandler(served, gate, pool.pool)(large)
+    while not pool.executor.waiting:
+        pool.posted.pop(0)()
+    assert not large.is_finished
+    pool.run_all()
+    assert [entry.request for entry in log.entries] == [call.message, large.message]
 
 
 class Message:

@@ -19,6 +19,7 @@ from tfs.proto.tensorflow.core.framework import types_pb2
 
 CLASSES: Final = "classes"
 SCORES: Final = "scores"
+_PORTION_CLASSES: Final = 4_096
 
 
 def write_classification_response(
@@ -84,22 +85,50 @@ def write_classification_result(
                 "Tensors class and score should match in dim_size(1). Got "
                 f"{num_classes} vs. {scores.shape[1]}"
             )
+    if not num_classes:
+        return b"\x0a\x00" * num_rows
+    label_heads: tuple[bytes, ...] = ()
+    if classes is None:
+        label_heads = _label_heads(tuple(labels) or ("",) * num_classes)
+    # Some rows at a time: what is made of a million classes takes hundreds of megabytes.
+    step = max(1, _PORTION_CLASSES // num_classes)
+    portions = [
+        _write_rows(
+            classes, scores, label_heads, num_classes, row, min(row + step, num_rows)
+        )
+        for row in range(0, num_rows, step)
+    ]
+    return portions[0] if len(portions) == 1 else b"".join(portions)
+
+
+def _write_rows(
+    classes: TensorView | None,
+    scores: TensorView | None,
+    label_heads: Sequence[bytes],
+    num_classes: int,
+    first: int,
+    stop: int,
+) -> bytes:
+    """Returns the results of some Examples; ``label_heads`` are a row's, without classes."""
+    start, end = first * num_classes, stop * num_classes
     if scores is None:
-        parts = [wire.delimited(1, wire.delimited(1, n)) for n in _strings(classes)]
+        names = _strings(classes, start, end)
+        parts = [wire.delimited(1, wire.delimited(1, name)) for name in names]
     else:
-        data = bytes(scores.buffer)
+        data = bytes(scores.buffer[4 * start : 4 * end])
         if classes is not None:
-            heads = [_class_head(label) for label in _strings(classes)]
+            heads = [_class_head(label) for label in _strings(classes, start, end)]
         else:
-            heads = list(_label_heads(tuple(labels) or ("",) * num_classes)) * num_rows
+            heads = list(label_heads) * (stop - first)
         parts = [
             head + data[4 * index : 4 * index + 4] for index, head in enumerate(heads)
         ]
-    rows = [
-        wire.delimited(1, b"".join(parts[start : start + num_classes]))
-        for start in range(0, num_rows * num_classes, num_classes or 1)
-    ]
-    return b"".join(rows or [b"\x0a\x00"] * num_rows)
+    return b"".join(
+        [
+            wire.delimited(1, b"".join(parts[index : index + num_classes]))
+            for index in range(0, end - start, num_classes)
+        ]
+    )
 
 
 def check_matrix(view: TensorView) -> None:
@@ -133,12 +162,12 @@ def _check_rows(name: str, view: TensorView, num_rows: int) -> None:
         )
 
 
-def _strings(view: TensorView | None) -> list[bytes]:
-    """Returns the labels in a tensor, made UTF-8 where a model's are not."""
+def _strings(view: TensorView | None, start: int, stop: int) -> list[bytes]:
+    """Returns some of the labels in a tensor, made UTF-8 where a model's are not."""
     assert view is not None
     return [
         bytes(each).decode(errors="replace").encode()
-        for each in view.data  # a tuple of bytes
+        for each in view.strings[start:stop]
     ]
 
 

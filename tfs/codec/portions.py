@@ -1,4 +1,4 @@
-"""Large repeated fields, read a portion at a time.
+"""Large fields, read and copied a portion at a time.
 
 upb keeps Python's lock until it is done. With ten megabytes of numbers or strings the
 serving loop stands still for 20 to 200 ms, whichever thread reads them. Between two
@@ -7,7 +7,7 @@ portions of a few tenths of a millisecond other threads get their turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.codec.wire import MalformedError, read_size
@@ -15,8 +15,21 @@ from tfs.core.tensor_view import Buffer
 
 PORTION_BYTES: Final = 16_384
 
+_COPIED_BYTES: Final = 1 << 20
 _LONGEST_VARINT: Final = 10
 _WINDOW_BYTES: Final = 65_536
+
+
+def joined(parts: Iterable[Buffer]) -> bytes:
+    """Returns what several buffers hold, one behind the other."""
+    pieces: list[bytes] = []
+    for part in parts:
+        if isinstance(part, bytes):
+            pieces.append(part)
+        else:
+            starts = range(0, len(part), _COPIED_BYTES)
+            pieces += [bytes(part[start : start + _COPIED_BYTES]) for start in starts]
+    return b"".join(pieces)  # of nothing but bytes Python joins many without its lock
 
 
 def varint_portions(packed: memoryview) -> Iterator[bytes]:

@@ -2,7 +2,8 @@
 
 What surrounds a tensor's elements depends on names, dtype and shape alone, and those
 recur; where the elements are raw bytes, a reply is one join. Types that travel as
-varints, and strings, are packed by protobuf.
+varints, and strings, are packed by protobuf: many of them are for a thread other than the
+serving loop to write.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TypeAlias, TypeGuard, TypeVar
 
 from tfs.codec import wire
 from tfs.codec.model_spec import ModelSpec, write_model_spec
-from tfs.codec.tensor import raw_head, shape_field, typed_field
+from tfs.codec.tensor import is_quickly_written, raw_head, shape_field, typed_parts
 from tfs.codec.wire_type import BY_DTYPE
-from tfs.core.dtype import DType
+from tfs.core.dtype import STRING, DType
 from tfs.core.tensor_view import LARGE_BYTES, Buffer, TensorView
 
 _K = TypeVar("_K")
@@ -57,8 +58,34 @@ def write_predict_reply(
 ) -> Reply:
     """Returns the serialized reply, in parts if it is large. Thread-safe.
 
+    However long that takes; arguments as of :func:`write_if_quick`.
+    """
+    reply = write_if_quick(
+        model_name,
+        version,
+        signature_name,
+        outputs,
+        as_tensor_content=as_tensor_content,
+    )
+    if reply is None:
+        reply = _write(model_name, version, signature_name, outputs, as_tensor_content)
+    return reply
+
+
+def write_if_quick(
+    model_name: str,
+    version: int,
+    signature_name: str,
+    outputs: Mapping[str, TensorView],
+    *,
+    as_tensor_content: bool = False,
+) -> Reply | None:
+    """Returns the serialized reply, in parts if it is large. Thread-safe.
+
     Elements are copied once, or not at all where they are many and nobody can change
-    them: then they are a part of their own.
+    them: then they are a part of their own. None where many strings, or numbers that
+    travel as varints, are to be written: :func:`write_predict_reply`, off the serving
+    loop, is for those.
 
     Args:
         model_name: Told back in ``model_spec``, as are the next two.
@@ -87,6 +114,11 @@ def write_predict_reply(
                 if len(data) >= LARGE_BYTES and _is_immutable(data):
                     return frame[0], data, frame[1]
                 return b"".join((frame[0], data, frame[1]))  # type: ignore[arg-type]
+    for view in outputs.values():
+        kind = BY_DTYPE[view.dtype]
+        is_raw = kind.is_raw or (as_tensor_content and kind.dtype is not STRING)
+        if not is_raw and not is_quickly_written(view.data, kind.dtype.item_bytes):
+            return None
     return _write(model_name, version, signature_name, outputs, as_tensor_content)
 
 
@@ -188,6 +220,7 @@ _Entry: TypeAlias = tuple[bytes, bytes | None]
 
 # Prefixes that recur: bounded, emptied when full. Written under the GIL.
 _MAX_REMEMBERED = 2048
+_MAX_PARTS = 64  # more are joined, however large
 _frames: dict[
     tuple[str, DType, tuple[int, ...], int, str, str, bool], tuple[bytes, bytes]
 ] = {}
@@ -222,11 +255,12 @@ def _write(
             parts.append(view.data)  # type: ignore[arg-type]  # raw, so no strings
         else:
             is_raw = False
-            typed = typed_field(BY_DTYPE[view.dtype], view.data)
-            tensor_size = wire.varint(len(tensor_head) + len(typed))
-            num_bytes = len(head) + len(tensor_size) + len(tensor_head) + len(typed)
+            typed = typed_parts(BY_DTYPE[view.dtype], view.data)
+            tensor_bytes = len(tensor_head) + sum(map(len, typed))
+            tensor_size = wire.varint(tensor_bytes)
+            num_bytes = len(head) + len(tensor_size) + tensor_bytes
             parts += (b"\x0a", wire.varint(num_bytes), head, tensor_size, tensor_head)
-            parts.append(typed)
+            parts += typed
     spec = spec_field(model_name, version, signature_name)
     if is_raw and len(parts) == 2:
         frame = (bytes(parts[0]), spec)
@@ -246,7 +280,9 @@ def _write(
             frame,
         )
     parts.append(spec)
-    if any(len(part) >= LARGE_BYTES and _is_immutable(part) for part in parts):
+    if len(parts) <= _MAX_PARTS and any(
+        len(part) >= LARGE_BYTES and _is_immutable(part) for part in parts
+    ):
         return tuple(part if _is_immutable(part) else bytes(part) for part in parts)
     return b"".join(parts)
 

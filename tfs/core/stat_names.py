@@ -43,6 +43,9 @@ SLOW_DECODES_SKIPPED: Final = "slow_decodes_skipped"
 SLOW_DECODES_QUEUED: Final = "slow_decodes_queued"
 """Gauge: waiting for a decode thread or on one."""
 
+SLOW_ANSWERS: Final = "slow_answers"
+"""Counter: answers written off the serving loop."""
+
 RPC_CONNECTIONS: Final = "rpc_connections"
 """Gauge, express: connections that are open. Label: state (handshake, open)."""
 

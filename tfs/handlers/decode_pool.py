@@ -1,8 +1,8 @@
-"""Decodes messages on threads that would hold up the serving loop.
+"""Decodes messages and writes answers that would hold up the serving loop, on threads.
 
 A large or unusual message takes milliseconds to decode. It waits for one of a few
 threads, and continues on the loop when it is done. No order is promised: a small
-request that came later overtakes it.
+request that came later overtakes it. What writes an answer ends its call itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RETRY_AFTER_S: Final = 0.25
 class DecodePool:
     """Decodes on an executor, then continues where ``post`` runs functions.
 
-    ``run`` is called on the serving loop; the rest is internal.
+    ``run`` is called on the serving loop, ``write`` on any thread; the rest is internal.
 
     Args:
         executor: Its threads decode; by default the caller decodes at once.
@@ -64,6 +64,7 @@ class DecodePool:
         self._num_decoded = stats.counter(stat_names.SLOW_DECODES)
         self._num_skipped = stats.counter(stat_names.SLOW_DECODES_SKIPPED)
         self._num_refused = stats.counter(stat_names.REQUESTS_REFUSED, limit="decode")
+        self._num_written = stats.counter(stat_names.SLOW_ANSWERS)
         stats.gauge(stat_names.SLOW_DECODES_QUEUED, lambda: max_queued - len(room))
 
     def run(
@@ -96,6 +97,20 @@ class DecodePool:
         except RuntimeError:
             self._room.append(None)
             raise Unavailable("the server is shutting down") from None
+
+    def write(self, write: Callable[[], None]) -> None:
+        """Has an answer written on a thread; here if the server shuts down.
+
+        Args:
+            write: Finishes its call, whatever happens. Nothing else bounds how many wait
+                than the limits on requests in flight, where each still has its place.
+
+        """
+        self._num_written.add()
+        try:
+            self._executor.submit(write)
+        except RuntimeError:
+            write()
 
     def _decode(
         self,

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Sequence
 
 from tfs.codec.example import tensors_of_examples
+from tfs.codec.tensor import QUICK_VALUES
 from tfs.core.call import Call, is_low_priority
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.example_rpc import ExampleRpc
 from tfs.handlers.messages import fail_call
@@ -35,6 +37,7 @@ class ExampleRun:
         model: The model's gate, which the request has entered as well.
         stats: Told of the end.
         begun_s: When it came.
+        decode_pool: Where long answers are written.
 
     """
 
@@ -49,7 +52,9 @@ class ExampleRun:
         model: ModelGate,
         stats: RequestStats,
         begun_s: float,
+        decode_pool: DecodePool,
     ) -> None:
+        self._decode_pool = decode_pool
         self._rpc = rpc
         self._gate = gate
         self._call = call
@@ -110,6 +115,19 @@ class ExampleRun:
     def _done(self, index: int, outcome: Outcome) -> None:
         self._outcomes[index] = outcome
         if self._waiting.pop() == 0:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends the request; on another thread, if its answer is long."""
+        num_values = sum(
+            view.num_elements
+            for outcome in self._outcomes
+            if not isinstance(outcome, ServingError)
+            for view in (outcome or {}).values()
+        )
+        if num_values > QUICK_VALUES:
+            self._decode_pool.write(self._finish)
+        else:
             self._finish()
 
     def _finish(self) -> None:

@@ -37,7 +37,8 @@ class ExampleHandler:
         lookup: Finds the version.
         rpc: The RPC: Classify, Regress or MultiInference.
         gate: Limits and counts; by default nothing is limited.
-        decode_pool: Where slow messages are decoded; by default on the loop.
+        decode_pool: Where slow messages are decoded, and long answers written; by default
+            on the loop.
         check_method: Whether a signature's method must be the one asked for.
 
     """
@@ -121,6 +122,15 @@ class ExampleHandler:
             gate.refuse(call, error, rpc.name, begun_s, stats)
             return
         run = ExampleRun(
-            rpc, gate, call, question, handle, tasks, model, stats, begun_s
+            rpc,
+            gate,
+            call,
+            question,
+            handle,
+            tasks,
+            model,
+            stats,
+            begun_s,
+            self._decode_pool,
         )
         self._decode(call, run.make_tasks, run.submit, run.refuse)

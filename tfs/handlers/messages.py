@@ -62,10 +62,16 @@ def fail_call(call: Call, error: Exception, where: str) -> Code:
         where: The version and the method, for an error that says neither.
 
     """
-    failure = serving_error(error, where)
-    forget_frames(failure)  # they hold the request, and its answer
+    failure = failure_of(error, where)
     call.fail(failure)
     return failure.code
+
+
+def failure_of(error: Exception, where: str) -> ServingError:
+    """Returns what the caller gets; see :func:`fail_call`."""
+    failure = serving_error(error, where)
+    forget_frames(failure)  # they hold the request, and its answer
+    return failure
 
 
 def fill_status(status: status_pb2.StatusProto, error: ServingError | None) -> None:

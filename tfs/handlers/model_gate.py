@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from tfs.codec.predict import Reply
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
@@ -33,7 +34,7 @@ class RequestLog(Protocol):
         version: int,
         signature: str,
         request: bytes | memoryview,
-        response: bytes,
+        response: Reply,
     ) -> None:
         """Samples one answered request; copies what it keeps."""
         ...
@@ -45,7 +46,7 @@ def log_answered(
     servable: ServableId,
     signature: str,
     request: bytes | memoryview,
-    response: bytes,
+    response: Reply,
 ) -> None:
     """Offers an answered request to each log of its model; see :class:`RequestLog`."""
     for each in logs:

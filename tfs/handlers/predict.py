@@ -45,7 +45,8 @@ class PredictHandler:
     Args:
         lookup: Finds the version.
         gate: Limits and counts; by default nothing is limited.
-        decode_pool: Decodes slow messages; by default they are decoded on the loop.
+        decode_pool: Where slow messages are decoded, and long answers written; by default
+            on the loop.
         as_tensor_content: Whether outputs travel as raw elements.
 
     """
@@ -165,6 +166,7 @@ class PredictHandler:
             model,
             stats,
             logs,
+            self._decode_pool,
             as_tensor_content=self._as_tensor_content,
         )
         end = functools.partial(answers.end, call, begun_s, output_filter)
@@ -313,6 +315,8 @@ class PredictHandler:
             self._gate,
             model,
             model.stats_of(PREDICT, handle.id.version, name),
+            (),
+            self._decode_pool,
             as_tensor_content=self._as_tensor_content,
         )
         plan = RequestPlan(template.inputs, name, signature, answers)

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from tfs.codec.predict import write_predict_replies, write_predict_reply
+from tfs.codec.predict import (
+    Reply,
+    write_if_quick,
+    write_predict_replies,
+    write_predict_reply,
+)
 from tfs.core.call import BurstCall, Call
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
-from tfs.handlers.messages import fail_call
+from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.messages import fail_call, failure_of
 from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
 _OK: Final = Code.OK  # an enum takes a while to tell
+_LARGE_LOGGED_BYTES: Final = 1 << 20
+
+
+class _Write(Protocol):
+    """Makes a reply; None if that takes longer than it may."""
+
+    def __call__(
+        self,
+        model_name: str,
+        version: int,
+        signature_name: str,
+        outputs: Tensors,
+        *,
+        as_tensor_content: bool,
+    ) -> Reply | None: ...
 
 
 class Asked(Protocol):
@@ -51,12 +73,14 @@ class PredictAnswers:
         model: The model's gate, which each request leaves once.
         stats: Counts the requests, each of which was begun there.
         logs: Logs that requests are written to; used by ``end`` alone.
+        decode_pool: Where long answers are written.
         as_tensor_content: Whether outputs travel as raw elements.
 
     """
 
     __slots__ = (
         "_as_tensor_content",
+        "_decode_pool",
         "_gate",
         "_handle",
         "_id",
@@ -73,7 +97,8 @@ class PredictAnswers:
         gate: RequestGate,
         model: ModelGate,
         stats: RequestStats,
-        logs: tuple[RequestLog, ...] = (),
+        logs: tuple[RequestLog, ...],
+        decode_pool: DecodePool,
         *,
         as_tensor_content: bool,
     ) -> None:
@@ -84,6 +109,7 @@ class PredictAnswers:
         self._signature_name = signature_name
         self._gate = gate
         self._stats = stats
+        self._decode_pool = decode_pool
         self._as_tensor_content = as_tensor_content
 
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
@@ -115,30 +141,41 @@ class PredictAnswers:
         begun_s: float,
         output_filter: tuple[str, ...],
         outcome: Outcome,
+        write: _Write = write_if_quick,
     ) -> None:
-        """Ends one request. Any thread."""
+        """Ends one request; on another thread, if its answer is long. Any thread."""
+        response: Reply | None = None
+        if not isinstance(outcome, ServingError):
+            try:
+                if output_filter:
+                    outcome = {name: outcome[name] for name in output_filter}
+                response = write(
+                    self._id.name,
+                    self._id.version,
+                    self._signature_name,
+                    outcome,
+                    as_tensor_content=self._as_tensor_content,
+                )
+                if write is write_if_quick and (
+                    response is None or (self._logs and _is_large(call, response))
+                ):
+                    later = functools.partial(self._end_long, call, begun_s, outcome)
+                    self._decode_pool.write(later)
+                    return
+            except Exception as error:
+                outcome = failure_of(error, f"{self._id.slashed}: Predict")
         code = _OK
         # Before the reply: a client that keeps as many in flight as it may sends the
         # next one as soon as it has this one's.
         self._model.leave()
         self._gate.leave()
         try:
-            if isinstance(outcome, ServingError):
+            if response is None:
+                assert isinstance(outcome, ServingError)
                 code = outcome.code
                 call.fail(outcome)
                 return
-            if output_filter:
-                outcome = {name: outcome[name] for name in output_filter}
-            response = write_predict_reply(
-                self._id.name,
-                self._id.version,
-                self._signature_name,
-                outcome,
-                as_tensor_content=self._as_tensor_content,
-            )
             if self._logs:
-                if not isinstance(response, bytes):
-                    response = b"".join(response)
                 log_answered(
                     self._logs,
                     PREDICT,
@@ -158,6 +195,11 @@ class PredictAnswers:
                 code = call.cancel.error.code
             self._stats.end(code, begun_s)
             self._handle.release()
+
+    def _end_long(self, call: Call, begun_s: float, outcome: Tensors) -> None:
+        """Writes a long answer, if somebody still waits for it, and ends its request."""
+        error = call.cancel.error
+        self.end(call, begun_s, (), error or outcome, write_predict_reply)
 
     def end_all(self, asked: Sequence[Asked], outputs: Tensors, num_rows: int) -> None:
         """Ends requests that were computed together, as ``end`` would each. On the loop.
@@ -250,6 +292,11 @@ class PredictAnswers:
         for each in asked:
             error = each.cancel.error
             self._stats.end(_OK if error is None else error.code, each.begun_s)
+
+
+def _is_large(call: Call, response: Reply) -> bool:
+    """Tells whether it takes long to copy request and response for a log."""
+    return not isinstance(response, bytes) or len(call.message) >= _LARGE_LOGGED_BYTES
 
 
 def _rows_of(outputs: Tensors, index: int, num_rows: int) -> Tensors:

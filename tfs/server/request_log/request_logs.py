@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from tfs.codec.model_spec import ModelSpec
+from tfs.codec.portions import joined
+from tfs.codec.predict import Reply
 from tfs.codec.prediction_log import write_prediction_log
 from tfs.core.clock import Clock
 from tfs.handlers.model_gate import RequestLog
@@ -51,11 +53,12 @@ class SampledLog:
         version: int,
         signature: str,
         request: bytes | memoryview,
-        response: bytes,
+        response: Reply,
     ) -> None:
         """Samples; copies the request, which is the transport's."""
         if self._sample() >= self.rate:
             return
+        response = response if isinstance(response, bytes) else joined(response)
         self._collector.collect(
             len(request) + len(response) + _OVERHEAD_BYTES,
             functools.partial(
@@ -64,7 +67,7 @@ class SampledLog:
                 ModelSpec(model, version, None, signature),
                 int(self._clock.wall_s()),
                 self.rate,
-                bytes(request),
+                joined((request,)),
                 response,
             ),
         )
