@@ -1,14 +1,14 @@
 """Answers that clients do not take, bounded for the whole server.
 
-What a client's windows or its socket do not take waits in memory. How much of it waits
-for one client is bounded by what it may ask for; with many clients the sum would not
-be. Where the sum exceeds what is open
-(:mod:`~tfs.frontends.rpc.express.headroom`), large requests wait. Then, as always beyond
-the sum's own bound, whoever has taken least for the longest time goes, until the rest
-fits: a few who read nothing must not keep the others from being served.
+Answers that a client's windows or its socket do not take wait in memory. For one client
+their size is bounded by what it may ask for, but with many clients the sum would not
+be. When the sum exceeds what is open (:mod:`~tfs.frontends.rpc.express.headroom`),
+large requests wait. Then, and whenever the sum exceeds its own limit, clients are cut
+off until the rest fits, first the one that has read least for the longest time: a few
+clients that read nothing must not keep the others from being served.
 
-Who takes its answers at a fair pace is as good as one who just began to wait, however
-much it has waiting. Such readers are waited for.
+A client that reads its answers at a fair pace counts as if it had just begun to wait,
+however much it has waiting. Such readers are waited for.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Backlog(Generic[R]):
     """What waits for each reader of answers. Loop-confined.
 
     Attributes:
-        limit_bytes: What may wait in any case.
-        num_bytes: What does.
+        limit_bytes: How many bytes may wait in any case.
+        num_bytes: How many bytes wait now.
 
     Args:
         limit_bytes: As above.
-        headroom: Is told how much waits, and says how much may where others wait for
-            room; one that is as large as the limit by default.
+        headroom: Is told how much waits, and says how much may wait while others wait
+            for room; by default one that is as large as the limit.
 
     """
 
@@ -56,11 +56,11 @@ class Backlog(Generic[R]):
     def note(
         self, reader: R, num_bytes: int, now_s: float, resident_bytes: int = 0
     ) -> None:
-        """Takes note of how much waits for a reader now; 0 forgets it.
+        """Notes how much waits for a reader now; 0 forgets the reader.
 
         Args:
-            reader: Whoever it waits for.
-            num_bytes: What it has to read.
+            reader: The reader it waits for.
+            num_bytes: What the reader has to read.
             now_s: The time now.
             resident_bytes: What is kept in memory for that, if it is more.
 
@@ -86,16 +86,16 @@ class Backlog(Generic[R]):
             wait.fair_s = min(now_s, wait.fair_s + num_taken / LEAST_PACE_BYTES_PER_S)
 
     def excess(self, now_s: float, is_contested: bool = False) -> R | None:
-        """Returns who has to go; None while everything fits.
+        """Returns the reader that has to be cut off; None while everything fits.
 
-        The one that is furthest behind the least pace; where none is, and the limit is
-        exceeded, the one for whom most waits, if it is not the only one: an answer may be
-        longer than the limit.
+        It is the one that is furthest behind the minimum pace. If none is behind and
+        the limit is exceeded, it is the one for which most waits, unless that is the
+        only one: a single answer may be longer than the limit.
 
         Args:
             now_s: The time now.
-            is_contested: Whether others wait for room: then those behind the pace have to
-                go where unread answers take half of what is open.
+            is_contested: Whether others wait for room. If so, readers behind the pace
+                are cut off once unread answers take half of what is open.
 
         """
         is_tight = is_contested and self._headroom.is_tight

@@ -1,11 +1,11 @@
 """Calls as handlers see them: :class:`tfs.core.call.Call` over one stream.
 
-Everything about a call is decided on the serving loop. A finish from another thread
-is posted there, so which finish was first is the loop's to say, and no lock is
-needed. A call that ends without its handler (deadline, cancellation, lost
-connection) is *cut off*: its token is marked, its ``on_cancel`` functions run, and
-its work counts against the connection until the handler finishes it anyway or lets
-go of it.
+Everything about a call is decided on the serving loop. If another thread finishes a
+call, that is posted to the loop, so the loop decides which finish was first, and no
+lock is needed. A call that ends without its handler (deadline, cancellation, lost
+connection) is *cut off*: its token is marked, its ``on_cancel`` functions run, and its
+work counts against the connection until the handler finishes the call anyway or drops
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CARDINALITY: Final = Unimplemented("the method takes exactly one request message
 
 
 class WaitingMessages(Protocol):
-    """Messages that wait for one before them; false while none does. Loop-confined."""
+    """Messages that wait for an earlier one; false while none waits. Loop-confined."""
 
     def __bool__(self) -> bool: ...
 
@@ -49,7 +49,7 @@ class WaitingMessages(Protocol):
 
 
 class CallOwner(Protocol):
-    """What a call needs of the session it came on. Loop-confined."""
+    """What a call needs of the session that it arrived on. Loop-confined."""
 
     connection: Connection
     peer: Peer
@@ -332,8 +332,8 @@ def _reply_all(calls: Sequence[ExpressCall], messages: Sequence[bytes]) -> None:
 class ExpressStreamCall(ExpressCall):
     """A call with any number of messages in either direction. Confined to the loop.
 
-    A bidirectional call is dispatched with its first message; one whose client
-    sends none ends with OK, without its handler.
+    A bidirectional call is dispatched with its first message. If its client sends none,
+    it ends with OK, and its handler is never called.
     """
 
     __slots__ = ("_has_ended", "_on_half_close", "_on_message", "_waiting")

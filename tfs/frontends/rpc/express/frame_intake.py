@@ -1,7 +1,8 @@
 """What each frame but DATA does, by the book: the table of stream states, and limits.
 
-One method per frame type. What is no error and of no use still costs the client points
-(:mod:`~tfs.frontends.rpc.express.patience`), so that none of it is free.
+There is one method per frame type. Frames that are neither an error nor of any use
+still cost the client points (:mod:`~tfs.frontends.rpc.express.patience`), so that
+nothing is free.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class FrameIntake(StreamIntake, abc.ABC):
     """What the frames of a connection do, one by one. Confined to the serving loop.
 
     A base of :class:`~tfs.frontends.rpc.express.connection.Connection`; its own base
-    knows DATA. What comes next, and how much of it, is for those above.
+    handles DATA. The layers above decide which frame is next, and how many are taken.
 
     Attributes:
-        num_cut_off: Calls that ended early whose work still runs; they count
+        num_cut_off: Calls that ended early but whose work still runs; they count
             against ``max_concurrent_streams``. Kept by the owner.
         num_resets: Streams that the peer reset.
 
@@ -109,7 +110,7 @@ class FrameIntake(StreamIntake, abc.ABC):
     def _check_head(
         self, frame_type: int, flags: int, stream_id: int, length: int
     ) -> None:
-        """Checks what can be told from a frame's head, before its payload is there.
+        """Checks what a frame's head tells, before its payload has arrived.
 
         Raises:
             ConnectionFault: It is too long, malformed, or out of order.
@@ -140,8 +141,9 @@ class FrameIntake(StreamIntake, abc.ABC):
     def _has_room_for_block(self, size_bytes: int) -> bool:
         """Tells whether a block of more than is small may be; takes the place for it.
 
-        Its call is refused. That of others on the connection must not end for it, whose
-        client may be a proxy; so it has to be decoded, a few at a time in the server.
+        The call of such a block is refused. Other calls of the connection must not end
+        for it, since the client may be a proxy. So it has to be decoded all the same, a
+        few at a time per server.
         """
         if size_bytes > self._block.large_bytes:
             return False
@@ -154,7 +156,7 @@ class FrameIntake(StreamIntake, abc.ABC):
         return True
 
     def _forget_large_block(self) -> None:
-        """Gives the place of a large block back, if there was one."""
+        """Gives back the place of a large block, if it had one."""
         if self._has_large_block:
             self._has_large_block = False
             self._budget.num_large_blocks -= 1
@@ -262,7 +264,7 @@ class FrameIntake(StreamIntake, abc.ABC):
                 self._on_opened(stream, num_bytes, ends)
 
     def _on_opened(self, stream: Stream, num_head_bytes: int, ends: bool) -> None:
-        """Goes on with a stream that was not answered or reset at once."""
+        """Continues a stream that was not answered or reset at once."""
         self._budget.used_bytes += num_head_bytes
         stream.held_bytes += num_head_bytes
         if ends:
@@ -292,7 +294,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             self._annoyed(Annoyance.IGNORED_FRAME)
 
     def _refuse(self, stream_id: int, code: ErrorCode, ends: bool) -> None:
-        """Resets a stream that never came to be."""
+        """Resets a stream that was never opened."""
         self.out.append(frames.rst_stream(stream_id, code))
         if not ends:
             self._table.remember_reset(stream_id)

@@ -16,11 +16,11 @@ _JOINED_BYTES: Final = 4096
 class Outbox:
     """Bytes in the order of sending. Loop-confined; false when empty.
 
-    Large parts are never copied, small ones are joined, and next to nothing is kept
-    beside them: an attacker has tens of thousands of these.
+    Large parts are never copied and small ones are joined. Next to nothing is kept
+    beside them, because an attacker can have tens of thousands of these.
 
     Attributes:
-        size_bytes: What is in it.
+        size_bytes: How many bytes are in it.
 
     """
 
@@ -36,7 +36,7 @@ class Outbox:
 
     @property
     def sent_bytes(self) -> int:
-        """What was sent of a part that is kept for the rest of it."""
+        """Bytes already sent of a part that is kept because the rest was not sent."""
         return self._start
 
     def add(self, part: bytes | memoryview) -> None:
@@ -60,8 +60,8 @@ class Outbox:
         Args:
             out: Gets the frames, their heads and payloads as parts of their own.
             stream_id: The stream of the frames.
-            num_bytes: No more than are in it.
-            largest_frame: Payload that no frame exceeds.
+            num_bytes: How many bytes to move, no more than are in it.
+            largest_frame: The largest payload of a frame.
 
         """
         parts = self._parts

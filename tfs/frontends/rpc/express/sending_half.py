@@ -1,7 +1,8 @@
 """The sending half of a connection: answers, their flow control, the end of streams.
 
-What finishes at once collects in :attr:`SendingHalf.out`; what the client's windows do
-not take waits with its stream, and streams take turns. Knows nothing of what arrives.
+What can be sent at once collects in :attr:`SendingHalf.out`. What the client's windows
+do not take waits with its stream, and streams take turns. This half knows nothing of
+what arrives.
 """
 
 from __future__ import annotations
@@ -50,18 +51,19 @@ class SendingHalf:
     """What a connection sends. Confined to the serving loop.
 
     The first base of :class:`~tfs.frontends.rpc.express.connection.Connection`, which
-    adds what it receives: one object, for both move on the same streams and windows, and a
-    reply is no place for detours.
+    adds what it receives. Both halves are one object, because they work on the same
+    streams and windows, and the path of a reply must have no detours.
 
     Attributes:
-        out: Finished frames in sending order; the owner takes them away.
+        out: Finished frames in sending order; the owner takes them.
         has_large_output: Whether ``out`` holds parts better not joined; the owner
             resets it.
         streams: The live streams by id.
         num_answered: Requests answered in full, and messages streamed.
         blocked: The streams whose answers wait for windows or their turn, by id.
-        queued_bytes: Answers held back by flow control.
-        sent_bytes: Of answers that were, or that are long, what left for the socket.
+        queued_bytes: Bytes of answers held back by flow control.
+        sent_bytes: Bytes that were handed to the socket of answers that are long or
+            were held back.
 
     Args:
         max_message_bytes: The longest message sent.
@@ -109,7 +111,7 @@ class SendingHalf:
 
     @property
     def resident_bytes(self) -> int:
-        """What answers held back take: the whole of each, whatever was sent of it."""
+        """What answers held back take: all of each, however much of it was sent."""
         sent_bytes = sum(
             stream.outbox.sent_bytes
             for stream in self.blocked.values()
@@ -209,7 +211,7 @@ class SendingHalf:
         )
 
     def send_message(self, stream: Stream, message: bytes) -> None:
-        """Sends one message, or queues what the client's windows do not take."""
+        """Sends one message; queues what the client's windows do not take."""
         prefix = _pack_prefix(0, len(message))
         if len(message) <= response.SMALL_BYTES:
             self._queue_message(stream, (prefix + message,))
@@ -270,7 +272,7 @@ class SendingHalf:
         self._ended(stream)
 
     def fill(self, max_bytes: int) -> None:
-        """Moves queued answers into ``out``, as far as windows and the bound allow.
+        """Moves queued answers into ``out``, as far as windows and the limit allow.
 
         Streams take turns, so that a large answer does not hold up the others.
         """
@@ -318,7 +320,7 @@ class SendingHalf:
                 break
 
     def _next(self, block: bytes) -> bytes:
-        """Returns a header block as it is to be sent now, before any other."""
+        """Returns the form in which a header block has to be sent if it is next."""
         if not self._peer.needs_table_update:
             return block
         self._peer.on_table_update()
@@ -343,7 +345,7 @@ class SendingHalf:
             raise RuntimeError(f"{signal.name} on {stream!r}")
 
     def _ended(self, stream: Stream) -> None:
-        """Our side has ended: closes the stream, by RST if the client has not."""
+        """Closes a stream whose answer has ended, by RST if the client is not done yet."""
         self.num_answered += 1
         state = step(stream.state, Signal.SEND_END).next_state
         if state is StreamState.HALF_CLOSED_LOCAL:

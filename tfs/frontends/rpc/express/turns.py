@@ -1,10 +1,10 @@
 """How much of the loop one connection may take before it is another's turn.
 
-What one takes, all others wait for. Turns are long, for that makes large batches and
-few system calls, as long as there is one connection, or all of them have much to do.
-Beside a connection that has little to do they are short: its request waits for about
-one turn of whoever floods the server, and that must not take longer than the request
-itself.
+While one connection has its turn, all others wait. Turns are long, because that makes
+large batches and few system calls, as long as there is one connection or all of them
+have much to do. They are short as soon as a connection has little to do: its request
+waits for about one turn of whoever floods the server, and that must not take longer
+than the request itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Turn:
     """What a connection may take in one round. Immutable.
 
     Attributes:
-        num_requests: Begun, and made whole, at most; what else takes time counts too
-            (:mod:`~tfs.frontends.rpc.express.frame_loop`).
-        num_large_requests: Of 64 KB or more, made whole, at most.
-        num_read_bytes: Taken from its socket, at most.
-        num_written_bytes: Of large answers, moved towards its socket, at most.
+        num_requests: Most requests begun, and most completed; other work that takes
+            time counts too (:mod:`~tfs.frontends.rpc.express.frame_loop`).
+        num_large_requests: Most requests of 64 KB or more completed.
+        num_read_bytes: Most bytes read from its socket.
+        num_written_bytes: Most bytes of large answers moved towards its socket.
 
     """
 
@@ -53,9 +53,9 @@ def is_busy(num_requests: int, num_bytes: int, has_more: bool) -> bool:
     """Tells whether a connection had as much to do as a short turn takes.
 
     Args:
-        num_requests: Begun in its turn.
-        num_bytes: Received in it.
-        has_more: Whether something was left undone.
+        num_requests: Requests begun in its turn.
+        num_bytes: Bytes received in its turn.
+        has_more: Whether something was left to do.
 
     """
     return (
@@ -70,7 +70,7 @@ def turn_of(longest: Turn, shared_at_s: float | None, now_s: float) -> Turn:
 
     Args:
         longest: What one connection may take that is alone.
-        shared_at_s: When last a connection with little to do had a turn after another
+        shared_at_s: When a connection with little to do last had a turn after another
             one; None: never.
         now_s: The time now.
 
@@ -89,9 +89,9 @@ class Turns:
     """Keeps :func:`turn_of` up to date. Loop-confined.
 
     Attributes:
-        current: The turn of whoever is next.
-        are_short: Whether there is somebody to be kept from waiting.
-        last: Who had the last one; kept by those who have them.
+        current: The turn of the next connection.
+        are_short: Whether turns are short now, so that nobody waits for long.
+        last: Who had the last turn; kept up to date by those who have turns.
 
     Args:
         longest: What one connection may take that is alone.
@@ -108,17 +108,17 @@ class Turns:
         self.last: object | None = None
 
     def share(self, now_s: float) -> None:
-        """Takes note that one with little to do has had a turn after another one."""
+        """Notes that a connection with little to do had a turn after another one."""
         self._shared_at_s = now_s
         if not self.are_short:
             self.look(now_s)
 
     def forget(self, who: object) -> None:
-        """Takes note that somebody is gone."""
+        """Notes that a connection is gone."""
         if self.last is who:
             self.last = None
 
     def look(self, now_s: float) -> None:
-        """Makes turns long again when nobody shared for a while."""
+        """Makes turns long again after a while without such a connection."""
         self.current = turn_of(self._longest, self._shared_at_s, now_s)
         self.are_short = self.current is not self._longest
