@@ -155,6 +155,28 @@ def test_row_independence_is_finished_whatever_the_budget(tmp_path: Path) -> Non
     assert profile.two_thread_scaling is None
 
 
+def test_largest_batch_is_looked_at_on_a_busy_host_too(tmp_path: Path) -> None:
+    """Six calls can take longer than the budget where others compute; what such a model
+    does from some size on shows all the same.
+    """
+    subject = FakeSubject(other_from_five_on)
+    calls = 0
+
+    def interrupted(rows: Rows) -> Rows:
+        nonlocal calls
+        calls += 1
+        if calls < 6:
+            subject.clock.advance(0.1)
+        return other_from_five_on(rows)
+
+    subject.function = interrupted
+    profile = profiled(subject, tmp_path, largest=32)
+    assert [rows for _, rows in subject.calls] == [2, 2, 3, 1, 1, 4, 32, 2]
+    found = profile.signatures[DEFAULT_SIGNATURE]
+    assert found.rows_independent is False
+    assert "in a batch of 32 rows" in found.why_dependent
+
+
 def test_budget_of_zero_calls_nothing(tmp_path: Path) -> None:
     """Probing can be turned off; only what the loader saw remains."""
     subject = FakeSubject(doubled)
