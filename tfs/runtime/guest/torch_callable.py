@@ -13,6 +13,7 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.devices.current_device import current_device
+from tfs.runtime.guest.failed_calls import FailedCalls
 from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.large_outputs import is_large, take_views
@@ -123,13 +124,22 @@ class TorchCallable:
 class _SignatureCall:
     """A function with its signature's checks, made once per load."""
 
-    __slots__ = ("_function", "_only", "_outputs", "_unbatched", "_who", "signature")
+    __slots__ = (
+        "_failures",
+        "_function",
+        "_only",
+        "_outputs",
+        "_unbatched",
+        "_who",
+        "signature",
+    )
 
     def __init__(
         self, source: ModelSource, name: str, signature: Signature, function: Function
     ) -> None:
         self.signature = signature
         self._who = f"{source.id.slashed}, signature {name!r}"
+        self._failures = FailedCalls(source.id.slashed, name)
         self._function = function
         self._unbatched = not signature.batched
         self._only = (
@@ -159,6 +169,7 @@ class _SignatureCall:
                 raise Internal(
                     f"{self._who} ran out of memory: {one_line(error)}"
                 ) from error
+            self._failures.note(error)
             raise Internal(f"{self._who} failed: {one_line(error)}") from error
         named: Mapping[str, object]
         try:
