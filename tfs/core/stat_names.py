@@ -137,6 +137,7 @@ ONLY_GROW: Final = frozenset(
         REQUESTS_REFUSED,
         SLOW_DECODES,
         SLOW_DECODES_SKIPPED,
+        SLOW_ANSWERS,
         RPC_CONNECTION_EVENTS,
         RPC_CALL_EVENTS,
         RPC_HEADS,
